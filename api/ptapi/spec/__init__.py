@@ -1,0 +1,23 @@
+"""The spec of a PostTrainJob: one file per part, `job.py` puts them together.
+
+Field docs are attribute docstrings: they become the CRD's descriptions (`kubectl explain ptj.spec`) and
+the reference page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`ptapi.rules`).
+"""
+
+from ptapi.spec.algorithm import Algorithm, Distill, Dpo, Grpo, Sft
+from ptapi.spec.data import Columns, DataSource, DataSpec
+from ptapi.spec.job import API_GROUP, API_VERSION, KIND, PLURAL, ObjectMeta, PostTrainJob, PostTrainJobSpec
+from ptapi.spec.lifecycle import Checkpoint, Evaluation, Export, Output, RunPolicy
+from ptapi.spec.model import ModelSpec
+from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
+from ptapi.spec.pod import EnvVar, Runtime, Volume
+from ptapi.spec.rewards import PythonReward, Reward
+from ptapi.spec.rollout import Rollout
+from ptapi.spec.training import Optimizer, Parallelism, Precision, Schedule, Training
+
+__all__ = [
+    "API_GROUP", "API_VERSION", "KIND", "PLURAL", "Accelerator", "Algorithm", "CapacityOption", "Checkpoint",
+    "Columns", "DataSource", "DataSpec", "Distill", "Dpo", "EnvVar", "Evaluation", "Export", "Grpo", "ModelSpec",
+    "ObjectMeta", "Optimizer", "Output", "Parallelism", "Pathways", "PostTrainJob", "PostTrainJobSpec", "Precision",
+    "PythonReward", "Reward", "Rollout", "RunPolicy", "Runtime", "Schedule", "Sft", "Training", "Volume",
+]

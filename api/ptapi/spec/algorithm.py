@@ -1,0 +1,125 @@
+"""What is computed: exactly one algorithm, its variant and its numbers.
+
+Defaults are those of the papers that `docs/reference/algorithms.md` names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ptapi.spec.base import Fraction, ModelUri, NonNegativeInt, PositiveInt, SpecModel
+
+GrpoLoss = Literal["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo"]
+Advantage = Literal["group", "centered", "leave-one-out", "batch"]
+Coefficient = Annotated[float, Field(ge=0.0, le=1000.0)]
+
+
+class Sft(SpecModel):
+    """Supervised fine-tuning: cross-entropy over assistant tokens, normalised by the global token count."""
+
+    loss_on_prompt: bool = False
+    """Train on prompt tokens too. Off: only what the assistant says, its end-of-turn token included."""
+    packing: bool = True
+    """Pack several examples into a row, with block-diagonal attention and restarted positions: less padding."""
+
+
+class Dpo(SpecModel):
+    """Preference optimisation (arXiv 2305.18290) and its relatives."""
+
+    loss: Literal["sigmoid", "ipo", "hinge", "orpo", "simpo"] = "sigmoid"
+    """`sigmoid` is DPO; `orpo` and `simpo` need no reference model."""
+    beta: Coefficient = 0.1
+    """Strength of the pull towards the reference; 0.1 is the paper's."""
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
+    """Probability that a preference is mislabelled (conservative DPO)."""
+
+
+class DynamicSampling(SpecModel):
+    """DAPO's dynamic sampling: groups whose rewards are all equal are replaced by new prompts."""
+
+    max_tries: PositiveInt = 3
+    """How many times a step may draw replacement prompts before it trains on what it has."""
+
+
+class Overlong(SpecModel):
+    """DAPO's soft overlong penalty, counted in tokens, with a floor of -1."""
+
+    buffer_tokens: PositiveInt = 64
+    """The penalty grows linearly from 0 to -1 over the last `bufferTokens` of `rollout.maxNewTokens`."""
+
+
+class Grpo(SpecModel):
+    """Group-relative policy optimisation (arXiv 2402.03300) and its variants."""
+
+    loss: GrpoLoss = "grpo"
+    """Which policy loss; see docs/reference/algorithms.md for each formula."""
+    group_size: Annotated[int, Field(ge=2, le=4096)] = 8
+    """Samples per prompt (G). 8 is the smallest that gives a stable group baseline in published recipes."""
+    advantage: Advantage | None = None
+    """How rewards become advantages. Unset: what the loss's paper uses."""
+    clip_low: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """ε: the ratio is clipped below 1 − ε. Unset: the loss's paper (0.2; gspo 3e-4)."""
+    clip_high: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
+    """ε_high: clipped above 1 + ε_high (cispo: at ε_high). Unset: the loss's paper (0.2; dapo 0.28; gspo 4e-4; cispo 5)."""
+    dual_clip: Annotated[float, Field(gt=1.0, le=100.0)] | None = None
+    """Bound c of the two-sided clip for negative advantages; 3 is usual. Unset: off."""
+    beta: Coefficient = 0.0
+    """Coefficient of the KL to the reference model. 0: no reference model is held in memory."""
+    kl: Literal["k2", "k3"] = "k2"
+    """Estimator whose gradient is the reverse KL's: k2, or k3 with importance-corrected gradient. k1 is refused."""
+    updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
+    """Optimizer updates per rollout batch (μ). 1: every update is on-policy."""
+    dynamic_sampling: DynamicSampling | None = None
+    """Replace groups without spread. Unset: off, except that such groups are counted and shown."""
+    overlong: Overlong | None = None
+    """Soft penalty for completions near the length limit. Unset: off."""
+
+
+class Teacher(SpecModel):
+    """The model that is imitated."""
+
+    uri: ModelUri
+    """Where the teacher's weights are."""
+    revision: Annotated[str, Field(max_length=1024)] | None = None
+    """Branch, tag or commit of an `hf://` teacher."""
+
+
+class Distill(SpecModel):
+    """Distillation: offline from the data, online, or on the student's own samples (arXiv 2306.13649)."""
+
+    mode: Literal["on-policy", "online", "offline"] = "on-policy"
+    """On-policy avoids the mismatch between training and use, which is why it is the default."""
+    teacher: Teacher | None = None
+    """Needed unless `mode` is `offline` (there the teacher's top-k log-probs are in the data)."""
+    beta: Fraction = 1.0
+    """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL."""
+    top_k: NonNegativeInt = 0
+    """Log-probs per token kept of the teacher; 0 is the whole vocabulary."""
+
+
+class Algorithm(SpecModel):
+    """Exactly one of these is set."""
+
+    sft: Sft | None = None
+    """Supervised fine-tuning."""
+    dpo: Dpo | None = None
+    """Direct preference optimisation and relatives."""
+    grpo: Grpo | None = None
+    """Group-relative policy optimisation and relatives."""
+    distill: Distill | None = None
+    """Distillation from a teacher."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the algorithm that is set: `sft`, `dpo`, `grpo` or `distill`."""
+        return next(name for name in ALGORITHMS if getattr(self, name) is not None)
+
+    @property
+    def label(self) -> str:
+        """What `kubectl get ptj` shows: the algorithm, or the GRPO variant (`gspo`)."""
+        return self.grpo.loss if self.grpo is not None else self.kind
+
+
+ALGORITHMS = ("sft", "dpo", "grpo", "distill")

@@ -1,0 +1,35 @@
+"""The base of every spec model: frozen, closed, camelCase outside and snake_case inside."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+
+class SpecModel(BaseModel):
+    """A part of a PostTrainJob: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+        strict=False,
+    )
+
+
+# Every string, list and map is bounded: the API server refuses CEL rules over unbounded values.
+Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+DataUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf|gs|file)://.+$")]
+OutputUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(gs|file)://.+$")]
+ModelUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf|gs|file|random)://.+$")]
+DnsName = Annotated[
+    str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+]
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]

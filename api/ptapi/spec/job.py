@@ -1,0 +1,107 @@
+"""The PostTrainJob itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ptapi.spec.algorithm import Algorithm
+from ptapi.spec.base import DnsName, SpecModel, Text
+from ptapi.spec.data import DataSpec
+from ptapi.spec.lifecycle import Checkpoint, Evaluation, Export, Output, RunPolicy, Tensorboard
+from ptapi.spec.model import ModelSpec
+from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
+from ptapi.spec.pod import EnvVar, Runtime, Volume
+from ptapi.spec.rewards import Reward
+from ptapi.spec.rollout import Rollout
+from ptapi.spec.training import Training
+
+
+class PostTrainJobSpec(SpecModel):
+    """What to train, on what, with what, where to."""
+
+    model: ModelSpec
+    """The model that training starts from."""
+    algorithm: Algorithm
+    """Exactly one of sft, dpo, grpo, distill."""
+    data: DataSpec
+    """Training and held-out data."""
+    rewards: Annotated[list[Reward], Field(max_length=16)] = []
+    """How completions are judged; grpo needs at least one."""
+    training: Training = Training()
+    """Length, batch, optimizer and layout of the run."""
+    rollout: Rollout = Rollout()
+    """Sampling of completions."""
+    evaluation: Evaluation = Evaluation()
+    """When `data.eval` is evaluated."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Saved state to resume from."""
+    export: Export = Export()
+    """The trained model as others can load it."""
+    accelerator: Accelerator
+    """The chips of the job."""
+    capacity: Annotated[list[CapacityOption], Field(min_length=1, max_length=16)] = [CapacityOption(type="existing")]
+    """Ways to obtain the chips, tried in order."""
+    pathways: Pathways = Pathways()
+    """One controller for all chips."""
+    runtime: Runtime = Runtime()
+    """Which trainer runs."""
+    preflight: Literal["Enforce", "Warn", "Skip"] = "Skip"
+    """Compile the job's step for its chips before they are obtained."""
+    run_policy: RunPolicy = RunPolicy()
+    """Limits and lifecycle of the run."""
+    queue: DnsName | None = None
+    """Kueue LocalQueue. Unset: not queued."""
+    priority_class_name: DnsName | None = None
+    """PriorityClass of every pod."""
+    image: Text | None = None
+    """Trainer image. Unset: the operator's setting."""
+    image_pull_secrets: Annotated[list[DnsName], Field(max_length=16)] = []
+    """Secrets to pull the image with."""
+    env: Annotated[list[EnvVar], Field(max_length=128)] = []
+    """Environment variables of the trainer."""
+    volumes: Annotated[list[Volume], Field(max_length=32)] = []
+    """Volumes and where they are mounted."""
+    service_account_name: DnsName | None = None
+    """ServiceAccount of the pods. Unset: the operator's setting (one without Kubernetes rights)."""
+    tensorboard: Tensorboard = Tensorboard()
+    """TensorBoard files in the run directory."""
+    output: Output
+    """Where results go."""
+
+
+class ObjectMeta(SpecModel):
+    """The part of Kubernetes' metadata that a job file holds."""
+
+    model_config = {**SpecModel.model_config, "extra": "ignore"}
+
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the job."""
+    namespace: DnsName | None = None
+    """Its namespace."""
+    uid: Annotated[str, Field(max_length=64)] | None = None
+    """Set by the API server; the run directory's owner."""
+    labels: Annotated[dict[str, str], Field(max_length=64)] = {}
+    """Labels."""
+    annotations: Annotated[dict[str, str], Field(max_length=64)] = {}
+    """Annotations."""
+
+
+API_GROUP = "posttrain.dev"
+API_VERSION = "v1alpha1"
+KIND = "PostTrainJob"
+PLURAL = "posttrainjobs"
+
+
+class PostTrainJob(SpecModel):
+    """One post-training run, as a user applies it."""
+
+    api_version: Literal["posttrain.dev/v1alpha1"]
+    """`posttrain.dev/v1alpha1`."""
+    kind: Literal["PostTrainJob"]
+    """`PostTrainJob`."""
+    metadata: ObjectMeta
+    """Name, namespace, labels."""
+    spec: PostTrainJobSpec
+    """The job."""

@@ -1,0 +1,73 @@
+"""When the run looks at itself, saves itself, and what it leaves behind."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ptapi.spec.base import NonNegativeInt, OutputUri, PositiveInt, SpecModel
+
+
+class Evaluation(SpecModel):
+    """Evaluation on `data.eval`: loss for sft, rewards of greedy samples for grpo."""
+
+    every_steps: NonNegativeInt = 0
+    """Evaluate every N steps; 0: only as `atStart` and `atEnd` say."""
+    at_start: bool = True
+    """Evaluate before the first step: without it nobody knows what training changed."""
+    at_end: bool = True
+    """Evaluate after the last step."""
+    batch_size: PositiveInt = 64
+    """Rows evaluated at once."""
+    max_new_tokens: PositiveInt | None = None
+    """Longest greedy completion. Unset: `rollout.maxNewTokens`."""
+
+
+class Checkpoint(SpecModel):
+    """Saved state to resume from."""
+
+    every_steps: PositiveInt = 50
+    """Save every N steps, and at the end, and on SIGTERM."""
+    keep: PositiveInt = 2
+    """How many checkpoints stay."""
+    resume: Literal["auto", "never"] = "auto"
+    """`auto` continues from the newest good checkpoint of this job's run directory."""
+
+
+class Export(SpecModel):
+    """The trained model as others can load it."""
+
+    format: Literal["safetensors", "peft", "none"] = "safetensors"
+    """Hugging Face safetensors; `peft` (an adapter) needs `training.lora`."""
+    merge_lora: bool = True
+    """Merge adapters into the weights of a `safetensors` export."""
+
+
+class Output(SpecModel):
+    """Where results go."""
+
+    uri: OutputUri
+    """`gs://` or `file://` directory; the job writes to `<uri>/<job name>/`."""
+
+
+class Tensorboard(SpecModel):
+    """TensorBoard files in the run directory."""
+
+    enabled: bool = True
+    """Write them."""
+
+
+class RunPolicy(SpecModel):
+    """Limits and lifecycle of the run."""
+
+    suspend: bool = False
+    """Stop the pods (after a checkpoint) and hold no chips until this is false again."""
+    max_restarts: NonNegativeInt = 3
+    """Restarts after failures that may be the job's own; preemption and maintenance are not charged."""
+    ttl_seconds_after_finished: NonNegativeInt | None = None
+    """Delete the job this long after it finished. Unset: keep it."""
+    active_deadline_seconds: PositiveInt | None = None
+    """Fail the job when it has been active for this long. Unset: no limit."""
+    termination_grace_period_seconds: NonNegativeInt = 300
+    """Time between SIGTERM and SIGKILL; enough to save a checkpoint."""
+    hang_timeout_seconds: PositiveInt | None = None
+    """No step for this long is a hang. Unset: the larger of 10 minutes and 5 × the median step."""

@@ -1,0 +1,29 @@
+"""Which model is trained, and how its text is turned into tokens."""
+
+from __future__ import annotations
+
+from ptapi.spec.base import DnsName, ModelUri, SpecModel, Text
+
+
+class SecretKeyRef(SpecModel):
+    """A key of a Secret in the job's namespace."""
+
+    name: DnsName
+    """Name of the Secret."""
+    key: DnsName = "token"
+    """Key in the Secret's data. `token` is what `kubectl create secret generic hf --from-literal=token=…` makes."""
+
+
+class ModelSpec(SpecModel):
+    """The model that training starts from."""
+
+    uri: ModelUri
+    """`hf://org/name`, `gs://bucket/dir`, `file:///dir`, or `random://preset` (seeded random weights)."""
+    revision: Text | None = None
+    """Branch, tag or commit of an `hf://` model. Unset: the default branch; the commit is pinned in the lineage."""
+    tokenizer: ModelUri | None = None
+    """Where the tokenizer is, if not beside the weights. Random models use a byte-level tokenizer."""
+    chat_template: Text | None = None
+    """URI of a Jinja chat template that replaces the model's own."""
+    token_secret_ref: SecretKeyRef | None = None
+    """The Hugging Face token, for gated models. Never written into a pod spec, a log or the run directory."""

@@ -1,0 +1,50 @@
+"""Which chips, how many, and how they are obtained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ptapi.spec.base import DnsName, PositiveInt, SpecModel, Text
+
+CapacityType = Literal["existing", "reservation", "spot", "flexStart", "onDemand"]
+
+
+class Accelerator(SpecModel):
+    """The chips of the job."""
+
+    type: Annotated[str, Field(min_length=3, max_length=32, pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    """`v5p-128` (TensorCores: 64 chips), `v6e-16` (chips), `tpu7x-128`, … or `cpu-8` (8 virtual devices)."""
+    slices: Annotated[int, Field(ge=1, le=512)] = 1
+    """Slices of that type, joined over the data-centre network."""
+    topology: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+x[0-9]+(x[0-9]+)?$")] | None = None
+    """Shape of a slice where several shapes have this many chips. Unset: the usual one."""
+
+
+class CapacityOption(SpecModel):
+    """One way to obtain the chips."""
+
+    type: CapacityType
+    """`existing`: nodes that are already there."""
+    reservation: Text | None = None
+    """Name or path of the reservation, for `reservation`."""
+    wait_seconds: PositiveInt | None = None
+    """Try the next option after this long. Unset: wait for ever on the last option, 15 minutes on others."""
+    zones: Annotated[list[DnsName], Field(max_length=16)] = []
+    """Zones to try, in order. Empty: the cluster's."""
+
+
+class Pathways(SpecModel):
+    """One controller for all chips (Pathways)."""
+
+    enabled: Literal["auto"] | bool = "auto"
+    """`auto`: on for reinforcement learning over more than one host, off otherwise."""
+    headless: bool = False
+    """Start only the Pathways servers, to connect from outside."""
+    elastic_slices: Annotated[int, Field(ge=0, le=512)] = 0
+    """How many slices may be missing."""
+    server_image: Text | None = None
+    """Image of the Pathways server. Unset: Google's."""
+    proxy_image: Text | None = None
+    """Image of the Pathways proxy. Unset: Google's."""

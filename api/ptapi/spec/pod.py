@@ -1,0 +1,105 @@
+"""What goes on the pods as in Kubernetes: environment, volumes, runtime."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ptapi.spec.base import DnsName, SpecModel
+from ptapi.spec.model import SecretKeyRef
+
+Word = Annotated[str, Field(max_length=4096)]
+
+
+class EnvSource(SpecModel):
+    """Where the value of a variable comes from."""
+
+    secret_key_ref: SecretKeyRef
+    """A key of a Secret."""
+
+
+class EnvVar(SpecModel):
+    """An environment variable of the trainer."""
+
+    name: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    """Name of the variable."""
+    value: Annotated[str, Field(max_length=4096)] | None = None
+    """Its value; tokens belong in a Secret."""
+    value_from: EnvSource | None = None
+    """A Secret's key, instead of `value`."""
+
+
+class ConfigMapVolume(SpecModel):
+    """Files from a ConfigMap."""
+
+    name: DnsName
+    """Name of the ConfigMap."""
+
+
+class SecretVolume(SpecModel):
+    """Files from a Secret."""
+
+    secret_name: DnsName
+    """Name of the Secret."""
+
+
+class ClaimVolume(SpecModel):
+    """A PersistentVolumeClaim."""
+
+    claim_name: DnsName
+    """Name of the claim."""
+
+
+class EmptyDirVolume(SpecModel):
+    """Scratch space that lives as long as the pod."""
+
+
+class Volume(SpecModel):
+    """A volume and where it is mounted; exactly one source."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Name of the volume."""
+    mount_path: Annotated[str, Field(max_length=1024, pattern=r"^/.+$")]
+    """Where the trainer sees it."""
+    read_only: bool = False
+    """Mount it read-only."""
+    config_map: ConfigMapVolume | None = None
+    """Files from a ConfigMap."""
+    secret: SecretVolume | None = None
+    """Files from a Secret."""
+    persistent_volume_claim: ClaimVolume | None = None
+    """A PersistentVolumeClaim."""
+    empty_dir: EmptyDirVolume | None = None
+    """Scratch space."""
+
+
+class NativeRuntime(SpecModel):
+    """posttrain's own trainer."""
+
+
+class MaxTextRuntime(SpecModel):
+    """MaxText's `train_sft` or `train_rl`, from the same spec."""
+
+    args: Annotated[list[Word], Field(max_length=256)] = []
+    """Further `key=value` overrides."""
+
+
+class ContainerRuntime(SpecModel):
+    """Any image and command."""
+
+    command: Annotated[list[Word], Field(min_length=1, max_length=64)]
+    """The command; it gets the job at /etc/posttrain/job.yaml."""
+    args: Annotated[list[Word], Field(max_length=256)] = []
+    """Its arguments."""
+
+
+class Runtime(SpecModel):
+    """Exactly one of these; unset is `native`."""
+
+    native: NativeRuntime | None = None
+    """posttrain's own trainer."""
+    maxtext: MaxTextRuntime | None = None
+    """MaxText."""
+    container: ContainerRuntime | None = None
+    """Any command."""

@@ -1,0 +1,112 @@
+"""How the weights are updated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ptapi.spec.base import Fraction, NonNegativeInt, PositiveInt, SpecModel
+
+AxisSize = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
+
+
+class Optimizer(SpecModel):
+    """AdamW, with the values that language-model recipes agree on."""
+
+    name: Literal["adamw"] = "adamw"
+    """The optimizer."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    """Peak learning rate. Unset: 2e-5 for sft, 1e-6 for dpo and grpo (full fine-tuning of 1–70 B models)."""
+    beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+    """Decay of the first moment."""
+    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
+    """Decay of the second moment; 0.95 recovers faster from loss spikes than 0.999."""
+    eps: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8
+    """Added to the denominator."""
+    weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    """Decoupled weight decay on matrices; fine-tuning recipes use none."""
+    max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
+    """Gradients are scaled down to this global norm."""
+
+
+class Schedule(SpecModel):
+    """The learning rate over the run."""
+
+    kind: Literal["constant", "linear", "cosine"] = "cosine"
+    """Shape after warm-up; the decay always ends at the run's last step."""
+    warmup_fraction: Fraction = 0.03
+    """Share of the steps that warm up linearly from 0."""
+    final_fraction: Fraction = 0.1
+    """Final learning rate as a share of the peak (linear and cosine)."""
+
+
+class Lora(SpecModel):
+    """Low-rank adapters (arXiv 2106.09685)."""
+
+    rank: PositiveInt = 16
+    """Rank of the update."""
+    alpha: Annotated[float, Field(gt=0.0, le=65536.0)] = 32.0
+    """The update is scaled by alpha / rank."""
+    targets: Literal["all-linear", "attention", "mlp"] = "all-linear"
+    """Which matrices get adapters; all linear layers match full fine-tuning most closely."""
+
+
+class Quantization(SpecModel):
+    """Storage of frozen weights (QLoRA, arXiv 2305.14314)."""
+
+    weights: Literal["nf4", "int8"] = "nf4"
+    """Format of the frozen weights."""
+
+
+class Precision(SpecModel):
+    """Number formats."""
+
+    params: Literal["float32", "bfloat16"] = "float32"
+    """Master weights and optimizer state; small learning rates vanish in bfloat16."""
+    compute: Literal["bfloat16", "float32", "auto"] = "auto"
+    """Activations and matrix products. `auto`: bfloat16 on TPU and GPU, float32 on CPU."""
+
+
+class Parallelism(SpecModel):
+    """Sizes of the device mesh's axes; `auto` fills what the others leave."""
+
+    data: AxisSize = "auto"
+    """Copies of the model (over slices, when there are several)."""
+    fsdp: AxisSize = "auto"
+    """Shards of weights and optimizer state; takes what is left."""
+    tensor: AxisSize = "auto"
+    """Shards of each layer's matrices; auto is 1."""
+    sequence: AxisSize = "auto"
+    """Shards of the sequence; auto is 1."""
+
+
+class Training(SpecModel):
+    """Length, batch, optimizer and layout of the run."""
+
+    steps: PositiveInt | None = None
+    """Optimizer steps. Set this or `epochs`; neither: one epoch."""
+    epochs: Annotated[float, Field(gt=0.0, le=10000.0)] | None = None
+    """Passes over the training data."""
+    batch_size: PositiveInt = 64
+    """Sequences per optimizer step, over all devices (for grpo: prompts × groupSize)."""
+    micro_batch_size: PositiveInt | None = None
+    """Sequences per forward and backward pass, over all devices; the rest is accumulated. Unset: the batch."""
+    sequence_length: Annotated[int, Field(ge=8, le=10_000_000)] = 1024
+    """Longest row in tokens; for grpo, prompt and completion together."""
+    optimizer: Optimizer = Optimizer()
+    """The optimizer's numbers."""
+    schedule: Schedule = Schedule()
+    """The learning rate over the run."""
+    lora: Lora | None = None
+    """Train adapters instead of all weights."""
+    quantization: Quantization | None = None
+    """Keep frozen weights in few bits (needs `lora`)."""
+    precision: Precision = Precision()
+    """Number formats."""
+    remat: Literal["auto", "none", "full"] = "auto"
+    """Recompute activations in the backward pass. `auto`: full on TPU and GPU, none on CPU."""
+    seed: NonNegativeInt = 0
+    """Seed of everything random: weights, shuffling, sampling."""
+    parallelism: Parallelism = Parallelism()
+    """Layout over devices."""
