@@ -1,0 +1,85 @@
+"""Phases, condition types and condition reasons of a PostTrainJob's status, a sentence each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """The one word that `kubectl get ptj` shows."""
+
+    PENDING = "Pending"
+    PREFLIGHT = "Preflight"
+    QUEUED = "Queued"
+    PROVISIONING = "Provisioning"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the job has ended for good."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+class ConditionType(StrEnum):
+    """Types of `status.conditions`."""
+
+    VALIDATED = "Validated"
+    PREFLIGHTED = "Preflighted"
+    QUOTA_RESERVED = "QuotaReserved"
+    CAPACITY_READY = "CapacityReady"
+    RUNNING = "Running"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Reasons of conditions and events. A failed job's reason is its failure class."""
+
+    ACCEPTED = "Accepted"
+    """The spec is valid."""
+    INVALID_SPEC = "InvalidSpec"
+    """The spec is not valid; the message lists every finding."""
+    PREFLIGHT_SKIPPED = "Skipped"
+    """`preflight: Skip`."""
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    """Kueue has not admitted the JobSet yet."""
+    ADMITTED = "Admitted"
+    """Kueue admitted the JobSet."""
+    NO_QUEUE = "NoQueue"
+    """The job names no queue."""
+    EVICTED = "Evicted"
+    """Kueue took the quota back; the job waits for it again."""
+    WAITING_FOR_NODES = "WaitingForNodes"
+    """Pods wait for nodes that fit."""
+    NODES_READY = "NodesReady"
+    """All pods have nodes."""
+    PODS_STARTING = "PodsStarting"
+    """Pods have nodes; the trainer has not taken a step."""
+    TRAINING = "Training"
+    """The trainer takes steps."""
+    RESTARTING = "Restarting"
+    """The run starts again from its last checkpoint."""
+    SUSPENDED = "Suspended"
+    """`runPolicy.suspend` is true and all pods are gone."""
+    SUSPENDING = "Suspending"
+    """`runPolicy.suspend` is true; the trainer saves a checkpoint and stops."""
+    RESUMED = "Resumed"
+    """`runPolicy.suspend` is false again."""
+    SUCCEEDED = "Succeeded"
+    """The trainer finished."""
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    """`runPolicy.activeDeadlineSeconds` passed."""
+    CREATED = "Created"
+    """An object of the job was created."""
+    DELETED = "Deleted"
+    """An object of the job was deleted."""
+    OUTPUT_CONFLICT = "OutputConflict"
+    """The run directory belongs to another job."""
+    TTL_EXPIRED = "TTLExpired"
+    """`runPolicy.ttlSecondsAfterFinished` passed."""

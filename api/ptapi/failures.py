@@ -1,0 +1,103 @@
+"""Why a run ends: failure classes, who is charged for them, and the trainer's exit codes.
+
+The trainer says what it knows through its exit code and termination message; the operator adds what pods,
+JobSets and the cloud say. Both read these tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class FailureClass(StrEnum):
+    """What went wrong, as a person would say it."""
+
+    PREEMPTED = "Preempted"
+    MAINTENANCE = "Maintenance"
+    HOST_ERROR = "HostError"
+    STOCKOUT = "Stockout"
+    QUOTA = "Quota"
+    RESERVATION = "Reservation"
+    OUT_OF_MEMORY_HBM = "OutOfMemoryHBM"
+    OUT_OF_MEMORY_HOST = "OutOfMemoryHost"
+    HANG = "Hang"
+    IMAGE_PULL = "ImagePull"
+    STORAGE = "Storage"
+    DATA_ERROR = "DataError"
+    CONFIG_ERROR = "ConfigError"
+    USER_CODE = "UserCode"
+    UNKNOWN = "Unknown"
+
+
+class ExitCode(IntEnum):
+    """Exit codes of `python -m pttrainer run`. Codes from 64 follow sysexits where it has a word for the case."""
+
+    OK = 0
+    """The run reached its last step and exported."""
+    UNKNOWN = 1
+    """An error that nobody foresaw (a bug); restarted within `runPolicy.maxRestarts`."""
+    USAGE = 2
+    """Wrong command line."""
+    CONFIG_ERROR = 64
+    """The job cannot run as written."""
+    DATA_ERROR = 65
+    """The data cannot be used."""
+    USER_CODE = 66
+    """The user's own code (a reward file) is missing or broken."""
+    OUT_OF_MEMORY_HBM = 70
+    """The accelerator's memory is too small for this job; never retried."""
+    OUT_OF_MEMORY_HOST = 71
+    """The host's memory ran out."""
+    HANG = 72
+    """The trainer's own watchdog saw no progress."""
+    STORAGE = 74
+    """The run directory cannot be written (full, or not permitted)."""
+    PREEMPTED_SAVED = 75
+    """SIGTERM arrived and a checkpoint was saved: start again, nothing is lost."""
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """charged: counts against `runPolicy.maxRestarts`; retried: starting again can help."""
+
+    charged: bool
+    retried: bool
+
+
+REACTIONS: dict[FailureClass, Reaction] = {
+    FailureClass.PREEMPTED: Reaction(charged=False, retried=True),
+    FailureClass.MAINTENANCE: Reaction(charged=False, retried=True),
+    FailureClass.HOST_ERROR: Reaction(charged=False, retried=True),
+    FailureClass.STOCKOUT: Reaction(charged=False, retried=True),
+    FailureClass.QUOTA: Reaction(charged=False, retried=True),
+    FailureClass.RESERVATION: Reaction(charged=False, retried=True),
+    FailureClass.OUT_OF_MEMORY_HBM: Reaction(charged=True, retried=False),
+    FailureClass.OUT_OF_MEMORY_HOST: Reaction(charged=True, retried=True),
+    FailureClass.HANG: Reaction(charged=True, retried=True),
+    FailureClass.IMAGE_PULL: Reaction(charged=True, retried=False),
+    FailureClass.STORAGE: Reaction(charged=True, retried=False),
+    FailureClass.DATA_ERROR: Reaction(charged=True, retried=False),
+    FailureClass.CONFIG_ERROR: Reaction(charged=True, retried=False),
+    FailureClass.USER_CODE: Reaction(charged=True, retried=False),
+    FailureClass.UNKNOWN: Reaction(charged=True, retried=True),
+}
+
+EXIT_CLASSES: dict[int, FailureClass] = {
+    ExitCode.UNKNOWN: FailureClass.UNKNOWN,
+    ExitCode.USAGE: FailureClass.CONFIG_ERROR,
+    ExitCode.CONFIG_ERROR: FailureClass.CONFIG_ERROR,
+    ExitCode.DATA_ERROR: FailureClass.DATA_ERROR,
+    ExitCode.USER_CODE: FailureClass.USER_CODE,
+    ExitCode.OUT_OF_MEMORY_HBM: FailureClass.OUT_OF_MEMORY_HBM,
+    ExitCode.OUT_OF_MEMORY_HOST: FailureClass.OUT_OF_MEMORY_HOST,
+    ExitCode.HANG: FailureClass.HANG,
+    ExitCode.STORAGE: FailureClass.STORAGE,
+    ExitCode.PREEMPTED_SAVED: FailureClass.PREEMPTED,
+}
+"""What an exit code of the trainer means; every other code is `Unknown`."""
+
+FATAL_EXIT_CODES: tuple[int, ...] = tuple(
+    sorted(int(code) for code, kind in EXIT_CLASSES.items() if not REACTIONS[kind].retried)
+)
+"""Exit codes after which the same job would fail again: the JobSet fails at once."""

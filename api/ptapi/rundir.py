@@ -1,0 +1,123 @@
+"""The run directory: where the trainer writes and everybody else reads, the same on `gs://` and `file://`.
+
+    <output.uri>/<job name>/
+        owner.json          which job owns this directory (another job is refused)
+        spec.yaml           the job as it runs, defaults filled in
+        lineage.json        versions, data digests, model revision, seed, image
+        progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
+        metrics.jsonl       one object a step: step, time, and every metric
+        samples/step-00000010.jsonl   prompts, completions, rewards, advantages
+        tensorboard/        event files
+        checkpoints/        Orbax, one directory a step; one that is not committed does not count
+        export/             the trained model in Hugging Face's layout
+        termination.json    `Termination` of the last attempt
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+OWNER = "owner.json"
+SPEC = "spec.yaml"
+LINEAGE = "lineage.json"
+PROGRESS = "progress.json"
+METRICS = "metrics.jsonl"
+SAMPLES = "samples"
+TENSORBOARD = "tensorboard"
+CHECKPOINTS = "checkpoints"
+EXPORT = "export"
+TERMINATION = "termination.json"
+
+TERMINATION_LOG_ENV = "POSTTRAIN_TERMINATION_LOG"
+"""Names the file whose content becomes the container's termination message."""
+JOB_FILE = "/etc/posttrain/job.yaml"
+"""Where the operator mounts the job in the trainer's pod."""
+
+
+def run_uri(output_uri: str, job_name: str) -> str:
+    """The run directory of a job: `<output.uri>/<job name>`."""
+    return f"{output_uri.rstrip('/')}/{job_name}"
+
+
+def sample_file(step: int) -> str:
+    """The sample table of a step, relative to the run directory."""
+    return f"{SAMPLES}/step-{step:08d}.jsonl"
+
+
+class Document(BaseModel):
+    """A JSON document in the run directory: camelCase outside. Unknown keys are ignored, so that an older
+    reader copes with a newer writer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+
+class Owner(Document):
+    """Who owns a run directory. Two jobs are the same when uid is equal, or, without a cluster, name is."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+Stage = Literal["loading", "compiling", "restoring", "training", "evaluating", "saving", "exporting", "done"]
+
+
+class CheckpointRef(Document):
+    """The newest committed checkpoint; time is RFC 3339."""
+
+    step: int
+    uri: str
+    time: str
+
+
+class TimeSplit(Document):
+    """Seconds spent, summed over all attempts."""
+
+    loading: float = 0.0
+    compiling: float = 0.0
+    restoring: float = 0.0
+    training: float = 0.0
+    evaluating: float = 0.0
+    saving: float = 0.0
+
+
+class Progress(Document):
+    """What the run is doing. `updated` (RFC 3339) is its heartbeat; eta and rates are in seconds."""
+
+    job_uid: str = ""
+    attempt: int = 1
+    stage: Stage = "loading"
+    step: int = 0
+    total_steps: int = 0
+    seconds_per_step: float | None = None
+    eta_seconds: float | None = None
+    metrics: Annotated[dict[str, float], Field(max_length=256)] = {}
+    checkpoint: CheckpointRef | None = None
+    time: TimeSplit = TimeSplit()
+    updated: str = ""
+
+
+class Termination(Document):
+    """Why an attempt ended: also the pod's termination message, as one line of JSON."""
+
+    exit_code: int
+    failure_class: str = ""
+    message: str = ""
+    step: int = 0
+
+
+# Keys of `Progress.metrics` and of metrics.jsonl that status, printer columns and ptctl know by name.
+LOSS = "loss"
+REWARD = "reward"
+KL = "kl"
+ENTROPY = "entropy"
+COMPLETION_LENGTH = "completion_length"
+TOKENS_PER_SECOND = "tokens_per_second"
+GRAD_NORM = "grad_norm"
+LEARNING_RATE = "learning_rate"
+EVAL_LOSS = "eval/loss"
+EVAL_REWARD = "eval/reward"
+"""Mean reward of greedy completions of `data.eval`; with the one reward `gsm8k` this is the accuracy."""

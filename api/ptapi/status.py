@@ -1,0 +1,198 @@
+"""The status of a PostTrainJob: what the operator observed, written by one module of the operator."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ptapi.conditions import ConditionType, Phase
+from ptapi.spec.base import SpecModel
+
+Quantity = Annotated[str, Field(max_length=64)]
+Short = Annotated[str, Field(max_length=1024)]
+Long = Annotated[str, Field(max_length=32768)]
+Time = Annotated[str, Field(max_length=64)]
+
+
+class Condition(SpecModel):
+    """One aspect of the job, as in metav1.Condition."""
+
+    type: ConditionType
+    """What it is about."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: Annotated[str, Field(max_length=1024)]
+    """One word."""
+    message: Long = ""
+    """A sentence that a person can act on."""
+    last_transition_time: Time
+    """When `status` last changed."""
+    observed_generation: int = 0
+    """The generation of the spec that this was seen for."""
+
+
+class ProgressStatus(SpecModel):
+    """How far the run is."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    total: int = 0
+    """Optimizer steps of the run."""
+    percent: int = 0
+    """step / total."""
+    seconds_per_step: float | None = None
+    """Recent mean."""
+    eta: Annotated[str, Field(max_length=64)] = ""
+    """Time to the end, as in `1h12m`."""
+    stage: Annotated[str, Field(max_length=32)] = ""
+    """What the trainer is doing."""
+    updated: Time = ""
+    """The trainer's heartbeat."""
+
+
+class MetricsStatus(SpecModel):
+    """What the run learns. Loss and reward are text because printer columns truncate numbers to integers."""
+
+    loss: Quantity = ""
+    """Training loss."""
+    reward: Quantity = ""
+    """Mean reward."""
+    kl: Quantity = ""
+    """KL to the reference."""
+    entropy: Quantity = ""
+    """Mean token entropy of the policy."""
+    completion_length: Quantity = ""
+    """Mean tokens per completion."""
+    tokens_per_second_per_chip: Quantity = ""
+    """Throughput."""
+    mfu: Quantity = ""
+    """Model FLOPs utilisation."""
+    hbm_in_use: Quantity = ""
+    """Accelerator memory in use."""
+    eval_loss: Quantity = ""
+    """Held-out loss."""
+    eval_reward: Quantity = ""
+    """Held-out reward of greedy completions."""
+
+
+class CheckpointStatus(SpecModel):
+    """The newest good checkpoint."""
+
+    step: int
+    """Its step."""
+    uri: Short
+    """Where it is."""
+    time: Time
+    """When it was committed."""
+
+
+class CapacityAttempt(SpecModel):
+    """One try at obtaining the chips."""
+
+    option: Short
+    """The entry of spec.capacity."""
+    started: Time
+    """When it began."""
+    outcome: Short = ""
+    """How it ended; empty while it lasts."""
+
+
+class CapacityStatus(SpecModel):
+    """How the chips are obtained."""
+
+    attempts: Annotated[list[CapacityAttempt], Field(max_length=64)] = []
+    """Newest last."""
+
+
+class TimeStatus(SpecModel):
+    """Seconds by what they went into, and the useful share."""
+
+    queueing: int = 0
+    """Waiting for quota."""
+    provisioning: int = 0
+    """Waiting for nodes."""
+    compiling: int = 0
+    """Compiling."""
+    training: int = 0
+    """Taking steps."""
+    restoring: int = 0
+    """Loading weights and checkpoints."""
+    goodput: Quantity = ""
+    """training / all, in percent."""
+
+
+class CostStatus(SpecModel):
+    """What the run has used."""
+
+    chip_hours: Quantity = ""
+    """Chips × hours since the pods got their nodes."""
+    amount: Quantity = ""
+    """Money, where the operator has a price table."""
+
+
+class Links(SpecModel):
+    """Where to look."""
+
+    run: Short = ""
+    """The run directory."""
+    logs: Short = ""
+    """How to read the logs."""
+    tensorboard: Short = ""
+    """How to open TensorBoard."""
+    console: Short = ""
+    """The cloud console."""
+
+
+class FailureStatus(SpecModel):
+    """The newest failure."""
+
+    failure_class: Annotated[str, Field(max_length=64)]
+    """One of the failure classes."""
+    message: Long
+    """What happened, in a line."""
+    exit_code: int | None = None
+    """The trainer's exit code."""
+    pod: Annotated[str, Field(max_length=253)] = ""
+    """The pod that failed first."""
+    time: Time = ""
+    """When."""
+
+
+class PostTrainJobStatus(SpecModel):
+    """What the operator observed."""
+
+    phase: Phase = Phase.PENDING
+    """One word."""
+    observed_generation: int = 0
+    """The generation of the spec this status is about."""
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})] = []
+    """Validated, Preflighted, QuotaReserved, CapacityReady, Running, Suspended, Complete, Failed."""
+    algorithm: Annotated[str, Field(max_length=32)] = ""
+    """The algorithm, for the table."""
+    chips: int = 0
+    """Chips over all slices."""
+    job_set: Annotated[str, Field(max_length=63)] = ""
+    """Name of the JobSet."""
+    start_time: Time | None = None
+    """When the pods first got their nodes."""
+    completion_time: Time | None = None
+    """When the job ended."""
+    progress: ProgressStatus = ProgressStatus()
+    """How far."""
+    metrics: MetricsStatus = MetricsStatus()
+    """What it learns."""
+    checkpoint: CheckpointStatus | None = None
+    """Newest good checkpoint."""
+    capacity: CapacityStatus = CapacityStatus()
+    """How the chips are obtained."""
+    restarts: Annotated[dict[str, int], Field(max_length=32)] = {}
+    """Restarts by failure class."""
+    failure: FailureStatus | None = None
+    """The newest failure."""
+    time: TimeStatus = TimeStatus()
+    """Where the time went."""
+    cost: CostStatus = CostStatus()
+    """What was used."""
+    links: Links = Links()
+    """Where to look."""
