@@ -1,0 +1,66 @@
+# `make help` is the developer's manual. Everything runs in .venv, which the first target that needs it creates.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES := api operator trainer cli tests scripts benchmarks
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit integration format lint types layers crds golden docs bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.python: | pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("posttrain needs Python 3.11 or newer; found " + sys.version.split()[0] + "; hint: make PYTHON=python3.11 …") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) install -q -c constraints.txt -e '.[operator,trainer,cli]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.run  ## teach a small model to add, through the operator, in an embedded cluster (about 5 minutes)
+	@$(BIN)/ptctl demo $(ARGS)
+
+test: $(VENV)/.dev  ## every test (unit, then integration)
+	$(PYTEST) tests/unit -q -n 2
+	$(PYTEST) tests/integration -q
+
+unit: $(VENV)/.dev  ## the tests that need no cluster
+	$(PYTEST) tests/unit -q -n 2
+
+integration: $(VENV)/.dev  ## the tests on an API server, and real small training runs
+	$(PYTEST) tests/integration -q
+
+check: $(VENV)/.dev  ## format, lint, types, layers, unit tests, generated files: before every commit
+	$(BIN)/ruff format --check $(wildcard $(SOURCES))
+	$(BIN)/ruff check $(wildcard $(SOURCES))
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) tests/unit -q -n 2
+
+format: $(VENV)/.dev  ## format and mend what can be mended
+	$(BIN)/ruff format $(wildcard $(SOURCES))
+	$(BIN)/ruff check --fix $(wildcard $(SOURCES))
+
+crds: $(VENV)/.dev  ## write manifests/crds and the chart's copy from the models
+	$(BIN)/python scripts/make_crds.py
+
+golden: $(VENV)/.dev  ## rewrite the golden files, to be read in the diff
+	UPDATE_GOLDEN=1 $(PYTEST) tests/unit -q -k golden
+
+docs: $(VENV)/.dev  ## write the generated reference pages
+	$(BIN)/python scripts/make_reference.py
+
+bench: $(VENV)/.dev  ## run the benchmarks (quiet machine; each prints its ratio)
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

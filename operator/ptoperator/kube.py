@@ -1,0 +1,211 @@
+"""The one Kubernetes client: raw manifests in, raw manifests out, for the operator, the controllers and ptctl.
+
+Synchronous and safe to share between threads (asyncio callers use a thread). It knows URLs, patches, watches and
+errors, nothing about any kind. Left out: discovery, typed models, caching (see ptlocal's informers).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+from ptoperator import kubeconfig
+from ptoperator.apierrors import (
+    AlreadyExists,
+    ApiError,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    Unauthorized,
+    Unreachable,
+    from_response,
+)
+from ptoperator.kubetransport import READ_TIMEOUT_S, Transport
+from ptoperator.resources import PODS, Manifest, Resource
+
+__all__ = [
+    "AlreadyExists", "ApiError", "ConfigError", "Conflict", "Forbidden", "Gone", "Invalid", "Kube", "ListResult",
+    "Manifest", "NotFound", "Propagation", "Resource", "Unauthorized", "Unreachable",
+]
+
+Propagation = Literal["Background", "Foreground", "Orphan"]
+
+_MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+_APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
+_PAGE = 500  # what kubectl uses; keeps one answer small on a cluster with thousands of pods
+_WATCH_S = 300
+_WATCH_SILENCE_S = 90.0  # bookmarks come each minute, so longer silence is a dead connection
+_FOLLOW_SILENCE_S = 24 * 3600.0  # a quiet container is not a dead one
+
+
+@dataclass(frozen=True)
+class ListResult:
+    items: list[Manifest]
+    resource_version: str
+
+
+class Kube:
+    """Verbs on one API server. `namespace` is the context's, for callers that were not told one."""
+
+    def __init__(self, access: kubeconfig.Access, user_agent: str = "posttrain") -> None:
+        self.access = access
+        self.namespace = access.namespace
+        self._transport = Transport(access, user_agent)
+
+    @classmethod
+    def load(cls, kubeconfig_path: str | None = None, context: str | None = None) -> Kube:
+        """A given file, else KUBECONFIG, else ~/.kube/config, else the pod's service account."""
+        return cls(kubeconfig.load(kubeconfig_path, context))
+
+    def close(self) -> None:
+        """Cut running watches and log streams (from any thread); later calls raise Unreachable."""
+        self._transport.close()
+
+    def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
+        return self._json("GET", self._path(r, namespace, name), idempotent=True)
+
+    def list(
+        self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
+    ) -> ListResult:
+        """Every item, page by page; without a namespace those of all namespaces."""
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
+        items: list[Manifest] = []
+        while True:
+            page = self._json("GET", r.path(namespace) + _query(query), idempotent=True)
+            for item in page.get("items") or []:
+                # items of a list carry no kind of their own on a real server
+                items.append({"apiVersion": r.api_version, "kind": r.kind, **item})
+            meta = page["metadata"]
+            if not meta.get("continue"):
+                return ListResult(items, str(meta.get("resourceVersion") or ""))
+            query["continue"] = str(meta["continue"])
+
+    def create(
+        self, r: Resource, body: Manifest, *, dry_run: bool = False, name: str | None = None,
+        subresource: str | None = None,
+    ) -> Manifest:
+        """Create an object; with `name` and `subresource` post to that subresource (pods/eviction)."""
+        path = r.path(self._namespace_of(r, body), name, subresource)
+        return self._json("POST", path + _query({"dryRun": _dry(dry_run)}), body)
+
+    def replace(self, r: Resource, body: Manifest, *, dry_run: bool = False) -> Manifest:
+        path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"])
+        return self._json("PUT", path + _query({"dryRun": _dry(dry_run)}), body)
+
+    def replace_status(self, r: Resource, body: Manifest) -> Manifest:
+        path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"], "status")
+        return self._json("PUT", path, body)
+
+    def apply(
+        self, r: Resource, body: Manifest, *, field_manager: str, force: bool = True, dry_run: bool = False
+    ) -> Manifest:
+        """Server-side apply: creates, or changes only the fields this manager states."""
+        path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"])
+        query = _query({"fieldManager": field_manager, "force": str(force).lower(), "dryRun": _dry(dry_run)})
+        body = {"apiVersion": r.api_version, "kind": r.kind, **body}
+        return self._json("PATCH", path + query, body, _APPLY_PATCH, idempotent=True)
+
+    def patch(
+        self, r: Resource, name: str, namespace: str | None, body: Manifest | list[Any], *,
+        subresource: str | None = None, dry_run: bool = False,
+    ) -> Manifest:
+        """JSON merge patch for a dict; JSON patch for a list of operations."""
+        is_merge = isinstance(body, dict)
+        path = self._path(r, namespace, name, subresource) + _query({"dryRun": _dry(dry_run)})
+        return self._json("PATCH", path, body, _MERGE_PATCH if is_merge else _JSON_PATCH, idempotent=is_merge)
+
+    def delete(
+        self, r: Resource, name: str, namespace: str | None = None, *, propagation: Propagation = "Background",
+        grace_s: int | None = None, uid: str | None = None, dry_run: bool = False,
+    ) -> None:
+        """Ask for deletion; the object may stay while finalizers or a grace period last."""
+        options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if dry_run:
+            options["dryRun"] = ["All"]
+        self._json("DELETE", self._path(r, namespace, name), options)
+
+    def watch(
+        self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None,
+        resource_version: str | None = None, timeout_s: int | None = None, bookmarks: bool = False,
+    ) -> Iterator[tuple[str, Manifest]]:
+        """(ADDED | MODIFIED | DELETED, object) until the server ends the watch, normally after minutes.
+
+        Raises Gone when `resource_version` is too old: list again. BOOKMARK events (an object that holds only a
+        resourceVersion to resume from) come only if asked for.
+        """
+        query = _query({
+            "watch": "true", "labelSelector": labels, "fieldSelector": fields, "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s or _WATCH_S),
+        })
+        for line in _lines(self._transport.stream(r.path(namespace) + query, silence_s=_WATCH_SILENCE_S)):
+            event = json.loads(line)
+            kind, item = str(event["type"]), event["object"]
+            if kind == "ERROR":
+                raise from_response(int(item.get("code") or 500), json.dumps(item).encode())
+            if kind != "BOOKMARK" or bookmarks:
+                yield kind, item
+
+    def pod_logs(
+        self, name: str, namespace: str, *, container: str | None = None, follow: bool = False,
+        tail: int | None = None, previous: bool = False,
+    ) -> Iterator[str]:
+        """Lines without their newline; with `follow` until the container ends."""
+        query = _query({
+            "container": container, "follow": "true" if follow else None, "previous": "true" if previous else None,
+            "tailLines": None if tail is None else str(tail),
+        })
+        silence_s = _FOLLOW_SILENCE_S if follow else READ_TIMEOUT_S
+        chunks = self._transport.stream(PODS.path(namespace, name, "log") + query, silence_s=silence_s, accept="*/*")
+        for line in _lines(chunks):
+            yield line.decode("utf-8", "replace")
+
+    def request(self, method: str, path: str, body: Manifest | None = None) -> Manifest:
+        """Any path (`/version`, a subresource), JSON in and out."""
+        return self._json(method, path, body, idempotent=method == "GET")
+
+    def _path(self, r: Resource, namespace: str | None, name: str, subresource: str | None = None) -> str:
+        if not name:
+            raise ValueError(f"{r.kind} without a name")
+        return r.path(namespace or self.namespace, quote(name), subresource)
+
+    def _namespace_of(self, r: Resource, body: Manifest) -> str | None:
+        return (body["metadata"].get("namespace") or self.namespace) if r.namespaced else None
+
+    def _json(
+        self, method: str, target: str, body: Any = None, content_type: str = "application/json", *,
+        idempotent: bool = False,
+    ) -> Manifest:
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        answer = self._transport.request(method, target, data, content_type, idempotent=idempotent)
+        parsed = json.loads(answer) if answer.strip() else {}
+        return parsed if isinstance(parsed, dict) else {"value": parsed}
+
+
+def _dry(dry_run: bool) -> str | None:
+    return "All" if dry_run else None
+
+
+def _query(params: dict[str, str | None]) -> str:
+    given = {key: value for key, value in params.items() if value}
+    return f"?{urlencode(given, quote_via=quote, safe='')}" if given else ""
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Complete lines; a last one without newline counts only when the stream ended on its own."""
+    rest = b""
+    for chunk in chunks:
+        *complete, rest = (rest + chunk).split(b"\n")
+        yield from complete
+    if rest:
+        yield rest

@@ -1,0 +1,45 @@
+"""The trainer's exceptions: each knows the exit code and failure class that it ends the run with.
+
+A message names the object or field, the value seen and what is accepted, then `hint: …`. Everything else
+that escapes is a bug: it ends with `ExitCode.UNKNOWN` and is the only case that prints a traceback.
+"""
+
+from __future__ import annotations
+
+from ptapi.failures import ExitCode
+
+
+class TrainerError(Exception):
+    """A foreseen end of the run."""
+
+    exit_code = ExitCode.UNKNOWN
+
+
+class ConfigError(TrainerError):
+    """The job cannot run as written."""
+
+    exit_code = ExitCode.CONFIG_ERROR
+
+
+class DataError(TrainerError):
+    """The data cannot be used."""
+
+    exit_code = ExitCode.DATA_ERROR
+
+
+class UserCodeError(TrainerError):
+    """The user's own code (a reward file) is missing or broken."""
+
+    exit_code = ExitCode.USER_CODE
+
+
+class StorageError(TrainerError):
+    """The run directory cannot be written."""
+
+    exit_code = ExitCode.STORAGE
+
+
+class Preempted(TrainerError):
+    """SIGTERM arrived and a checkpoint was saved."""
+
+    exit_code = ExitCode.PREEMPTED_SAVED
