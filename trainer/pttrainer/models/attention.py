@@ -1,0 +1,105 @@
+"""Scaled dot-product attention with grouped queries: over a packed row, and over a cache.
+
+Letters: B rows, T query tokens, S key slots, N query heads, K key/value heads, R = N/K queries per key head,
+H head size. Scores and softmax are float32. Which keys a query sees is said by positions and segments, never
+by the value of a token.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pttrainer.models.cache import LayerKV
+
+HIDDEN = -1e30
+"""Score of a key that must not be seen: finite, so that a row without any visible key is not NaN."""
+
+
+def packed_mask(segment_ids_BT: Array) -> Array:
+    """[B, T, T], true where query t sees key s: not later, and of the same example."""
+    T = segment_ids_BT.shape[1]
+    causal = jnp.tril(jnp.ones((T, T), bool))
+    return causal & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
+
+
+def cached_mask(positions_BT: Array, slots_BS: Array) -> Array:
+    """[B, T, S], true where the slot is filled and its position is not after the query's."""
+    return (slots_BS[:, None, :] >= 0) & (slots_BS[:, None, :] <= positions_BT[:, :, None])
+
+
+def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array) -> Array:
+    """Attention within a row; result [B, T, N, H]."""
+    B, T, N, H = q_BTNH.shape
+    K = k_BTKH.shape[2]
+    q_BKRTH = _scaled(q_BTNH).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
+    k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
+    scores = jnp.einsum("bkrth,bksh->bkrts", q_BKRTH, k_BKTH, preferred_element_type=jnp.float32)
+    weights = jax.nn.softmax(jnp.where(mask_BTT[:, None, None], scores, HIDDEN), axis=-1).astype(v_BTKH.dtype)
+    out = jnp.einsum("bkrts,bksh->bkrth", weights, v_BKTH)
+    return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
+
+
+def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array) -> Array:
+    """Attention over the filled slots of a cache; result [B, T, N, H]."""
+    q_BKQH = _by_key_head(q_BTNH, own.k_BKSH.shape[1])
+    scores = _scores(q_BKQH, own.k_BKSH, own_mask_BTS)
+    weights = jax.nn.softmax(scores, axis=-1).astype(own.v_BKSH.dtype)
+    return _by_token(jnp.einsum("bkqs,bksh->bkqh", weights, own.v_BKSH), q_BTNH.shape)
+
+
+def attend_shared(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, prompt: LayerKV, prompt_mask_BTS: Array) -> Array:
+    """Attention over the prompt's slots, which G rows share, and over a row's own; result [B, T, N, H].
+
+    The prompt's keys are read once per prompt: its G samples are G times as many queries of one batch row.
+    """
+    B, T, N, H = q_BTNH.shape
+    P, K, prompt_slots, _ = prompt.k_BKSH.shape
+    q_BKQH = _by_key_head(q_BTNH, K)
+    shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKSH, None)
+    shared = _hide(_from_prompts(shared, B), prompt_mask_BTS)
+    scores = jnp.concatenate([shared, _scores(q_BKQH, own.k_BKSH, own_mask_BTS)], axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1).astype(own.v_BKSH.dtype)
+    of_prompt, of_own = weights[..., :prompt_slots], weights[..., prompt_slots:]
+    out = _from_prompts(jnp.einsum("bkqs,bksh->bkqh", _to_prompts(of_prompt, P), prompt.v_BKSH), B)
+    return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), (B, T, N, H))
+
+
+def _scaled(q_BTNH: Array) -> Array:
+    return q_BTNH * jnp.asarray(q_BTNH.shape[-1] ** -0.5, q_BTNH.dtype)
+
+
+def _by_key_head(q_BTNH: Array, K: int) -> Array:
+    """[B, K, Q, H] with Q = T·R: all queries that read one key head, token by token."""
+    B, T, N, H = q_BTNH.shape
+    return _scaled(q_BTNH).reshape(B, T, K, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, K, T * (N // K), H)
+
+
+def _by_token(out_BKQH: Array, shape: tuple[int, ...]) -> Array:
+    B, T, N, H = shape
+    K = out_BKQH.shape[1]
+    return out_BKQH.reshape(B, K, T, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
+
+
+def _scores(q_BKQH: Array, k_BKSH: Array, mask_BTS: Array | None) -> Array:
+    scores = jnp.einsum("bkqh,bksh->bkqs", q_BKQH, k_BKSH, preferred_element_type=jnp.float32)
+    return scores if mask_BTS is None else _hide(scores, mask_BTS)
+
+
+def _hide(scores_BKQS: Array, mask_BTS: Array) -> Array:
+    repeats = scores_BKQS.shape[2] // mask_BTS.shape[1]
+    return jnp.where(jnp.repeat(mask_BTS, repeats, axis=1)[:, None], scores_BKQS, HIDDEN)
+
+
+def _to_prompts(x_BKQX: Array, P: int) -> Array:
+    """[P·G, K, Q, X] to [P, K, G·Q, X]."""
+    B, K, Q, X = x_BKQX.shape
+    return x_BKQX.reshape(P, B // P, K, Q, X).transpose(0, 2, 1, 3, 4).reshape(P, K, (B // P) * Q, X)
+
+
+def _from_prompts(x_PKQX: Array, B: int) -> Array:
+    """The inverse of `_to_prompts`."""
+    P, K, GQ, X = x_PKQX.shape
+    G = B // P
+    return x_PKQX.reshape(P, K, G, GQ // G, X).transpose(0, 2, 1, 3, 4).reshape(B, K, GQ // G, X)
