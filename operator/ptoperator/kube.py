@@ -7,12 +7,11 @@ errors, nothing about any kind. Left out: discovery, typed models, caching (see 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
-from ptoperator import kubeconfig
 from ptoperator.apierrors import (
     AlreadyExists,
     ApiError,
@@ -26,12 +25,27 @@ from ptoperator.apierrors import (
     Unreachable,
     from_response,
 )
+from ptoperator.kubeconfig import Access
+from ptoperator.kubeconfig import load as load_access
 from ptoperator.kubetransport import READ_TIMEOUT_S, Transport
 from ptoperator.resources import PODS, Manifest, Resource
 
 __all__ = [
-    "AlreadyExists", "ApiError", "ConfigError", "Conflict", "Forbidden", "Gone", "Invalid", "Kube", "ListResult",
-    "Manifest", "NotFound", "Propagation", "Resource", "Unauthorized", "Unreachable",
+    "AlreadyExists",
+    "ApiError",
+    "ConfigError",
+    "Conflict",
+    "Forbidden",
+    "Gone",
+    "Invalid",
+    "Kube",
+    "ListResult",
+    "Manifest",
+    "NotFound",
+    "Propagation",
+    "Resource",
+    "Unauthorized",
+    "Unreachable",
 ]
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
@@ -54,15 +68,15 @@ class ListResult:
 class Kube:
     """Verbs on one API server. `namespace` is the context's, for callers that were not told one."""
 
-    def __init__(self, access: kubeconfig.Access, user_agent: str = "posttrain") -> None:
+    def __init__(self, access: Access, user_agent: str = "posttrain") -> None:
         self.access = access
         self.namespace = access.namespace
         self._transport = Transport(access, user_agent)
 
     @classmethod
-    def load(cls, kubeconfig_path: str | None = None, context: str | None = None) -> Kube:
+    def load(cls, kubeconfig: str | None = None, context: str | None = None) -> Kube:
         """A given file, else KUBECONFIG, else ~/.kube/config, else the pod's service account."""
-        return cls(kubeconfig.load(kubeconfig_path, context))
+        return cls(load_access(kubeconfig, context))
 
     def close(self) -> None:
         """Cut running watches and log streams (from any thread); later calls raise Unreachable."""
@@ -78,7 +92,14 @@ class Kube:
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
         items: list[Manifest] = []
         while True:
-            page = self._json("GET", r.path(namespace) + _query(query), idempotent=True)
+            try:
+                page = self._json("GET", r.path(namespace) + _query(query), idempotent=True)
+            except Gone:  # the list changed too much between two pages: take it in one piece
+                if query["limit"] is None:
+                    raise
+                query.update({"limit": None, "continue": None})
+                items.clear()
+                continue
             for item in page.get("items") or []:
                 # items of a list carry no kind of their own on a real server
                 items.append({"apiVersion": r.api_version, "kind": r.kind, **item})
@@ -88,7 +109,12 @@ class Kube:
             query["continue"] = str(meta["continue"])
 
     def create(
-        self, r: Resource, body: Manifest, *, dry_run: bool = False, name: str | None = None,
+        self,
+        r: Resource,
+        body: Manifest,
+        *,
+        dry_run: bool = False,
+        name: str | None = None,
         subresource: str | None = None,
     ) -> Manifest:
         """Create an object; with `name` and `subresource` post to that subresource (pods/eviction)."""
@@ -113,8 +139,14 @@ class Kube:
         return self._json("PATCH", path + query, body, _APPLY_PATCH, idempotent=True)
 
     def patch(
-        self, r: Resource, name: str, namespace: str | None, body: Manifest | list[Any], *,
-        subresource: str | None = None, dry_run: bool = False,
+        self,
+        r: Resource,
+        name: str,
+        namespace: str | None,
+        body: Manifest | Sequence[Manifest],
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
     ) -> Manifest:
         """JSON merge patch for a dict; JSON patch for a list of operations."""
         is_merge = isinstance(body, dict)
@@ -122,8 +154,15 @@ class Kube:
         return self._json("PATCH", path, body, _MERGE_PATCH if is_merge else _JSON_PATCH, idempotent=is_merge)
 
     def delete(
-        self, r: Resource, name: str, namespace: str | None = None, *, propagation: Propagation = "Background",
-        grace_s: int | None = None, uid: str | None = None, dry_run: bool = False,
+        self,
+        r: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        propagation: Propagation = "Background",
+        grace_s: int | None = None,
+        uid: str | None = None,
+        dry_run: bool = False,
     ) -> None:
         """Ask for deletion; the object may stay while finalizers or a grace period last."""
         options: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
@@ -136,19 +175,33 @@ class Kube:
         self._json("DELETE", self._path(r, namespace, name), options)
 
     def watch(
-        self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None,
-        resource_version: str | None = None, timeout_s: int | None = None, bookmarks: bool = False,
+        self,
+        r: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str | None = None,
+        fields: str | None = None,
+        resource_version: str | None = None,
+        timeout_s: int | None = None,
+        bookmarks: bool = False,
     ) -> Iterator[tuple[str, Manifest]]:
         """(ADDED | MODIFIED | DELETED, object) until the server ends the watch, normally after minutes.
 
         Raises Gone when `resource_version` is too old: list again. BOOKMARK events (an object that holds only a
         resourceVersion to resume from) come only if asked for.
         """
-        query = _query({
-            "watch": "true", "labelSelector": labels, "fieldSelector": fields, "resourceVersion": resource_version,
-            "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s or _WATCH_S),
-        })
-        for line in _lines(self._transport.stream(r.path(namespace) + query, silence_s=_WATCH_SILENCE_S)):
+        query = _query(
+            {
+                "watch": "true",
+                "labelSelector": labels,
+                "fieldSelector": fields,
+                "resourceVersion": resource_version,
+                "allowWatchBookmarks": "true",
+                "timeoutSeconds": str(timeout_s or _WATCH_S),
+            }
+        )
+        chunks = self._transport.stream(r.path(namespace) + query, silence_s=_WATCH_SILENCE_S)
+        for line in _lines(chunks, whole_only=True):
             event = json.loads(line)
             kind, item = str(event["type"]), event["object"]
             if kind == "ERROR":
@@ -157,14 +210,24 @@ class Kube:
                 yield kind, item
 
     def pod_logs(
-        self, name: str, namespace: str, *, container: str | None = None, follow: bool = False,
-        tail: int | None = None, previous: bool = False,
+        self,
+        name: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
     ) -> Iterator[str]:
         """Lines without their newline; with `follow` until the container ends."""
-        query = _query({
-            "container": container, "follow": "true" if follow else None, "previous": "true" if previous else None,
-            "tailLines": None if tail is None else str(tail),
-        })
+        query = _query(
+            {
+                "container": container,
+                "follow": "true" if follow else None,
+                "previous": "true" if previous else None,
+                "tailLines": None if tail is None else str(tail),
+            }
+        )
         silence_s = _FOLLOW_SILENCE_S if follow else READ_TIMEOUT_S
         chunks = self._transport.stream(PODS.path(namespace, name, "log") + query, silence_s=silence_s, accept="*/*")
         for line in _lines(chunks):
@@ -183,7 +246,12 @@ class Kube:
         return (body["metadata"].get("namespace") or self.namespace) if r.namespaced else None
 
     def _json(
-        self, method: str, target: str, body: Any = None, content_type: str = "application/json", *,
+        self,
+        method: str,
+        target: str,
+        body: Any = None,
+        content_type: str = "application/json",
+        *,
         idempotent: bool = False,
     ) -> Manifest:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -201,11 +269,11 @@ def _query(params: dict[str, str | None]) -> str:
     return f"?{urlencode(given, quote_via=quote, safe='')}" if given else ""
 
 
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Complete lines; a last one without newline counts only when the stream ended on its own."""
+def _lines(chunks: Iterator[bytes], *, whole_only: bool = False) -> Iterator[bytes]:
+    """Lines of a stream. `whole_only` drops a last one without newline: there, a half-sent event."""
     rest = b""
     for chunk in chunks:
         *complete, rest = (rest + chunk).split(b"\n")
         yield from complete
-    if rest:
+    if rest and not whole_only:
         yield rest

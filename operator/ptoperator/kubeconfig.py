@@ -87,8 +87,11 @@ def from_files(paths: list[Path], context: str | None = None) -> Access:
     for path in found:
         config = _read(path)
         current = current or str(config.get("current-context") or "")
-        for table, plural, singular in ((contexts, "contexts", "context"), (clusters, "clusters", "cluster"),
-                                        (users, "users", "user")):
+        for table, plural, singular in (
+            (contexts, "contexts", "context"),
+            (clusters, "clusters", "cluster"),
+            (users, "users", "user"),
+        ):
             for entry in config.get(plural) or []:
                 table.setdefault(str(entry["name"]), (entry.get(singular) or {}, path))
     source = os.pathsep.join(map(str, found))
@@ -107,8 +110,13 @@ def from_files(paths: list[Path], context: str | None = None) -> Access:
 
 
 def _access(
-    current: str, chosen: dict[str, Any], cluster: dict[str, Any], cluster_path: Path,
-    user: dict[str, Any], user_path: Path, source: str,
+    current: str,
+    chosen: dict[str, Any],
+    cluster: dict[str, Any],
+    cluster_path: Path,
+    user: dict[str, Any],
+    user_path: Path,
+    source: str,
 ) -> Access:
     if not cluster.get("server"):
         raise ConfigError(f"{source}: the cluster of context '{current}' has no server address")

@@ -99,16 +99,23 @@ def exec_credential(plugin: dict[str, Any], access: Access) -> dict[str, Any]:
             "server": access.server,
             "insecure-skip-tls-verify": not access.verify,
             **({"tls-server-name": access.tls_server_name} if access.tls_server_name else {}),
-            **({"certificate-authority-data": base64.b64encode(access.ca_pem.encode()).decode()}
-               if access.ca_pem else {}),
+            **(
+                {"certificate-authority-data": base64.b64encode(access.ca_pem.encode()).decode()}
+                if access.ca_pem
+                else {}
+            ),
         }
     info = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": spec}
     env = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(info)}
     env.update({str(e["name"]): str(e.get("value") or "") for e in plugin.get("env") or []})
     try:
         done = subprocess.run(
-            [command, *map(str, plugin.get("args") or [])], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            stdin=None if interactive else subprocess.DEVNULL, timeout=_EXEC_TIMEOUT_S, check=False,
+            [command, *map(str, plugin.get("args") or [])],
+            env=env,
+            capture_output=True,
+            stdin=None if interactive else subprocess.DEVNULL,
+            timeout=_EXEC_TIMEOUT_S,
+            check=False,
         )
     except FileNotFoundError as error:
         hint = plugin.get("installHint") or f"install '{command}' and put it on PATH"

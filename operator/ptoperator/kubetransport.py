@@ -7,6 +7,7 @@ from another thread by `close`. Left out: HTTP/2, SOCKS proxies.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import select
@@ -46,15 +47,21 @@ class Transport:
         self._user_agent = user_agent
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
-        self._streams: set[http.client.HTTPConnection] = set()
+        self._streams: set[socket.socket] = set()
         self._tls: ssl.SSLContext | None = None
         self._tls_cert: str | None = None
         self._closed = False
         self._proxy = _proxy_for(access, url.scheme, self._host)
 
     def request(
-        self, method: str, target: str, body: bytes | None = None, content_type: str = "application/json",
-        *, idempotent: bool = False, accept: str = "application/json",
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        *,
+        idempotent: bool = False,
+        accept: str = "application/json",
     ) -> bytes:
         """The answer's body; raises the ApiError that an answer of 400 and more stands for."""
         renewed = False
@@ -75,14 +82,14 @@ class Transport:
     def stream(self, target: str, *, silence_s: float, accept: str = "application/json") -> Iterator[bytes]:
         """Chunks of a GET as they arrive. Ends when the server ends, or after `silence_s` without a byte."""
         connection = self._connect_with_retry()
+        sock: socket.socket = connection.sock  # http.client drops its own reference when the answer ends the connection
         with self._lock:
-            self._streams.add(connection)
+            self._streams.add(sock)
         try:
             response = self._send(connection, "GET", target, None, "", accept)
             if response.status >= 400:
                 raise from_response(response.status, response.read())
-            assert connection.sock is not None
-            connection.sock.settimeout(silence_s)
+            sock.settimeout(silence_s)
             while chunk := response.read1(65536):
                 yield chunk
         except TimeoutError:
@@ -92,7 +99,7 @@ class Transport:
             raise self._unreachable(error) from error
         finally:
             with self._lock:
-                self._streams.discard(connection)
+                self._streams.discard(sock)
             connection.close()
 
     def close(self) -> None:
@@ -103,12 +110,9 @@ class Transport:
             streams = list(self._streams)
         for connection in idle:
             connection.close()
-        for connection in streams:
-            if connection.sock is not None:
-                try:
-                    connection.sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue  # it was already gone, which is what was wanted
+        for sock in streams:
+            with contextlib.suppress(OSError):  # already gone, which is what was wanted
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _exchange(
         self, method: str, target: str, body: bytes | None, content_type: str, accept: str, idempotent: bool
@@ -129,8 +133,13 @@ class Transport:
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _send(
-        self, connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None,
-        content_type: str, accept: str,
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        body: bytes | None,
+        content_type: str,
+        accept: str,
     ) -> http.client.HTTPResponse:
         headers = {"Accept": accept, "User-Agent": self._user_agent, **self._credentials.headers()}
         if body is not None:
@@ -181,7 +190,10 @@ class Transport:
         connection: http.client.HTTPConnection
         if self._url.scheme == "https":
             connection = _TlsConnection(
-                host, port, timeout=CONNECT_TIMEOUT_S, context=self._context(),
+                host,
+                port,
+                timeout=CONNECT_TIMEOUT_S,
+                context=self._context(),
                 server_name=self._access.tls_server_name or self._host,
             )
         else:
@@ -204,7 +216,8 @@ class Transport:
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
         where = f" (context '{self._access.context}' of {self._access.source})" if self._access.context else ""
         return Unreachable(
-            0, "Unreachable",
+            0,
+            "Unreachable",
             f"cannot reach the Kubernetes API at {self._access.server}{where}: {said}\n"
             "hint: is the cluster up, and is this the context you mean? `ptctl local status` tells for a local one",
         )
