@@ -8,7 +8,7 @@ SOURCES := api operator trainer cli tests scripts benchmarks
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit integration format lint types layers crds golden docs bench clean
+.PHONY: help demo test check static unit integration format crds golden docs bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,12 +39,13 @@ unit: $(VENV)/.dev  ## the tests that need no cluster
 integration: $(VENV)/.dev  ## the tests on an API server, and real small training runs
 	$(PYTEST) tests/integration -q
 
-check: $(VENV)/.dev  ## format, lint, types, layers, unit tests, generated files: before every commit
+check: static unit  ## format, lint, types, layers, unit tests, generated files: before every commit
+
+static: $(VENV)/.dev  ## format, lint, types and layers
 	$(BIN)/ruff format --check $(wildcard $(SOURCES))
 	$(BIN)/ruff check $(wildcard $(SOURCES))
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) tests/unit -q -n 2
 
 format: $(VENV)/.dev  ## format and mend what can be mended
 	$(BIN)/ruff format $(wildcard $(SOURCES))
