@@ -1,0 +1,90 @@
+"""Rules about the repository itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".txt", ".cfg", ".tpl", ""}
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name for name in listing.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("root", ["api", "operator", "trainer", "cli"])
+def test_source_roots_are_not_packages(root: str) -> None:
+    assert not (ROOT / root / "__init__.py").exists()
+
+
+def test_collections_imports_from_the_repository_root() -> None:
+    code = "import collections, operator; assert operator.add(1, 2) == 3"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_api_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, ptapi.spec, ptapi.status, ptapi.rundir, ptapi.failures, ptapi.load, ptapi.crd\n"
+        "heavy = {'jax', 'kopf', 'kubernetes', 'rich', 'click', 'numpy', 'google', 'aiohttp'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_dependency_has_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    bare = [
+        line.strip()
+        for line in text.splitlines()
+        if re.match(r'\s+"[A-Za-z0-9_.-]+(\[[a-z0-9]+\])?\s*(>=|==)', line) and "#" not in line
+    ]
+    assert bare == []
+
+
+def test_trainer_has_fewer_than_twenty_direct_dependencies() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert len(project["dependencies"]) + len(project["optional-dependencies"]["trainer"]) < 20
+
+
+def test_every_direct_dependency_has_a_tested_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    names = {re.split(r"[\[<>=;]", line, maxsplit=1)[0].lower().replace("_", "-") for line in wanted} - {"posttrain"}
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    assert names <= pinned
+
+
+def test_no_file_names_a_package_index_or_a_path_of_this_machine() -> None:
+    index = re.compile(r"index-url|extra-index|/opt/pypi|/work/(main|venv|shared|team)")
+    guard = Path(__file__).resolve()
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in tracked_files()
+        if path.suffix in TEXT_SUFFIXES and path != guard
+        for match in index.finditer(path.read_text(errors="ignore"))
+    ]
+    assert found == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)} -> {target}"
+        for page in tracked_files()
+        if page.suffix == ".md"
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_every_room_has_a_readme() -> None:
+    assert [room for room in ("api", "operator", "trainer", "cli", "charts") if not (ROOT / room / "README.md").exists()] == []
