@@ -1,0 +1,23 @@
+"""The algorithms that the trainer knows: one module each, with `build(context) -> Algorithm`.
+
+Adding one: a module here, a line in the table, a test.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from pttrainer.algorithms.protocol import Algorithm, Context
+
+MODULES: dict[str, str] = {
+    "sft": "pttrainer.algorithms.sft",
+    "grpo": "pttrainer.algorithms.grpo",
+}
+"""By the name of the field in `spec.algorithm`. Modules load when they are needed: sft needs no sampler."""
+
+
+def build(kind: str, context: Context) -> Algorithm:
+    """The algorithm that the job names, ready for its first step."""
+    builder: Callable[[Context], Algorithm] = importlib.import_module(MODULES[kind]).build
+    return builder(context)

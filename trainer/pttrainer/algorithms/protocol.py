@@ -1,0 +1,91 @@
+"""The seam between the loop and an algorithm.
+
+The loop knows weights, optimizer, checkpoints and the clock; an algorithm knows where batches come from and
+what the loss of a token is. They meet in two objects:
+
+- `Context`: what the loop offers, given once to the algorithm's `build(context)`.
+- `Algorithm`: what the loop asks for, step by step:
+
+      algorithm.restore(state)                       # only when resuming, before the first step
+      for step in range(first, algorithm.total_steps):
+          batch, facts = algorithm.next_batch(step, params)       # host side: data, rollout, rewards
+          params, … = train_step(params, …, batch)                # traces algorithm.loss inside one jit
+          at a checkpoint: algorithm.state()                      # JSON; belongs to the batches already trained
+
+`next_batch` must depend on (seed, step, params, state) alone, so that a resumed run draws the same batches
+and the same samples: N steps equal N/2, kill, N/2, bit for bit. `params` are donated to the train step: use
+them inside `next_batch`, never keep them. An algorithm with several updates per rollout keeps the rest of
+its rollout in `state()` and returns one part of it per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jax import Array
+from jax.sharding import Mesh
+from ptapi.spec import PostTrainJobSpec
+
+from pttrainer.batch import Batch
+from pttrainer.losses import TokenStats
+from pttrainer.models import Model, Params
+from pttrainer.reduce import Metric
+
+if TYPE_CHECKING:
+    from pttrainer.chat import Chat
+    from pttrainer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the loop offers.
+
+    score(params, batch): log-probs of the batch's targets at its mask, [B, T] numpy (old and reference log-probs).
+    initial_params(): the weights the run started from, loaded again (a frozen reference model).
+    place(tree): global host arrays onto the mesh, rows split over devices. fetch(tree): back to every host.
+    save_samples(step, rows): the sample table of a step in the run directory.
+    """
+
+    spec: PostTrainJobSpec
+    model: Model
+    mesh: Mesh
+    tokenizer: Tokenizer
+    chat: Chat
+    score: Callable[[Params, Batch], TokenStats]
+    initial_params: Callable[[], Params]
+    place: Callable[[Any], Any]
+    fetch: Callable[[Any], Any]
+    save_samples: Callable[[int, list[dict[str, Any]]], None]
+
+
+class Algorithm(Protocol):
+    """What the loop asks for."""
+
+    total_steps: int
+    """Optimizer steps of the whole run."""
+    temperature: float
+    """Logits are divided by this before log-probs are taken (the sampling temperature; 1 for sft)."""
+    entropy: bool
+    """Compute entropies of the predictions, too."""
+
+    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """The batch of step `step` (from 0), and facts about it for the log (reward, completion length, …)."""
+        ...
+
+    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """Per-token loss [B, T], minimised as Σ weight · loss, and metrics. Traced: pure, no host values."""
+        ...
+
+    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+        """Metrics on held-out data, named `eval/…`; empty where there is none."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What the next `next_batch` needs beside (seed, step, params), as JSON."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        ...

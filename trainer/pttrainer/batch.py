@@ -1,0 +1,25 @@
+"""What one optimizer step trains on: the only thing that an algorithm hands to the step.
+
+Letters: B rows, T tokens. Entry t of every array speaks about the prediction made at input token t, that is
+about `targets_BT[:, t]`, the token that follows. Arrays are the *global* batch in host memory (numpy), equal
+on every process; the loop puts each device's part on that device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Batch(NamedTuple):
+    """mask_BT: 1 where the prediction is trained. weight_BT: its share of the loss (see `reduce`)."""
+
+    tokens_BT: Any
+    targets_BT: Any
+    positions_BT: Any
+    segment_ids_BT: Any
+    mask_BT: Any
+    weight_BT: Any
+    advantages_BT: Any = None
+    old_logps_BT: Any = None
+    sampler_logps_BT: Any = None
+    ref_logps_BT: Any = None

@@ -1,0 +1,78 @@
+"""From per-token values to one number, the same whatever the micro-batches and devices.
+
+The rule: a batch carries `weight_BT`, made here once from the mask of the *whole* optimizer step, and the
+loss is Σ weight · value. Sums of micro-batches and of devices then add up to the exact loss; there is no
+mean of means anywhere. Metrics are pairs (sum, count) or extremes until the step's end, for the same reason.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def token_mean(mask_BT: np.ndarray) -> np.ndarray:
+    """Weights of the mean over all tokens that count (sft, dapo, cispo, rloo)."""
+    mask = np.asarray(mask_BT, np.float32)
+    return mask / max(float(mask.sum(dtype=np.float64)), 1.0)
+
+
+def sequence_mean(mask_BT: np.ndarray) -> np.ndarray:
+    """Weights of the mean over rows of each row's token mean (grpo, gspo). A row without tokens does not count."""
+    mask = np.asarray(mask_BT, np.float32)
+    lengths_B1 = mask.sum(axis=1, keepdims=True)
+    rows = max(int((lengths_B1 > 0).sum()), 1)
+    return mask / np.maximum(lengths_B1, 1.0) / np.float32(rows)
+
+
+def fixed_length(mask_BT: np.ndarray, sequences: int, max_new_tokens: int) -> np.ndarray:
+    """Weights of Σ / (N · max new tokens) (dr-grpo): a long completion is not favoured over a short one."""
+    return np.asarray(mask_BT, np.float32) / np.float32(max(sequences * max_new_tokens, 1))
+
+
+class Mean(NamedTuple):
+    """A metric that is the mean over tokens that count."""
+
+    values_BT: Array
+
+
+class Largest(NamedTuple):
+    """A metric that is the largest value of a token that counts."""
+
+    values_BT: Array
+
+
+class Smallest(NamedTuple):
+    """A metric that is the smallest value of a token that counts."""
+
+    values_BT: Array
+
+
+Metric = Mean | Largest | Smallest
+Partial = tuple[Array, Array]
+"""(sum, count) of a mean; (extreme, 0) of an extreme: what one micro-batch contributes."""
+
+
+def partial(metric: Metric, mask_BT: Array) -> Partial:
+    """One micro-batch's contribution to a metric."""
+    counts_BT = mask_BT > 0
+    values = metric.values_BT.astype(jnp.float32)
+    zero = jnp.zeros((), jnp.float32)
+    if isinstance(metric, Largest):
+        return jnp.max(jnp.where(counts_BT, values, -jnp.inf)), zero
+    if isinstance(metric, Smallest):
+        return jnp.min(jnp.where(counts_BT, values, jnp.inf)), zero
+    return jnp.sum(jnp.where(counts_BT, values, 0.0)), jnp.sum(counts_BT.astype(jnp.float32))
+
+
+def finish(metric: type[Metric], partials: Partial) -> Array:
+    """The metric from stacked contributions of all micro-batches."""
+    values, counts = partials
+    if metric is Largest:
+        return jnp.max(values)
+    if metric is Smallest:
+        return jnp.min(values)
+    return jnp.sum(values) / jnp.maximum(jnp.sum(counts), 1.0)
