@@ -1,16 +1,16 @@
 """The run directory: where the trainer writes and everybody else reads, the same on `gs://` and `file://`.
 
-    <output.uri>/<job name>/
-        owner.json          which job owns this directory (another job is refused)
-        spec.yaml           the job as it runs, defaults filled in
-        lineage.json        versions, data digests, model revision, seed, image
-        progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
-        metrics.jsonl       one object a step: step, time, and every metric
-        samples/step-00000010.jsonl   prompts, completions, rewards, advantages
-        tensorboard/        event files
-        checkpoints/        Orbax, one directory a step; one that is not committed does not count
-        export/             the trained model in Hugging Face's layout
-        termination.json    `Termination` of the last attempt
+<output.uri>/<job name>/
+    owner.json          which job owns this directory (another job is refused)
+    spec.yaml           the job as it runs, defaults filled in
+    lineage.json        versions, data digests, model revision, seed, image
+    progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
+    metrics.jsonl       one object a step: step, time, and every metric
+    samples/step-00000010.jsonl   prompts, completions, rewards, advantages
+    tensorboard/        event files
+    checkpoints/        Orbax, one directory a step; one that is not committed does not count
+    export/             the trained model in Hugging Face's layout
+    termination.json    `Termination` of the last attempt
 """
 
 from __future__ import annotations

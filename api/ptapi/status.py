@@ -166,7 +166,12 @@ class PostTrainJobStatus(SpecModel):
     """One word."""
     observed_generation: int = 0
     """The generation of the spec this status is about."""
-    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})] = []
+    conditions: Annotated[
+        list[Condition],
+        Field(
+            max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        ),
+    ] = []
     """Validated, Preflighted, QuotaReserved, CapacityReady, Running, Suspended, Complete, Failed."""
     algorithm: Annotated[str, Field(max_length=32)] = ""
     """The algorithm, for the table."""

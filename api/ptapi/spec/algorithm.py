@@ -62,7 +62,7 @@ class Grpo(SpecModel):
     clip_low: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """ε: the ratio is clipped below 1 − ε. Unset: the loss's paper (0.2; gspo 3e-4)."""
     clip_high: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
-    """ε_high: clipped above 1 + ε_high (cispo: at ε_high). Unset: the loss's paper (0.2; dapo 0.28; gspo 4e-4; cispo 5)."""
+    """ε_high: clipped above 1 + ε_high (cispo: at ε_high). Unset: the paper's (0.2; dapo 0.28; gspo 4e-4; cispo 5)."""
     dual_clip: Annotated[float, Field(gt=1.0, le=100.0)] | None = None
     """Bound c of the two-sided clip for negative advantages; 3 is usual. Unset: off."""
     beta: Coefficient = 0.0

@@ -27,9 +27,7 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 DataUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf|gs|file)://.+$")]
 OutputUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(gs|file)://.+$")]
 ModelUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf|gs|file|random)://.+$")]
-DnsName = Annotated[
-    str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
-]
+DnsName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]

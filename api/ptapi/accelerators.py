@@ -1,0 +1,322 @@
+"""Which accelerators exist, and what one slice of each is: chips, VMs, machine type, shape, speed.
+
+Numbers mean what GKE and XPK mean by them: `v5p-128` counts TensorCores (64 chips), `v6e-16` counts chips. Every
+name is echoed with its chips, because the same string means other hardware elsewhere. `cpu-N` is one VM with N
+virtual devices, for laptops and CI. Left out: sub-slices, super-slices, one-VM forms of 8 chips, TPU v2, v3 and v8.
+
+The one idea: facts per generation and the usual shapes are data (`data/accelerators.json`, condensed from the
+survey by `scripts/make_accelerators.py`); everything about one slice follows from its generation and its shape.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TypedDict
+
+from ptapi.errors import Finding, SpecError
+
+CPU_MAX_DEVICES = 64
+MAX_SLICES = 512
+TYPE_FIELD = "spec.accelerator.type"
+TOPOLOGY_FIELD = "spec.accelerator.topology"
+SLICES_FIELD = "spec.accelerator.slices"
+FAMILIES = "v4, v5p, v5litepod (v5e), v6e (trillium), tpu7x (ironwood), cpu"
+
+
+class Machine(TypedDict):
+    """A machine type, its chips, and what Pathways calls it (None: Pathways does not run there)."""
+
+    type: str
+    chips: int
+    pathways: str | None
+
+
+class Generation(TypedDict):
+    """Facts of one TPU generation, per chip unless the name says otherwise."""
+
+    names: list[str]
+    gkeAccelerator: str
+    coresPerChip: int
+    jaxDevicesPerChip: int
+    containersPerVm: int
+    workloadPolicy: bool
+    dims: int
+    anyOrder: bool
+    maxChips: int
+    hbmGib: int
+    hbmGbytesPerSecond: int
+    peakBf16Tflops: float
+    iciGbytesPerSecond: float | None
+    dcnGbitsPerSecond: float | None
+    machines: list[Machine]
+    topologies: list[str]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One accelerator type, resolved. Counts are per slice; `total_…` are over all slices of the job."""
+
+    name: str
+    generation: str
+    slices: int
+    topology: str
+    chips: int
+    tensorcores: int
+    vms: int
+    chips_per_vm: int
+    machine_type: str
+    gke_accelerator: str
+    pathways_instance_type: str | None
+    multi_host: bool
+    requires_workload_policy: bool
+    parallel_containers: int
+    jax_devices_per_chip: int
+    hbm_gib: int | None = None
+    hbm_gbytes_per_s: float | None = None
+    peak_bf16_tflops: float | None = None
+    ici_gbytes_per_s: float | None = None
+    dcn_gbits_per_s: float | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether these are virtual devices of a host instead of TPU chips."""
+        return self.generation == "cpu"
+
+    @property
+    def devices(self) -> int:
+        """JAX devices of one slice."""
+        return self.chips * self.jax_devices_per_chip
+
+    @property
+    def total_chips(self) -> int:
+        """Chips of the job."""
+        return self.chips * self.slices
+
+    @property
+    def total_vms(self) -> int:
+        """VMs of the job: pods, where a VM runs one."""
+        return self.vms * self.slices
+
+    @property
+    def total_devices(self) -> int:
+        """JAX devices of the job."""
+        return self.devices * self.slices
+
+    def describe(self) -> str:
+        """The name and its chips, as every message shows them: `v5p-128 (64 chips)`, `2 x v6e-16 (32 chips)`."""
+        count = f"{self.name} ({_chips(self.generation, self.total_chips)})"
+        return count if self.slices == 1 else f"{self.slices} x {count}"
+
+
+def resolve(type: str, topology: str | None = None, slices: int = 1) -> Slice:
+    """What `type` is: `v5p-128`, an alias (`v5e-16`, `ironwood-128`), a shape (`v5p-4x4x4`), or `cpu-8`.
+
+    Raises SpecError, with the nearest names and their chips, for what does not exist or does not fit.
+    """
+    family, _, size = type.partition("-")
+    if family == "cpu":
+        return _cpu(type, size, topology, slices)
+    generation = _families().get(family)
+    if generation is None:
+        raise _unknown_family(type)
+    if re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)+", size):
+        shape = _named_shape(type, generation, size, topology)
+    elif re.fullmatch(r"[1-9][0-9]*", size):
+        shape = _sized_shape(type, generation, int(size), topology)
+    else:
+        raise _unknown_size(type, generation, None)
+    return _slice(generation, shape, _checked_slices(slices))
+
+
+def names(generation: str) -> list[str]:
+    """Canonical names of a generation's usual slices, smallest first."""
+    return [_name(generation, topology) for topology in _table()[generation]["topologies"]]
+
+
+def generations() -> list[str]:
+    """The TPU generations that are known."""
+    return list(_table())
+
+
+@cache
+def _table() -> dict[str, Generation]:
+    text = resources.files("ptapi").joinpath("data/accelerators.json").read_text(encoding="utf-8")
+    table: dict[str, Generation] = json.loads(text)
+    return table
+
+
+@cache
+def _families() -> dict[str, str]:
+    return {name: generation for generation, facts in _table().items() for name in facts["names"]}
+
+
+def _product(topology: str) -> int:
+    return math.prod(int(dim) for dim in topology.split("x"))
+
+
+def _name(generation: str, topology: str) -> str:
+    facts = _table()[generation]
+    return f"{facts['names'][0]}-{_product(topology) * facts['coresPerChip']}"
+
+
+def _chips(generation: str, chips: int) -> str:
+    unit = "virtual device" if generation == "cpu" else "chip"
+    return f"{chips} {unit}{'' if chips == 1 else 's'}"
+
+
+def _with_chips(generation: str, topology: str, prefix: str | None = None) -> str:
+    name = _name(generation, topology)
+    shown = f"{prefix}-{name.rpartition('-')[2]}" if prefix else name
+    return f"{shown} ({_chips(generation, _product(topology))})"
+
+
+def _refuse(field: str, value: object, accepted: str, hint: str = "") -> SpecError:
+    return SpecError([Finding(field, str(value), accepted, hint)])
+
+
+def _unknown_family(type: str) -> SpecError:
+    known = [*_families(), "cpu"]
+    words = [type.partition("-")[0], *type.split("-")]
+    close = [name for word in words for name in difflib.get_close_matches(word, known, n=3, cutoff=0.5)]
+    examples = [_example(family) for family in dict.fromkeys(close)]
+    nearest = f"nearest: {', '.join(examples[:3])}" if examples else f"known families: {FAMILIES}"
+    return _refuse(TYPE_FIELD, type, f"is not a known accelerator; {nearest}", f"a type is <family>-<size>: {FAMILIES}")
+
+
+def _example(family: str) -> str:
+    if family == "cpu":
+        return "cpu-8 (8 virtual devices)"
+    topology = _table()[_families()[family]]["topologies"][0]
+    return _with_chips(_families()[family], topology, family)
+
+
+def _unknown_size(type: str, generation: str, size: int | None) -> SpecError:
+    facts = _table()[generation]
+    family = type.partition("-")[0]
+    counts = [_product(topology) * facts["coresPerChip"] for topology in facts["topologies"]]
+    at = len([count for count in counts if size is not None and count < size])
+    nearest = facts["topologies"][max(0, at - 1) : at + 1] if size is not None else facts["topologies"][:3]
+    listed = ", ".join(_with_chips(generation, topology, family) for topology in nearest)
+    unit = "chips" if facts["coresPerChip"] == 1 else "TensorCores, two per chip"
+    return _refuse(TYPE_FIELD, type, f"does not exist; nearest: {listed}", f"the number in {family}-N counts {unit}")
+
+
+def _sized_shape(type: str, generation: str, size: int, topology: str | None) -> str:
+    facts = _table()[generation]
+    usual = {_product(shape) * facts["coresPerChip"]: shape for shape in facts["topologies"]}
+    if size not in usual:
+        raise _unknown_size(type, generation, size)
+    chips = size // facts["coresPerChip"]
+    if topology is None:
+        return usual[size]
+    if _product(topology) != chips or not _is_valid(facts, topology):
+        count = _chips(generation, chips)
+        raise _refuse(TOPOLOGY_FIELD, topology, f"does not fit {type} ({count}); accepted: {_shapes(facts, chips)}")
+    return topology
+
+
+def _named_shape(type: str, generation: str, shape: str, topology: str | None) -> str:
+    facts = _table()[generation]
+    if not _is_valid(facts, shape):
+        fitting = _shapes(facts, _product(shape))
+        if not fitting:
+            raise _unknown_size(type, generation, _product(shape) * facts["coresPerChip"])
+        raise _refuse(TYPE_FIELD, type, f"has a shape that does not exist; accepted for its chips: {fitting}")
+    if topology not in (None, shape):
+        raise _refuse(TOPOLOGY_FIELD, topology, f"differs from the shape in {type}; accepted: {shape}, or unset")
+    return shape
+
+
+def _is_valid(facts: Generation, topology: str) -> bool:
+    """Whether a slice of this shape is sold: one of the usual ones, or, in 3D, whole cubes of 4x4x4."""
+    if topology in facts["topologies"]:
+        return True
+    dims = [int(dim) for dim in topology.split("x")]
+    if len(dims) != 3 or facts["dims"] != 3 or math.prod(dims) > facts["maxChips"]:
+        return False
+    return all(dim > 0 and dim % 4 == 0 for dim in dims) and (facts["anyOrder"] or dims == sorted(dims))
+
+
+def _shapes(facts: Generation, chips: int) -> str:
+    """Every shape with this many chips, for a message; the ascending ones only."""
+    usual = [shape for shape in facts["topologies"] if _product(shape) == chips]
+    if facts["dims"] != 3 or chips % 64 or chips > facts["maxChips"]:
+        return ", ".join(usual)
+    cubes = chips // 64
+    sides = [side for side in range(1, cubes + 1) if cubes % side == 0]
+    cubic = [
+        f"{4 * a}x{4 * b}x{4 * (cubes // a // b)}"
+        for a in sides
+        for b in sides
+        if cubes % (a * b) == 0 and a <= b <= cubes // a // b
+    ]
+    return ", ".join(dict.fromkeys(usual + cubic))
+
+
+def _checked_slices(slices: int) -> int:
+    if not 1 <= slices <= MAX_SLICES:
+        raise _refuse(SLICES_FIELD, slices, f"a whole number from 1 to {MAX_SLICES}")
+    return slices
+
+
+def _slice(generation: str, topology: str, slices: int) -> Slice:
+    facts = _table()[generation]
+    chips = _product(topology)
+    # The smallest machine that holds the slice, else the one that large slices are made of: `1x1` on a
+    # four-chip machine would ask for four chips of a one-chip slice.
+    machine = next((m for m in facts["machines"] if m["chips"] == chips), facts["machines"][-1])
+    vms = chips // machine["chips"]
+    return Slice(
+        name=_name(generation, topology),
+        generation=generation,
+        slices=slices,
+        topology=topology,
+        chips=chips,
+        tensorcores=chips * facts["coresPerChip"],
+        vms=vms,
+        chips_per_vm=machine["chips"],
+        machine_type=machine["type"],
+        gke_accelerator=facts["gkeAccelerator"],
+        pathways_instance_type=f"{machine['pathways']}:{topology}" if machine["pathways"] else None,
+        multi_host=vms > 1,
+        requires_workload_policy=facts["workloadPolicy"] and vms > 1,
+        parallel_containers=min(facts["containersPerVm"], machine["chips"]),
+        jax_devices_per_chip=facts["jaxDevicesPerChip"],
+        hbm_gib=facts["hbmGib"],
+        hbm_gbytes_per_s=facts["hbmGbytesPerSecond"],
+        peak_bf16_tflops=facts["peakBf16Tflops"],
+        ici_gbytes_per_s=facts["iciGbytesPerSecond"],
+        dcn_gbits_per_s=facts["dcnGbitsPerSecond"],
+    )
+
+
+def _cpu(type: str, size: str, topology: str | None, slices: int) -> Slice:
+    devices = int(size) if re.fullmatch(r"[1-9][0-9]{0,3}", size) else 0
+    if not 1 <= devices <= CPU_MAX_DEVICES:
+        accepted = f"cpu-1 to cpu-{CPU_MAX_DEVICES}: that many virtual devices in one pod"
+        raise _refuse(TYPE_FIELD, type, accepted, "more devices: more slices")
+    if topology is not None:
+        raise _refuse(TOPOLOGY_FIELD, topology, f"{type} has no topology; accepted: unset")
+    return Slice(
+        name=type,
+        generation="cpu",
+        slices=_checked_slices(slices),
+        topology="",
+        chips=devices,
+        tensorcores=0,
+        vms=1,
+        chips_per_vm=devices,
+        machine_type="",
+        gke_accelerator="",
+        pathways_instance_type=None,
+        multi_host=False,
+        requires_workload_policy=False,
+        parallel_containers=1,
+        jax_devices_per_chip=1,
+    )

@@ -1,0 +1,80 @@
+"""Condense the survey of TPU systems into the table that ships in the wheel.
+
+    python scripts/make_accelerators.py path/to/tpu_systems.json
+
+The survey has one row per slice with much that follows from its shape; the table keeps per-generation facts and
+the usual shape of every size. `ptapi.accelerators` computes the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).parent.parent / "api" / "ptapi" / "data" / "accelerators.json"
+CUBE_CHIPS = 64
+# XPK's bounds in cubes of 64 chips, but for v5p the vendor's: its largest slice is 16x16x24.
+MAX_CHIPS = {"v4": 64 * CUBE_CHIPS, "v5p": 96 * CUBE_CHIPS, "tpu7x": 144 * CUBE_CHIPS, "v5e": 256, "v6e": 256}
+# v4 is sold in any order of its dimensions, the others in ascending order only.
+ANY_ORDER = {"v4"}
+
+
+def shape_chips(topology: str) -> int:
+    """Chips of a shape: the product of its dimensions."""
+    return math.prod(int(dim) for dim in topology.split("x"))
+
+
+def machines(generation: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Machine types in use, with the shapes that need one in particular (`1x1` needs the one-chip machine)."""
+    in_use = {row["machine_type"]: row["chips_per_vm"] for row in rows if "single host" not in row["device_type"]}
+    pathways = {machine["machine_type"]: machine["pathways_version"] for machine in generation["machine_types"]}
+    return [
+        {"type": name, "chips": chips, "pathways": pathways[name]}
+        for name, chips in sorted(in_use.items(), key=lambda item: item[1])
+    ]
+
+
+def condense(generation: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One generation of the table."""
+    name = generation["generation"]
+    topologies = {row["topology"] for row in rows if row["chips"] <= MAX_CHIPS[name]}
+    return {
+        "names": generation["names"],
+        "gkeAccelerator": generation["gke_accelerator"],
+        "coresPerChip": generation["tensorcores_per_chip"],
+        "jaxDevicesPerChip": generation.get("jax_devices_per_chip", 1),
+        "containersPerVm": max(row.get("parallel_containers", 1) for row in rows),
+        "workloadPolicy": bool(generation.get("requires_workload_policy")),
+        "dims": generation["dims"],
+        "anyOrder": name in ANY_ORDER,
+        "maxChips": MAX_CHIPS[name],
+        "hbmGib": generation["hbm_gib"],
+        "hbmGbytesPerSecond": generation["hbm_bw_gbps"],
+        "peakBf16Tflops": generation["peak_bf16_tflops"],
+        "iciGbytesPerSecond": generation["ici_bidir_gbytes_per_s_per_chip"],
+        "dcnGbitsPerSecond": generation["dcn_gbit_per_s_per_chip"],
+        "machines": machines(generation, rows),
+        "topologies": sorted(topologies, key=shape_chips),
+    }
+
+
+def main(source: str) -> None:
+    survey = json.loads(Path(source).read_text())
+    table = {
+        generation["generation"]: condense(
+            generation, [row for row in survey["slices"] if row["generation"] == generation["generation"]]
+        )
+        for generation in survey["generations"]
+    }
+    lines = (f"  {json.dumps(name)}: {json.dumps(facts, ensure_ascii=False)}" for name, facts in table.items())
+    TARGET.parent.mkdir(exist_ok=True)
+    TARGET.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: make_accelerators.py tpu_systems.json")
+    main(sys.argv[1])

@@ -1,0 +1,193 @@
+"""The accelerators table: names, chips, machines, and the traps that other tools fall into."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ptapi.accelerators import Slice, generations, names, resolve
+from ptapi.errors import SpecError
+
+
+def refusal(type: str, topology: str | None = None, slices: int = 1) -> str:
+    with pytest.raises(SpecError) as caught:
+        resolve(type, topology, slices)
+    return str(caught.value)
+
+
+def test_v5p_counts_tensorcores_so_128_are_64_chips_on_16_machines() -> None:
+    slice_ = resolve("v5p-128")
+    assert (slice_.chips, slice_.tensorcores, slice_.vms, slice_.topology) == (64, 128, 16, "4x4x4")
+    assert slice_.machine_type == "ct5p-hightpu-4t"
+    assert slice_.gke_accelerator == "tpu-v5p-slice"
+    assert slice_.pathways_instance_type == "tpuv5:4x4x4"
+    assert slice_.multi_host
+    assert slice_.devices == 64
+    assert slice_.describe() == "v5p-128 (64 chips)"
+
+
+def test_v6e_counts_chips() -> None:
+    slice_ = resolve("v6e-16")
+    assert (slice_.chips, slice_.tensorcores, slice_.vms, slice_.topology) == (16, 16, 4, "4x4")
+    assert slice_.describe() == "v6e-16 (16 chips)"
+
+
+def test_v5p_8_is_four_chips_and_not_eight_as_one_peer_means_it() -> None:
+    assert resolve("v5p-8").chips == 4
+    assert resolve("v5p-8").describe() == "v5p-8 (4 chips)"
+
+
+@pytest.mark.parametrize(
+    ("alias", "canonical"),
+    [
+        ("v5e-16", "v5litepod-16"),
+        ("ironwood-128", "tpu7x-128"),
+        ("v7x-128", "tpu7x-128"),
+        ("trillium-16", "v6e-16"),
+        ("v5p-4x4x4", "v5p-128"),
+        ("v6e-4x4", "v6e-16"),
+        ("v5e-2x2", "v5litepod-4"),
+    ],
+)
+def test_aliases_are_one_thing(alias: str, canonical: str) -> None:
+    assert resolve(alias) == resolve(canonical)
+    assert resolve(alias).name == canonical
+
+
+def test_one_chip_topology_gets_the_one_chip_machine() -> None:
+    assert resolve("v6e-1").machine_type == "ct6e-standard-1t"
+    assert resolve("v6e-1").chips_per_vm == 1
+    assert resolve("v5e-1").machine_type == "ct5lp-hightpu-1t"
+    assert resolve("v5e-1").pathways_instance_type is None
+    assert resolve("tpu7x-2").machine_type == "tpu7x-standard-1t"
+
+
+def test_a_single_machine_needs_no_placement() -> None:
+    for name in ("v4-8", "v5p-8", "v5e-4", "v6e-4", "v6e-1", "tpu7x-8"):
+        assert not resolve(name).multi_host, name
+        assert not resolve(name).requires_workload_policy, name
+
+
+def test_ironwood_has_two_devices_per_chip_two_containers_per_machine_and_a_workload_policy() -> None:
+    slice_ = resolve("tpu7x-128")
+    assert (slice_.chips, slice_.devices, slice_.vms) == (64, 128, 16)
+    assert slice_.parallel_containers == 2
+    assert slice_.requires_workload_policy
+    assert resolve("tpu7x-2").parallel_containers == 1
+
+
+def test_megacore_generations_show_one_device_per_chip() -> None:
+    assert resolve("v4-8").devices == 4
+    assert resolve("v5p-8").devices == 4
+
+
+def test_speeds_are_per_chip() -> None:
+    slice_ = resolve("v6e-256")
+    assert (slice_.hbm_gib, slice_.peak_bf16_tflops, slice_.hbm_gbytes_per_s) == (32, 918, 1638)
+    assert (slice_.ici_gbytes_per_s, slice_.dcn_gbits_per_s) == (800, 100)
+
+
+def test_totals_count_all_slices() -> None:
+    slice_ = resolve("v6e-16", slices=4)
+    assert (slice_.total_chips, slice_.total_vms, slice_.total_devices) == (64, 16, 64)
+    assert slice_.describe() == "4 x v6e-16 (64 chips)"
+
+
+def test_cpu_is_one_machine_with_virtual_devices() -> None:
+    slice_ = resolve("cpu-8", slices=2)
+    assert slice_.is_cpu
+    assert (slice_.vms, slice_.devices, slice_.total_devices, slice_.multi_host) == (1, 8, 16, False)
+    assert resolve("cpu-1").describe() == "cpu-1 (1 virtual device)"
+
+
+@pytest.mark.parametrize("name", ["cpu-0", "cpu-65", "cpu-", "cpu-x", "cpu-08", "cpu"])
+def test_cpu_has_1_to_64_devices(name: str) -> None:
+    message = refusal(name)
+    assert message.startswith(f"spec.accelerator.type: {name}: cpu-1 to cpu-64")
+    assert message.endswith("hint: more devices: more slices")
+
+
+def test_unknown_size_names_the_nearest_and_their_chips() -> None:
+    message = refusal("v5p-9")
+    assert "spec.accelerator.type: v5p-9:" in message
+    assert "v5p-8 (4 chips), v5p-16 (8 chips)" in message
+    assert "TensorCores" in message
+
+
+def test_nearest_names_keep_the_users_alias() -> None:
+    assert "v5e-8 (8 chips), v5e-16 (16 chips)" in refusal("v5e-12")
+    assert "ironwood-2 (1 chip), ironwood-8 (4 chips)" in refusal("ironwood-4")
+
+
+def test_size_beyond_the_largest_names_the_largest() -> None:
+    assert "nearest: v6e-256 (256 chips)" in refusal("v6e-512")
+    assert "nearest: v5p-12288 (6144 chips)" in refusal("v5p-17920")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ("v5-8", "v5p-8 (4 chips)"),
+        ("tpu7-8", "tpu7x-2 (1 chip)"),
+        ("tpu-v6e-16", "v6e-1 (1 chip)"),
+        ("ironwod-8", "ironwood-2 (1 chip)"),
+        ("h100-8", "known families: v4, v5p"),
+        ("v5p", "v5p-8 (4 chips)"),
+        ("v5p-abc", "v5p-8 (4 chips)"),
+        ("v5p-0128", "v5p-8 (4 chips)"),
+    ],
+)
+def test_unknown_names_get_a_suggestion(wrong: str, expected: str) -> None:
+    assert expected in refusal(wrong)
+
+
+def test_topology_chooses_among_shapes_with_the_same_chips() -> None:
+    assert resolve("v5p-512").topology != "4x4x16"
+    slice_ = resolve("v5p-512", topology="4x4x16")
+    assert (slice_.name, slice_.topology, slice_.chips) == ("v5p-512", "4x4x16", 256)
+    assert slice_.pathways_instance_type == "tpuv5:4x4x16"
+
+
+def test_topology_that_does_not_fit_names_those_that_do() -> None:
+    message = refusal("v5p-512", topology="4x4x4")
+    assert "spec.accelerator.topology: 4x4x4:" in message
+    assert "v5p-512 (256 chips)" in message
+    assert "4x8x8, 4x4x16" in message
+    assert "accepted: 4x4" in refusal("v6e-16", topology="2x8")
+    assert "accepted: 4x4" in refusal("v6e-16", topology="2x2x4")
+
+
+def test_cubes_ascend_except_on_v4() -> None:
+    assert "accepted for its chips: 4x4x8" in refusal("v5p-8x4x4")
+    assert resolve("v4-8x4x4").topology == "8x4x4"
+
+
+def test_v4_takes_the_shapes_that_one_peer_lists_and_another_lacks() -> None:
+    assert resolve("v4-512", topology="4x4x16").chips == 256
+    assert resolve("v4-4x16x16").chips == 1024
+    assert resolve("v4-16x16x16").chips == 4096
+
+
+def test_shape_and_topology_may_not_disagree() -> None:
+    assert "accepted: 4x4x4, or unset" in refusal("v5p-4x4x4", topology="2x4x8")
+    assert resolve("v5p-4x4x4", topology="4x4x4").chips == 64
+
+
+def test_cpu_has_no_topology() -> None:
+    assert "cpu-8 has no topology" in refusal("cpu-8", topology="2x4")
+
+
+@pytest.mark.parametrize("slices", [0, -1, 513])
+def test_slices_are_bounded(slices: int) -> None:
+    assert "from 1 to 512" in refusal("v6e-16", slices=slices)
+
+
+def test_every_usual_slice_is_consistent() -> None:
+    all_slices: list[Slice] = [resolve(name) for generation in generations() for name in names(generation)]
+    assert len(all_slices) == 309
+    for slice_ in all_slices:
+        assert slice_.chips == math.prod(int(dim) for dim in slice_.topology.split("x"))
+        assert slice_.vms * slice_.chips_per_vm == slice_.chips
+        assert resolve(f"{slice_.name.rpartition('-')[0]}-{slice_.topology}") == slice_
+        assert resolve(slice_.name, slice_.topology) == slice_
