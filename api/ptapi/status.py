@@ -197,6 +197,8 @@ class PostTrainJobStatus(SpecModel):
     """The newest failure."""
     time: TimeStatus = TimeStatus()
     """Where the time went."""
+    accounted_until: Time | None = None
+    """`time` and `cost` are summed up to here; the operator goes on from here after it was away."""
     cost: CostStatus = CostStatus()
     """What was used."""
     links: Links = Links()
