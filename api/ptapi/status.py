@@ -112,6 +112,8 @@ class TimeStatus(SpecModel):
     """Waiting for quota."""
     provisioning: int = 0
     """Waiting for nodes."""
+    held: int = 0
+    """Holding nodes, for whatever."""
     compiling: int = 0
     """Compiling."""
     training: int = 0
@@ -119,7 +121,7 @@ class TimeStatus(SpecModel):
     restoring: int = 0
     """Loading weights and checkpoints."""
     goodput: Quantity = ""
-    """training / all, in percent."""
+    """training / held, in percent."""
 
 
 class CostStatus(SpecModel):
