@@ -40,6 +40,16 @@ class Layout:
         return self.data / "supervisor.pid"
 
     @property
+    def database(self) -> Path:
+        """The API server's SQLite file; -wal and -shm stand beside it while it runs."""
+        return self.data / "apiserver.sqlite3"
+
+    @property
+    def pki(self) -> Path:
+        """The API server's certificate authority, serving certificate and bearer token; mode 0700."""
+        return self.data / "pki"
+
+    @property
     def logs(self) -> Path:
         """Logs of the cluster's own processes: supervisor, apiserver, operator."""
         return self.data / "logs"

@@ -1,0 +1,114 @@
+"""Pods of a Job: how one is built, and what can be read from one."""
+
+from __future__ import annotations
+
+import copy
+
+from ptoperator.resources import JOBS, Manifest
+
+FINALIZER = "batch.kubernetes.io/job-tracking"  # holds a finished pod until it has been counted
+INDEX = "batch.kubernetes.io/job-completion-index"
+CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
+JOB_NAME = "batch.kubernetes.io/job-name"
+_NO_INDEX = -1
+
+
+def build_pod(job: Manifest, index: int | None) -> Manifest:
+    """The pod of one completion index, or of none for a NonIndexed Job."""
+    meta, template = job["metadata"], job["spec"]["template"]
+    pod_meta = template.get("metadata") or {}
+    labels = {
+        **(pod_meta.get("labels") or {}),
+        CONTROLLER_UID: meta["uid"],
+        "controller-uid": meta["uid"],
+        JOB_NAME: meta["name"],
+        "job-name": meta["name"],
+    }
+    annotations = dict(pod_meta.get("annotations") or {})
+    spec = copy.deepcopy(template["spec"])
+    prefix = f"{meta['name']}-"
+    if index is not None:
+        labels[INDEX] = annotations[INDEX] = str(index)
+        prefix += f"{index}-"
+        spec["hostname"] = f"{meta['name']}-{index}"
+        for container in [*(spec.get("initContainers") or []), *spec["containers"]]:
+            _add_index_env(container)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": prefix,
+            "namespace": meta["namespace"],
+            "labels": labels,
+            "annotations": annotations,
+            "finalizers": [FINALIZER],
+            "ownerReferences": [
+                {
+                    "apiVersion": JOBS.api_version,
+                    "kind": JOBS.kind,
+                    "name": meta["name"],
+                    "uid": meta["uid"],
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": spec,
+    }
+
+
+def _add_index_env(container: Manifest) -> None:
+    env = container.setdefault("env", [])
+    if not any(entry["name"] == "JOB_COMPLETION_INDEX" for entry in env):
+        source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
+        env.append({"name": "JOB_COMPLETION_INDEX", "valueFrom": source})
+
+
+def index_of(pod: Manifest) -> int:
+    """-1 for a pod without a completion index."""
+    text = (pod["metadata"].get("annotations") or {}).get(INDEX)
+    return int(text) if text is not None and text.isdigit() else _NO_INDEX
+
+
+def is_tracked(pod: Manifest) -> bool:
+    return FINALIZER in (pod["metadata"].get("finalizers") or [])
+
+
+def is_leaving(pod: Manifest) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def phase(pod: Manifest) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def is_terminal(pod: Manifest) -> bool:
+    return phase(pod) in ("Succeeded", "Failed")
+
+
+def is_active(pod: Manifest) -> bool:
+    return not is_terminal(pod) and not is_leaving(pod)
+
+
+def is_ready(pod: Manifest) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def container_statuses(pod: Manifest) -> list[Manifest]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def finished_at(pod: Manifest) -> str | None:
+    """When the last container of the pod ended, as far as anybody knows."""
+    times = [(s.get("state") or {}).get("terminated", {}).get("finishedAt") for s in container_statuses(pod)]
+    known = [str(t) for t in (*times, pod["metadata"].get("deletionTimestamp")) if t]
+    return max(known, default=None)
+
+
+def without_finalizer(pod: Manifest) -> Manifest:
+    """The merge patch that lets go of a pod. It names the version, so that no other finalizer gets lost."""
+    meta = pod["metadata"]
+    rest = [name for name in meta.get("finalizers") or [] if name != FINALIZER]
+    return {"metadata": {"finalizers": rest or None, "resourceVersion": meta["resourceVersion"]}}

@@ -1,0 +1,1 @@
+"""The JobSet controller: `decide` is pure, `controller` applies what it decided."""

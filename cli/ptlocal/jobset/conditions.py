@@ -1,0 +1,83 @@
+"""Conditions of a JobSet with the reasons and messages of the real controller, and the Events they cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ptoperator.resources import Manifest
+
+COMPLETED = "Completed"
+FAILED = "Failed"
+SUSPENDED = "Suspended"
+RESTARTING = "RestartingJobSet"
+STARTUP_IN_PROGRESS = "StartupPolicyInProgress"
+STARTUP_COMPLETED = "StartupPolicyCompleted"
+
+_EXCLUSIVE = {STARTUP_IN_PROGRESS: STARTUP_COMPLETED, STARTUP_COMPLETED: STARTUP_IN_PROGRESS}
+
+
+@dataclass(frozen=True)
+class EventNote:
+    kind: str
+    reason: str
+    message: str
+
+
+@dataclass
+class StatusDraft:
+    """The status under construction: starts as the old one and is written once, if it changed."""
+
+    status: Manifest
+    now: str
+    events: list[EventNote] = field(default_factory=list)
+
+    def is_true(self, kind: str) -> bool:
+        return any(c["type"] == kind and c["status"] == "True" for c in self._conditions())
+
+    def set(self, kind: str, status: str, reason: str, message: str, *, warning: bool = False) -> None:
+        """A condition that was never True is not added as False; a repeat changes nothing."""
+        conditions = self._conditions()
+        new = {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": self.now}
+        known = next((c for c in conditions if c["type"] == kind), None)
+        if known is None and status != "True":
+            return
+        if known is not None:
+            if all(known.get(k) == new[k] for k in ("status", "reason", "message")):
+                return
+            if known["status"] == status:
+                new["lastTransitionTime"] = known["lastTransitionTime"]
+        rest = [c for c in conditions if c["type"] != kind]
+        other = _EXCLUSIVE.get(kind)
+        if status == "True" and other:
+            rest = [{**c, "status": "False"} if c["type"] == other else c for c in rest]
+        at = conditions.index(known) if known is not None else len(rest)
+        self.status["conditions"] = [*rest[:at], new, *rest[at:]]
+        self.events.append(EventNote("Warning" if warning else "Normal", reason, message))
+
+    def complete(self) -> None:
+        self.set(COMPLETED, "True", "AllJobsCompleted", "jobset completed successfully")
+        self.set(RESTARTING, "False", "JobSetCompleted", "jobset completed successfully")
+        self.status["terminalState"] = COMPLETED
+
+    def fail(self, reason: str, message: str) -> None:
+        self.set(FAILED, "True", reason, message, warning=True)
+        self.set(RESTARTING, "False", "JobSetFailed", "jobset failed")
+        self.status["terminalState"] = FAILED
+
+    def suspend(self) -> None:
+        self.set(SUSPENDED, "True", "SuspendedJobs", "jobset is suspended")
+        self.set(RESTARTING, "False", "JobSetSuspended", "jobset is suspended")
+
+    def resume(self) -> None:
+        self.set(SUSPENDED, "False", "ResumeJobs", "jobset is resumed")
+
+    def startup_in_progress(self) -> None:
+        self.set(
+            STARTUP_IN_PROGRESS, "True", "InOrderStartupPolicyInProgress", "in order startup policy is in progress"
+        )
+
+    def startup_completed(self) -> None:
+        self.set(STARTUP_COMPLETED, "True", "InOrderStartupPolicyCompleted", "in order startup policy has completed")
+
+    def _conditions(self) -> list[Manifest]:
+        return list(self.status.get("conditions") or [])

@@ -1,0 +1,36 @@
+"""Is a real JobSet controller at work on this cluster? Then ours steps aside.
+
+Two signs: its leader election Lease is being renewed (it holds however the controller was started), or its
+Deployment asks for replicas.
+"""
+
+from __future__ import annotations
+
+from ptlocal.events import seconds_since
+from ptoperator.kube import Kube, NotFound
+from ptoperator.resources import DEPLOYMENTS, LEASES, Manifest, Resource
+
+_LEASE_SUFFIX = ".jobset.x-k8s.io"
+_PART_OF = "app.kubernetes.io/part-of=jobset"
+
+
+def jobset_controller_is_installed(kube: Kube, now: str) -> bool:
+    leases = _items(kube, LEASES, None)
+    if any(i["metadata"]["name"].endswith(_LEASE_SUFFIX) and lease_is_held(i, now) for i in leases):
+        return True
+    return any(int(d["spec"].get("replicas", 1)) > 0 for d in _items(kube, DEPLOYMENTS, _PART_OF))
+
+
+def lease_is_held(lease: Manifest, now: str) -> bool:
+    """Renewed within twice its duration: two missed renewals mean that the holder is gone."""
+    spec = lease.get("spec") or {}
+    if not spec.get("holderIdentity") or not spec.get("renewTime"):
+        return False
+    return seconds_since(spec["renewTime"], now) <= 2 * int(spec.get("leaseDurationSeconds") or 15)
+
+
+def _items(kube: Kube, resource: Resource, labels: str | None) -> list[Manifest]:
+    try:
+        return kube.list(resource, labels=labels).items
+    except NotFound:  # a server that does not know the kind runs none
+        return []

@@ -1,0 +1,55 @@
+"""Ports that stand for pod addresses: (job attempt, host, port) -> a port of this machine that nobody else gets.
+
+All pods of one attempt get the same answer, so rank 0 binds the port that the others dial. Two jobs that both say
+port 1234 get two ports; so do two attempts of one job, which keeps a straggler of the old attempt out of the new one.
+Kept in a file, because pods of one job may start before and after a restart of the kubelet.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+# Below Linux' range for outgoing connections, so that no connection takes one between choice and bind.
+_FIRST, _LAST = 20000, 30000
+
+
+class PortMap:
+    def __init__(self, file: Path, is_free: Callable[[int], bool] | None = None) -> None:
+        self._file = file
+        self._is_free = is_free or _can_bind
+        self._ports: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+
+    def port_for(self, group: str, host: str, port: int) -> int:
+        key = f"{group} {host}:{port}"
+        if key not in self._ports:
+            taken = set(self._ports.values())
+            start = max(taken, default=_FIRST - 1) + 1  # the next one up: a port just given back may linger
+            candidates = [*range(start, _LAST), *range(_FIRST, start)]
+            self._ports[key] = next(p for p in candidates if p not in taken and self._is_free(p))
+            self._save()
+        return self._ports[key]
+
+    def keep_only(self, groups: Iterable[str]) -> None:
+        """Give back the ports of groups that have no pods any more."""
+        alive = set(groups)
+        rest = {key: port for key, port in self._ports.items() if key.split(" ", 1)[0] in alive}
+        if rest != self._ports:
+            self._ports = rest
+            self._save()
+
+    def _save(self) -> None:
+        scratch = self._file.with_suffix(".new")
+        scratch.write_text(json.dumps(self._ports, indent=1))
+        scratch.replace(self._file)
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

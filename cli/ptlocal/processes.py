@@ -1,0 +1,126 @@
+"""Local processes that must not outlive their owner: start, identify after a crash, kill with all descendants.
+
+Every process carries a marker variable in its environment, which its children inherit, so that even one that left
+its session is found. A pid alone proves nothing after a restart; pid and start time together do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from ptlocal.kubelet import launch
+
+CLUSTER_MARK = "POSTTRAIN_LOCAL_CLUSTER"
+POD_MARK = "POSTTRAIN_LOCAL_POD"
+
+_KILL_WAIT_S = 5.0
+
+
+def start(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, output: IO[bytes], error_file: Path
+) -> subprocess.Popen[bytes]:
+    """Start in a session of its own. The calling thread must outlive the process: its end would kill it (Linux)."""
+    error_file.unlink(missing_ok=True)
+    launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(error_file)]
+    return subprocess.Popen(
+        [*launcher, *argv],
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def signal_group(pid: int, number: int) -> None:
+    """To the whole process group of a container that has not been reaped yet."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        os.kill(pid, number)  # the group holds a process that changed its user
+
+
+def born(pid: int) -> float | None:
+    """When the process started, in seconds since the epoch; None if there is none."""
+    try:
+        return float(psutil.Process(pid).create_time())
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """Processes whose environment has `name=value`, except this one."""
+    wanted, me = (name, value), os.getpid()
+    return [p for p in _own_processes() if p.pid != me and _environment(p).get(wanted[0]) == wanted[1]]
+
+
+def in_session(leader: int, since: float) -> list[psutil.Process]:
+    """Processes of the session that `leader` opened at `since`, whether it lives or not."""
+    return [p for p in _own_processes() if _session(p.pid) == leader and _born_after(p, since)]
+
+
+def kill_all(find: Callable[[], list[psutil.Process]]) -> int:
+    """SIGKILL what `find` finds until it finds nothing; returns how many there were."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while found := find():
+        for process in found:
+            killed.add(process.pid)
+            _send(process, signal.SIGKILL)
+        psutil.wait_procs(found, timeout=0.5)
+        if time.monotonic() > deadline:
+            break
+    return len(killed)
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return
+
+
+def _own_processes() -> list[psutil.Process]:
+    """Zombies are dead already and only wait for their parent."""
+    me = os.getuid()
+    mine = []
+    for process in psutil.process_iter():
+        try:
+            if process.uids().real == me and process.status() != psutil.STATUS_ZOMBIE:
+                mine.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return mine
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return dict(process.environ())
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _born_after(process: psutil.Process, since: float) -> bool:
+    try:
+        return bool(process.create_time() >= since - 0.05)  # the clock ticks a hundred times a second
+    except psutil.Error:
+        return False
