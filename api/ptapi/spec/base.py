@@ -17,16 +17,16 @@ class SpecModel(BaseModel):
         alias_generator=to_camel,
         populate_by_name=True,
         use_attribute_docstrings=True,
-        strict=False,
+        allow_inf_nan=False,
     )
 
 
 # Every string, list and map is bounded: the API server refuses CEL rules over unbounded values.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-DataUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf|gs|file)://.+$")]
-OutputUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(gs|file)://.+$")]
-ModelUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf|gs|file|random)://.+$")]
+DataUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf://|gs://|file:///)[^/].*$")]
+OutputUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(gs://|file:///)[^/].*$")]
+ModelUri = Annotated[str, StringConstraints(max_length=1024, pattern=r"^(hf://|gs://|file:///|random://)[^/].*$")]
 DnsName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]

@@ -82,9 +82,9 @@ class ObjectMeta(SpecModel):
     """Its namespace."""
     uid: Annotated[str, Field(max_length=64)] | None = None
     """Set by the API server; the run directory's owner."""
-    labels: Annotated[dict[str, str], Field(max_length=64)] = {}
+    labels: dict[str, str] = {}
     """Labels."""
-    annotations: Annotated[dict[str, str], Field(max_length=64)] = {}
+    annotations: dict[str, str] = {}
     """Annotations."""
 
 

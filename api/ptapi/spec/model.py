@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from ptapi.spec.base import DnsName, ModelUri, SpecModel, Text
+
+SecretKey = Annotated[str, Field(max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
 
 
 class SecretKeyRef(SpecModel):
@@ -10,7 +16,7 @@ class SecretKeyRef(SpecModel):
 
     name: DnsName
     """Name of the Secret."""
-    key: DnsName = "token"
+    key: SecretKey = "token"
     """Key in the Secret's data. `token` is what `kubectl create secret generic hf --from-literal=token=…` makes."""
 
 

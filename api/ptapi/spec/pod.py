@@ -60,7 +60,7 @@ class Volume(SpecModel):
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     """Name of the volume."""
-    mount_path: Annotated[str, Field(max_length=1024, pattern=r"^/.+$")]
+    mount_path: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")]
     """Where the trainer sees it."""
     read_only: bool = False
     """Mount it read-only."""

@@ -1,0 +1,292 @@
+"""The rules across fields, one value each. Adding one: one entry here, one wrong manifest in the tests.
+
+Left out: what needs the accelerators table (`ptapi.devices`), what is not built yet (`ptapi.unsupported`), and
+changes after creation (`ptapi.immutable`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ptapi.rule import Rule
+from ptapi.spec import EnvVar, PostTrainJobSpec, Reward, Volume
+
+SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
+JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+JOB_DIR = "/etc/posttrain"
+OPERATOR_ENV = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "POSTTRAIN_TERMINATION_LOG")
+_LABEL = "(has({0}.name) ? {0}.name : has({0}.builtin) ? {0}.builtin : has({0}.python) ? {0}.python.function : '')"
+_SOURCES = ("config_map", "secret", "persistent_volume_claim", "empty_dir")
+_CEL_SOURCES = "[has(self.configMap), has(self.secret), has(self.persistentVolumeClaim), has(self.emptyDir)]"
+
+
+def _is_pattern(reward: Reward) -> bool:
+    try:
+        re.compile(reward.pattern or "")
+    except re.error:
+        return False
+    return True
+
+
+def _is_unique(values: list[str]) -> bool:
+    return len(set(values)) == len(values)
+
+
+def _sources(volume: Volume) -> int:
+    return sum(getattr(volume, name) is not None for name in _SOURCES)
+
+
+def _is_split_into_groups(spec: PostTrainJobSpec) -> bool:
+    return spec.algorithm.grpo is None or spec.training.batch_size % spec.algorithm.grpo.group_size == 0
+
+
+def _keeps_groups_together(spec: PostTrainJobSpec) -> bool:
+    micro = spec.training.micro_batch_size
+    return micro is None or spec.algorithm.grpo is None or micro % spec.algorithm.grpo.group_size == 0
+
+
+def _leaves_room_for_a_prompt(spec: PostTrainJobSpec) -> bool:
+    return spec.algorithm.grpo is None or spec.rollout.max_new_tokens < spec.training.sequence_length
+
+
+def _evaluates_in_the_row(spec: PostTrainJobSpec) -> bool:
+    longest = spec.evaluation.max_new_tokens
+    return spec.algorithm.grpo is None or longest is None or longest < spec.training.sequence_length
+
+
+def _is_literal_secret(variable: EnvVar) -> bool:
+    return variable.value is not None and re.search(SECRET_NAME, variable.name) is not None
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        scope="",
+        field="metadata.name",
+        accepted="lower-case letters, digits and -, starting with a letter, no - at the end (1 to 63 characters)",
+        cel=f"self.metadata.name.size() <= 63 && self.metadata.name.matches('{JOB_NAME}')",
+        is_kept=lambda job: len(job.metadata.name) <= 63 and re.match(JOB_NAME, job.metadata.name) is not None,
+    ),
+    # The algorithm and its rewards
+    Rule(
+        scope="spec",
+        field="algorithm",
+        accepted="exactly one of sft, dpo, grpo, distill",
+        cel="[has(self.algorithm.sft), has(self.algorithm.dpo), has(self.algorithm.grpo), "
+        "has(self.algorithm.distill)].filter(x, x).size() == 1",
+        is_kept=lambda spec: len(spec.algorithm.model_dump(exclude_none=True)) == 1,
+        hint="algorithm: {sft: {}}",
+    ),
+    Rule(
+        scope="spec",
+        field="rewards",
+        accepted="at least one reward, because grpo learns from rewards alone",
+        cel="!has(self.algorithm.grpo) || (has(self.rewards) && self.rewards.size() > 0)",
+        is_kept=lambda spec: spec.algorithm.grpo is None or len(spec.rewards) > 0,
+        hint="rewards: [{builtin: gsm8k}]",
+    ),
+    Rule(
+        scope="spec",
+        field="rewards",
+        accepted="none, because only grpo uses rewards",
+        cel="has(self.algorithm.grpo) || !has(self.rewards) || self.rewards.size() == 0",
+        is_kept=lambda spec: spec.algorithm.grpo is not None or not spec.rewards,
+    ),
+    Rule(
+        scope="spec.rewards[]",
+        field="",
+        accepted="exactly one of builtin, python",
+        cel="has(self.builtin) != has(self.python)",
+        is_kept=lambda reward: (reward.builtin is None) != (reward.python is None),
+    ),
+    Rule(
+        scope="spec.rewards[]",
+        field="pattern",
+        accepted="unset, because only the builtin format has a pattern",
+        cel="!has(self.pattern) || (has(self.builtin) && self.builtin == 'format')",
+        is_kept=lambda reward: reward.pattern is None or reward.builtin == "format",
+    ),
+    Rule(
+        scope="spec.rewards[]",
+        field="pattern",
+        accepted="a regular expression of Python",
+        cel="",
+        is_kept=_is_pattern,
+    ),
+    Rule(
+        scope="spec",
+        field="rewards",
+        accepted="rewards with different names (unset, a name is the builtin's or the function's)",
+        cel=f"!has(self.rewards) || self.rewards.all(a, self.rewards.exists_one(b, "
+        f"{_LABEL.format('b')} == {_LABEL.format('a')}))",
+        is_kept=lambda spec: _is_unique([reward.label for reward in spec.rewards]),
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="teacher",
+        accepted="a teacher, unless mode is offline",
+        cel="has(self.teacher) || self.mode == 'offline'",
+        is_kept=lambda distill: distill.teacher is not None or distill.mode == "offline",
+        hint="teacher: {uri: hf://org/name}",
+    ),
+    # Lengths and batches
+    Rule(
+        scope="spec.training",
+        field="epochs",
+        accepted="unset, because steps is set; one of steps, epochs",
+        cel="!has(self.steps) || !has(self.epochs)",
+        is_kept=lambda training: training.steps is None or training.epochs is None,
+    ),
+    Rule(
+        scope="spec.training",
+        field="microBatchSize",
+        accepted="a divisor of batchSize",
+        cel="!has(self.microBatchSize) || self.batchSize % self.microBatchSize == 0",
+        is_kept=lambda training: training.batch_size % (training.micro_batch_size or training.batch_size) == 0,
+    ),
+    Rule(
+        scope="spec",
+        field="training.batchSize",
+        accepted="a multiple of algorithm.grpo.groupSize, because a step trains on whole groups",
+        cel="!has(self.algorithm.grpo) || self.training.batchSize % self.algorithm.grpo.groupSize == 0",
+        is_kept=_is_split_into_groups,
+        hint="batchSize counts sequences: prompts x groupSize",
+    ),
+    Rule(
+        scope="spec",
+        field="training.microBatchSize",
+        accepted="a multiple of algorithm.grpo.groupSize, because a group is never split",
+        cel="!has(self.algorithm.grpo) || !has(self.training.microBatchSize) || "
+        "self.training.microBatchSize % self.algorithm.grpo.groupSize == 0",
+        is_kept=_keeps_groups_together,
+    ),
+    Rule(
+        scope="spec",
+        field="rollout.maxNewTokens",
+        accepted="less than training.sequenceLength, which holds the prompt and the completion",
+        cel="!has(self.algorithm.grpo) || self.rollout.maxNewTokens < self.training.sequenceLength",
+        is_kept=_leaves_room_for_a_prompt,
+    ),
+    Rule(
+        scope="spec",
+        field="evaluation.maxNewTokens",
+        accepted="less than training.sequenceLength, which holds the prompt and the completion",
+        cel="!has(self.algorithm.grpo) || !has(self.evaluation.maxNewTokens) || "
+        "self.evaluation.maxNewTokens < self.training.sequenceLength",
+        is_kept=_evaluates_in_the_row,
+    ),
+    Rule(
+        scope="spec",
+        field="data.eval",
+        accepted="held-out data, because evaluation.everySteps asks for it",
+        cel="self.evaluation.everySteps == 0 || has(self.data.eval)",
+        is_kept=lambda spec: spec.evaluation.every_steps == 0 or spec.data.eval is not None,
+        hint="data.eval: {uri: …}, or evaluation.everySteps: 0",
+    ),
+    # Model and adapters
+    Rule(
+        scope="spec.model",
+        field="revision",
+        accepted="unset, because only hf:// models have revisions",
+        cel="!has(self.revision) || self.uri.startsWith('hf://')",
+        is_kept=lambda model: model.revision is None or model.uri.startswith("hf://"),
+    ),
+    Rule(
+        scope="spec",
+        field="training.quantization",
+        accepted="unset, or together with training.lora: only frozen weights can be quantized",
+        cel="!has(self.training.quantization) || has(self.training.lora)",
+        is_kept=lambda spec: spec.training.quantization is None or spec.training.lora is not None,
+    ),
+    Rule(
+        scope="spec",
+        field="export.format",
+        accepted="safetensors or none; peft exports an adapter and needs training.lora",
+        cel="self.export.format != 'peft' || has(self.training.lora)",
+        is_kept=lambda spec: spec.export.format != "peft" or spec.training.lora is not None,
+    ),
+    # Chips
+    Rule(
+        scope="spec.capacity[]",
+        field="reservation",
+        accepted="the reservation's name with type: reservation, unset with every other type",
+        cel="has(self.reservation) == (self.type == 'reservation')",
+        is_kept=lambda option: (option.reservation is not None) == (option.type == "reservation"),
+    ),
+    Rule(
+        scope="spec.rollout",
+        field="samplerShare",
+        accepted="unset, or together with placement: disaggregated",
+        cel="!has(self.samplerShare) || self.placement == 'disaggregated'",
+        is_kept=lambda rollout: rollout.sampler_share is None or rollout.placement == "disaggregated",
+    ),
+    Rule(
+        scope="spec",
+        field="runtime",
+        accepted="at most one of native, maxtext, container",
+        cel="!has(self.runtime) || [has(self.runtime.native), has(self.runtime.maxtext), "
+        "has(self.runtime.container)].filter(x, x).size() <= 1",
+        is_kept=lambda spec: len(spec.runtime.model_dump(exclude_none=True)) <= 1,
+    ),
+    # The pod
+    Rule(
+        scope="spec.env[]",
+        field="",
+        accepted="exactly one of value, valueFrom",
+        cel="has(self.value) != has(self.valueFrom)",
+        is_kept=lambda variable: (variable.value is None) != (variable.value_from is None),
+        secret=True,
+    ),
+    Rule(
+        scope="spec.env[]",
+        field="value",
+        accepted="unset, because the name says it is a secret, and a job can be read by many",
+        cel=f"!has(self.value) || !self.name.matches('{SECRET_NAME}')",
+        is_kept=lambda variable: not _is_literal_secret(variable),
+        hint="valueFrom: {secretKeyRef: {name: …, key: …}}",
+        secret=True,
+    ),
+    Rule(
+        scope="spec.env[]",
+        field="name",
+        accepted=f"a variable that the operator does not set itself ({', '.join(OPERATOR_ENV)})",
+        cel=f"!(self.name in [{', '.join(repr(name) for name in OPERATOR_ENV)}])",
+        is_kept=lambda variable: variable.name not in OPERATOR_ENV,
+    ),
+    Rule(
+        scope="spec",
+        field="env",
+        accepted="variables with different names",
+        # The CRD says this with x-kubernetes-list-type: map.
+        cel="",
+        is_kept=lambda spec: _is_unique([variable.name for variable in spec.env]),
+        secret=True,
+    ),
+    Rule(
+        scope="spec.volumes[]",
+        field="",
+        accepted="exactly one of configMap, secret, persistentVolumeClaim, emptyDir",
+        cel=f"{_CEL_SOURCES}.filter(x, x).size() == 1",
+        is_kept=lambda volume: _sources(volume) == 1,
+    ),
+    Rule(
+        scope="spec.volumes[]",
+        field="mountPath",
+        accepted=f"a path outside {JOB_DIR}, where the operator mounts the job",
+        cel=f"self.mountPath != '{JOB_DIR}' && !self.mountPath.startsWith('{JOB_DIR}/')",
+        is_kept=lambda volume: volume.mount_path != JOB_DIR and not volume.mount_path.startswith(f"{JOB_DIR}/"),
+    ),
+    Rule(
+        scope="spec",
+        field="volumes",
+        accepted="volumes with different names",
+        cel="",
+        is_kept=lambda spec: _is_unique([volume.name for volume in spec.volumes]),
+    ),
+    Rule(
+        scope="spec",
+        field="volumes",
+        accepted="volumes with different mount paths",
+        cel="!has(self.volumes) || self.volumes.all(a, self.volumes.exists_one(b, b.mountPath == a.mountPath))",
+        is_kept=lambda spec: _is_unique([volume.mount_path for volume in spec.volumes]),
+    ),
+)

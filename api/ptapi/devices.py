@@ -1,0 +1,77 @@
+"""What the chosen chips ask of a job: that they exist, that the mesh covers them, that the batch divides over them.
+
+These need the accelerators table, so Python alone checks them: `ptctl` before it sends, the operator before it
+creates anything. The messages say how many chips and devices a name stands for.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ptapi.accelerators import Slice, resolve
+from ptapi.errors import Finding, SpecError
+from ptapi.spec import Parallelism, PostTrainJobSpec
+
+MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+PARALLELISM_FIELD = "spec.training.parallelism"
+
+
+def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
+    """Everything about a job that its chips decide; the first thing that is wrong hides what follows from it."""
+    try:
+        slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
+        sizes = mesh_sizes(spec.training.parallelism, slice_)
+    except SpecError as error:
+        return error.findings
+    return _batches(spec, slice_, sizes["data"] * sizes["fsdp"])
+
+
+def mesh_sizes(parallelism: Parallelism, slice_: Slice) -> dict[str, int]:
+    """Sizes of the mesh's axes, `auto` resolved: one copy per slice, the rest shards. Raises SpecError."""
+    devices = slice_.total_devices
+    sizes: dict[str, int] = {axis: size for axis in MESH_AXES if (size := getattr(parallelism, axis)) != "auto"}
+    sizes = {"tensor": 1, "sequence": 1} | sizes
+    left = devices // math.prod(sizes.values())
+    if "data" not in sizes and "fsdp" not in sizes:
+        sizes["data"] = slice_.slices if left % slice_.slices == 0 else 1
+        left //= max(1, sizes["data"])
+    for axis in ("data", "fsdp"):
+        sizes.setdefault(axis, left)
+    if math.prod(sizes.values()) != devices:
+        raise SpecError([_uneven_mesh(parallelism, slice_)])
+    return sizes
+
+
+def _uneven_mesh(parallelism: Parallelism, slice_: Slice) -> Finding:
+    written = ", ".join(f"{axis}: {getattr(parallelism, axis)}" for axis in MESH_AXES)
+    devices = slice_.total_devices
+    return Finding(
+        PARALLELISM_FIELD,
+        f"{{{written}}}",
+        f"axes whose product is {devices}, the JAX devices of {slice_.describe()}",
+        f"fsdp: {devices} and auto for the others",
+    )
+
+
+def _batches(spec: PostTrainJobSpec, slice_: Slice, ways: int) -> list[Finding]:
+    group = spec.algorithm.grpo.group_size if spec.algorithm.grpo is not None else 1
+    sizes = {
+        "spec.training.batchSize": spec.training.batch_size,
+        "spec.training.microBatchSize": spec.training.micro_batch_size,
+    }
+    return [
+        _uneven_batch(field, size, slice_, ways, group)
+        for field, size in sizes.items()
+        if size is not None and size % ways
+    ]
+
+
+def _uneven_batch(field: str, size: int, slice_: Slice, ways: int, group: int) -> Finding:
+    unit = math.lcm(ways, group)
+    near = sorted({max(unit, size // unit * unit), size // unit * unit + unit})
+    return Finding(
+        field,
+        str(size),
+        f"a multiple of {ways}, because {slice_.describe()} splits the batch {ways} ways (data x fsdp)",
+        f"{field.rpartition('.')[2]}: {' or '.join(str(value) for value in near)}",
+    )

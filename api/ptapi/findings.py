@@ -1,0 +1,145 @@
+"""What is wrong with a document, measured against a model, in our words instead of the parser's.
+
+pydantic decides, the schema speaks: a finding says the path as the user writes it, the value, and what the
+schema accepts there. The one idea: every error at a path becomes one finding, made from the path alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ptapi.errors import Finding
+from ptapi.schema import Schema, child, structural
+from ptapi.words import accepted, shown
+
+Path = tuple[str | int, ...]
+MISSING = "(missing)"
+
+
+def dotted(path: Path) -> str:
+    """`("spec", "rewards", 0, "weight")` as `spec.rewards[0].weight`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".") or "job"
+
+
+def translate(model: type[BaseModel], error: ValidationError, document: Any) -> list[Finding]:
+    """One finding per wrong path, in the order of the model's fields."""
+    schema = structural(model)
+    findings: dict[Path, Finding] = {}
+    for entry in error.errors(include_url=False, include_context=False):
+        path = _written(schema, entry["loc"])
+        if entry["type"] == "extra_forbidden":
+            findings.setdefault(path, _unknown(schema, path, entry["input"]))
+        elif entry["type"] == "missing":
+            findings.setdefault(path, Finding(dotted(path), MISSING, f"is required: {_accepted(schema, path)}"))
+        else:
+            findings.setdefault(path, _wrong(schema, path, _at(document, path)))
+    return list(findings.values())
+
+
+def null_findings(model: type[BaseModel], document: Any) -> list[Finding]:
+    """A null where a value belongs: the API server refuses it, unless the field has a default that replaces it."""
+    found = _nulls(structural(model), document, ())
+    return [Finding(dotted(path), "null", f"{accepted(schema)}; or leave the line out") for path, schema in found]
+
+
+def without_defaulted_nulls(schema: Schema, document: Any) -> Any:
+    """The document as the API server reads it: a null where a default stands is not there."""
+    if isinstance(document, dict):
+        kept = {name: value for name, value in document.items() if value is not None or not _defaults(schema, name)}
+        return {name: without_defaulted_nulls(child(schema, name) or {}, value) for name, value in kept.items()}
+    if isinstance(document, list):
+        return [without_defaulted_nulls(child(schema, at) or {}, entry) for at, entry in enumerate(document)]
+    return document
+
+
+def _defaults(schema: Schema, name: str) -> bool:
+    return "default" in (child(schema, name) or {})
+
+
+def _nulls(schema: Schema, document: Any, path: Path) -> Iterator[tuple[Path, Schema]]:
+    if document is None:
+        yield path, schema
+    entries = (
+        document.items() if isinstance(document, dict) else enumerate(document if isinstance(document, list) else [])
+    )
+    for step, value in entries:
+        below = child(schema, step)
+        if below is not None:
+            yield from _nulls(below, value, (*path, step))
+
+
+def _written(schema: Schema, location: tuple[str | int, ...]) -> Path:
+    """pydantic's location without the names of a union's members, which are no part of the document."""
+    path: list[str | int] = []
+    node: Schema | None = schema
+    for step in location:
+        if node is not None and not ("properties" in node or "items" in node or "additionalProperties" in node):
+            if node.get("type") == "object":
+                path.append(step)
+            break
+        path.append(step)
+        node = child(node, step) if node is not None else None
+    return tuple(path)
+
+
+def _schema_at(schema: Schema, path: Path) -> Schema | None:
+    node: Schema | None = schema
+    for step in path:
+        node = child(node, step) if node is not None else None
+    return node
+
+
+def _at(document: Any, path: Path) -> Any:
+    for step in path:
+        document = document[step]
+    return document
+
+
+def _accepted(schema: Schema, path: Path) -> str:
+    node = _schema_at(schema, path)
+    return accepted(node) if node is not None else "text"
+
+
+def _wrong(schema: Schema, path: Path, value: Any) -> Finding:
+    node = _schema_at(schema, path)
+    takes_text = node is not None and node.get("type") == "string" and "enum" not in node
+    # An environment variable's value may be a secret, whatever is wrong with it.
+    seen = "(not shown)" if path[:2] == ("spec", "env") and path[-1] == "value" else shown(value)
+    hint = ""
+    if takes_text and isinstance(value, bool | int | float):
+        hint = f'in quotes it is text: "{seen}"'
+    elif node is not None and isinstance(value, str):
+        close = difflib.get_close_matches(value, [str(word) for word in node.get("enum", [])], n=1)
+        hint = f"did you mean {close[0]}?" if close else ""
+    return Finding(dotted(path), seen, _accepted(schema, path), hint)
+
+
+def _unknown(schema: Schema, path: Path, value: Any) -> Finding:
+    parent, name = path[:-1], str(path[-1])
+    siblings = list((_schema_at(schema, parent) or {}).get("properties", {}))
+    known = f"accepted: {', '.join(siblings)}" if siblings else "accepted: nothing, the map is empty"
+    close = difflib.get_close_matches(_camel(name), siblings, n=1, cutoff=0.6)
+    elsewhere = [candidate for candidate in _paths(schema, ()) if candidate[-1] == _camel(name)]
+    if close:
+        hint = f"did you mean {dotted((*parent, close[0]))}?"
+    elif elsewhere:
+        hint = f"did you mean {dotted(min(elsewhere, key=len))}?"
+    else:
+        hint = ""
+    return Finding(dotted(path), shown(value), f"{dotted(parent)} has no field {name}; {known}", hint)
+
+
+def _paths(schema: Schema, path: Path) -> Iterator[Path]:
+    for name, below in schema.get("properties", {}).items():
+        yield (*path, name)
+        yield from _paths(below, (*path, name))
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.replace("-", "_").split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)

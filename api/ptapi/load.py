@@ -1,0 +1,56 @@
+"""From a document to a job and back: the only way in, so that everything past it may trust what it holds.
+
+`parse_job` takes what YAML or the API server gives, `load_job` takes the text of a file, `dump_job` writes one.
+A wrong job raises SpecError with every finding, never a traceback of the parser. The one idea: what is accepted
+here is what the API server accepts from the CRD, so a file that passes on a laptop passes `kubectl apply`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from ptapi import yamltext
+from ptapi.errors import Finding, SpecError
+from ptapi.findings import null_findings, translate, without_defaulted_nulls
+from ptapi.rules import check_job
+from ptapi.schema import structural
+from ptapi.spec import PostTrainJob
+from ptapi.words import accepted, shown
+
+
+def load_job(text: str) -> PostTrainJob:
+    """The job in a YAML file. Raises SpecError; a syntax error names its line and column."""
+    return parse_job(yamltext.read(text))
+
+
+def parse_job(document: Any) -> PostTrainJob:
+    """The job that a document describes, defaults filled in. `status` is ignored: the operator writes it."""
+    schema = structural(PostTrainJob)
+    if not isinstance(document, dict):
+        raise SpecError([Finding("job", shown(document), accepted(schema))])
+    document = {name: value for name, value in document.items() if name != "status"}
+    document = without_defaulted_nulls(schema, document)
+    findings = null_findings(PostTrainJob, document)
+    try:
+        job = PostTrainJob.model_validate(document, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        known = {finding.field for finding in findings}
+        findings += [found for found in translate(PostTrainJob, error, document) if found.field not in known]
+    if findings:
+        raise SpecError(findings)
+    findings = check_job(job)
+    if findings:
+        raise SpecError(findings)
+    return job
+
+
+def manifest(job: PostTrainJob, *, defaults: bool = True) -> dict[str, Any]:
+    """The job as a Kubernetes object; without `defaults` only what differs from them, as a person writes it."""
+    return job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=not defaults)
+
+
+def dump_job(job: PostTrainJob, *, defaults: bool = True) -> str:
+    """The job as YAML, which `load_job` reads back as the same job."""
+    return yamltext.write(manifest(job, defaults=defaults))

@@ -1,0 +1,34 @@
+"""Everything that is checked beyond the shape of a job, in one place to call.
+
+The tables stand apart: `cross_field` (rules between fields), `unsupported` (what comes later), `devices` (what
+the chips ask), `immutable` (changes). The CRD carries the same rules as CEL where CEL can say them.
+"""
+
+from __future__ import annotations
+
+from ptapi import cross_field, unsupported
+from ptapi.devices import check_devices
+from ptapi.errors import Finding, SpecError
+from ptapi.immutable import check_changes
+from ptapi.rule import Rule
+from ptapi.spec import PostTrainJob
+
+RULES: tuple[Rule, ...] = (*unsupported.RULES, *cross_field.RULES)
+
+
+def check_job(job: PostTrainJob) -> list[Finding]:
+    """What is wrong with a job whose fields are each well-formed; the first finding of a field stands for it."""
+    findings: dict[str, Finding] = {}
+    for rule in RULES:
+        for finding in rule.findings(job):
+            findings.setdefault(finding.field, finding)
+    for finding in check_devices(job.spec):
+        findings.setdefault(finding.field, finding)
+    return list(findings.values())
+
+
+def check_update(old: PostTrainJob, new: PostTrainJob) -> None:
+    """Raises SpecError with every change that is not accepted after creation."""
+    findings = check_changes(old, new)
+    if findings:
+        raise SpecError(findings)

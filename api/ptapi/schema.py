@@ -1,0 +1,93 @@
+"""The structural schema of a model: what Kubernetes calls OpenAPI v3 in a CRD, from the pydantic models.
+
+Everything that is generated derives from it: the CRD, the reference page, and the words in which a wrong value is
+refused. References are inlined, `X | None` is X that may be absent, exclusive bounds are OpenAPI 3.0's booleans.
+Left out: rules across fields (`ptapi.rules`), which `ptapi.crd` adds as CEL.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = dict[str, Any]
+
+INT_OR_STRING = "x-kubernetes-int-or-string"
+ANY_SCALAR = "x-kubernetes-preserve-unknown-fields"
+_COPIED = (
+    "type", "format", "pattern", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+    "minimum", "maximum", "required", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
+)  # fmt: skip
+
+
+@cache
+def structural(model: type[BaseModel]) -> Schema:
+    """The schema of a model, camelCase, without references. Shared between callers: do not change it."""
+    document = model.model_json_schema(by_alias=True, mode="validation")
+    return _node(document, document.get("$defs", {}))
+
+
+def child(schema: Schema, step: str | int) -> Schema | None:
+    """The schema one step down: a property, a map's value, or a list's entry. None: there is no such thing."""
+    if isinstance(step, int):
+        found = schema.get("items")
+    else:
+        found = schema.get("properties", {}).get(step, schema.get("additionalProperties"))
+    return found if isinstance(found, dict) else None
+
+
+def _node(raw: Schema, definitions: dict[str, Schema]) -> Schema:
+    if "$ref" in raw:
+        # What stands beside a reference (the field's own doc and default) wins over what it refers to.
+        target = definitions[raw["$ref"].removeprefix("#/$defs/")]
+        raw = {**target, **{key: value for key, value in raw.items() if key != "$ref"}}
+    choices = [choice for choice in raw.get("anyOf", []) if choice.get("type") != "null"]
+    if len(choices) == 1:
+        rest = {key: value for key, value in raw.items() if key != "anyOf"}
+        return _node({**choices[0], **rest}, definitions)
+    node = _described(raw)
+    if choices:
+        return node | _union(choices) | _default(raw)
+    node |= {key: raw[key] for key in _COPIED if key in raw}
+    node |= _bounds(raw) | _enum(raw) | _default(raw)
+    if "properties" in raw:
+        node["properties"] = {name: _node(field, definitions) for name, field in raw["properties"].items()}
+    if isinstance(raw.get("additionalProperties"), dict):
+        node["additionalProperties"] = _node(raw["additionalProperties"], definitions)
+    if "items" in raw:
+        node["items"] = _node(raw["items"], definitions)
+    return node
+
+
+def _described(raw: Schema) -> Schema:
+    return {"description": " ".join(raw["description"].split())} if "description" in raw else {}
+
+
+def _default(raw: Schema) -> Schema:
+    return {"default": raw["default"]} if raw.get("default") is not None else {}
+
+
+def _enum(raw: Schema) -> Schema:
+    values = raw.get("enum", [raw["const"]] if "const" in raw else [])
+    return {"enum": values} if values else {}
+
+
+def _bounds(raw: Schema) -> Schema:
+    bounds: Schema = {}
+    for side in ("Minimum", "Maximum"):
+        if f"exclusive{side}" in raw:
+            bounds |= {side.lower(): raw[f"exclusive{side}"], f"exclusive{side}": True}
+    return bounds
+
+
+def _union(choices: list[Schema]) -> Schema:
+    """The two unions there are: a whole number or a word; a word or a boolean."""
+    numbers = [choice for choice in choices if choice["type"] == "integer"]
+    words = [value for choice in choices if choice["type"] == "string" for value in _enum(choice)["enum"]]
+    if numbers:
+        # The API server takes minimum and pattern beside int-or-string: each binds only its own type.
+        limits: Schema = {key: numbers[0][key] for key in ("minimum", "maximum") if key in numbers[0]}
+        return {INT_OR_STRING: True, "pattern": f"^({'|'.join(words)})$", **limits}
+    return {ANY_SCALAR: True, "enum": [*words, True, False]}

@@ -1,0 +1,80 @@
+"""What the spec can say and nothing does yet: refused as "not supported yet", never accepted and ignored.
+
+One entry per field or value. When a feature lands, its entry goes, and its wrong manifest in the tests with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ptapi.rule import Rule, at
+
+
+def _unset(scope: str, field: str, instead: str = "unset") -> Rule:
+    """The field must be absent."""
+    return Rule(
+        scope=scope,
+        field=field,
+        accepted=f"not supported yet; accepted: {instead}",
+        cel=f"!has(self.{field})",
+        is_kept=lambda found: at(found, field) is None,
+    )
+
+
+def _only(scope: str, field: str, *values: object) -> Rule:
+    """A field with a default, or an optional one, must have one of these values (or be absent)."""
+    literals = ", ".join(_literal(value) for value in values)
+    return Rule(
+        scope=scope,
+        field=field,
+        accepted=f"not supported yet; accepted: {', '.join(_plain(value) for value in values)}",
+        cel=f"!has(self.{field}) || self.{field} in [{literals}]",
+        is_kept=lambda found: at(found, field) is None or at(found, field) in values,
+    )
+
+
+def _custom(scope: str, field: str, accepted: str, cel: str, is_kept: Callable[[Any], bool]) -> Rule:
+    return Rule(scope, field, f"not supported yet; accepted: {accepted}", cel, is_kept)
+
+
+def _literal(value: object) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(value).lower()
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+_GRPO = "spec.algorithm.grpo"
+
+RULES: tuple[Rule, ...] = (
+    _unset("spec.algorithm", "dpo", "sft, grpo"),
+    _unset("spec.algorithm", "distill", "sft, grpo"),
+    _only(_GRPO, "loss", "grpo"),
+    _unset(_GRPO, "dualClip"),
+    _unset(_GRPO, "dynamicSampling"),
+    _unset(_GRPO, "overlong"),
+    _only(_GRPO, "kl", "k2"),
+    _only(_GRPO, "updatesPerBatch", 1),
+    _only("spec.rewards[]", "builtin", "gsm8k", "format"),
+    _unset("spec.model", "chatTemplate"),
+    _unset("spec.training", "lora"),
+    _unset("spec.training", "quantization"),
+    _only("spec.export", "format", "safetensors", "none"),
+    _only("spec.rollout", "engine", "native"),
+    _only("spec.rollout", "placement", "colocated"),
+    _unset("spec.rollout", "samplerShare"),
+    _only("spec.rollout", "maxStaleness", 0),
+    _only("spec.capacity[]", "type", "existing"),
+    # CEL does not see this field: its type is not one. The CRD narrows its enum instead.
+    _custom("spec.pathways", "enabled", "auto, false", "", lambda pathways: pathways.enabled is not True),
+    _only("spec.pathways", "headless", False),
+    _only("spec.pathways", "elasticSlices", 0),
+    _unset("spec.pathways", "serverImage"),
+    _unset("spec.pathways", "proxyImage"),
+    _unset("spec.runtime", "maxtext", "native"),
+    _unset("spec.runtime", "container", "native"),
+    _only("spec", "preflight", "Skip"),
+    _unset("spec.runPolicy", "hangTimeoutSeconds"),
+)

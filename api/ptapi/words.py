@@ -1,0 +1,106 @@
+"""What a field accepts, and what was seen instead, in words that a person can act on.
+
+The words come from the field's schema, so they cannot drift from what is checked. The one idea: nobody should
+have to read a regular expression, so every pattern of the spec has its sentence here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from ptapi.schema import ANY_SCALAR, INT_OR_STRING, Schema
+
+LONGEST_SHOWN = 80
+_AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.*\s|.*(?:\n|: | #).*", re.I | re.S)
+
+PATTERN_WORDS = {
+    r"^(hf://|gs://|file:///)[^/].*$": "a URI: hf://…, gs://… or file:///…",
+    r"^(gs://|file:///)[^/].*$": "a URI of a directory: gs://… or file:///…",
+    r"^(hf://|gs://|file:///|random://)[^/].*$": "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset",
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a Kubernetes name: lower-case letters, digits, - and .",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and -, no - at either end",
+    r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and -, starting with a letter, no - at the end",
+    r"^[a-z0-9][a-z0-9-]*$": "an accelerator such as v6e-16, v5p-128 or cpu-8",
+    r"^[0-9]+x[0-9]+(x[0-9]+)?$": "a shape such as 4x4 or 4x4x8",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and _, not starting with a digit",
+    r"^(/[^/:]+)+$": "an absolute path, without // and :",
+    r"^[-._a-zA-Z0-9]+$": "a key: letters, digits, -, _ and .",
+    r"^(auto)$": "auto",
+}  # fmt: skip
+
+
+def accepted(schema: Schema) -> str:
+    """What a value of this schema may be: `one of a, b`, `a whole number from 1 to 64`, …"""
+    if schema.get(INT_OR_STRING):
+        return f"{_number('a whole number', schema)}, or {PATTERN_WORDS[schema['pattern']]}"
+    if "enum" in schema:
+        values = [shown(value) for value in schema["enum"]]
+        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
+    kind = schema.get("type")
+    if kind == "boolean":
+        return "true or false"
+    if kind == "integer":
+        return _number("a whole number", schema)
+    if kind == "number":
+        return _number("a number", schema)
+    if kind == "array":
+        return _list(schema)
+    if kind == "object":
+        return _map(schema)
+    return _text(schema)
+
+
+def shown(value: Any) -> str:
+    """A value as it is printed in a message: short, and in quotes where it could be taken for something else."""
+    if isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False) if _AMBIGUOUS.fullmatch(value) else value
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+
+
+def _number(noun: str, schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    above, below = schema.get("exclusiveMinimum", False), schema.get("exclusiveMaximum", False)
+    if low is None and high is None:
+        return noun
+    if not above and not below and low is not None and high is not None:
+        return f"{noun} from {_plain(low)} to {_plain(high)}"
+    parts = []
+    if low is not None:
+        parts.append(f"{'above' if above else 'of at least'} {_plain(low)}")
+    if high is not None:
+        parts.append(f"{'below' if below else 'at most'} {_plain(high)}")
+    return f"{noun} {' and '.join(parts)}"
+
+
+def _plain(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)
+
+
+def _text(schema: Schema) -> str:
+    words = PATTERN_WORDS[schema["pattern"]] if "pattern" in schema else "text"
+    low, high = schema.get("minLength", 0), schema.get("maxLength")
+    if high is None:
+        return words
+    return f"{words} ({f'{low} to' if low else 'at most'} {high} characters)"
+
+
+def _list(schema: Schema) -> str:
+    low, high = schema.get("minItems", 0), schema.get("maxItems")
+    size = "" if high is None else f" of {f'{low} to' if low else 'at most'} {high} entries"
+    return f"a list{size}"
+
+
+def _map(schema: Schema) -> str:
+    properties = schema.get("properties", {})
+    if not properties:
+        return "a map of text to text" if "additionalProperties" in schema else "an empty map, {}"
+    return f"a map with {', '.join(properties)}"
+
+
+def is_any_scalar(schema: Schema) -> bool:
+    """Whether the schema takes a word or a boolean."""
+    return bool(schema.get(ANY_SCALAR))

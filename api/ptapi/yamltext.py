@@ -1,0 +1,130 @@
+"""YAML as kubectl reads it, without its traps.
+
+PyYAML and kubectl disagree in places: `1e-6` is text to one and a number to the other, `1:30` and dates the other
+way round, duplicate keys overwrite each other in silence. Here a file means what kubectl makes of it, duplicate
+keys are refused, and so are unquoted `on`, `off`, `yes`, `no`, `y`, `n`, which YAML 1.1 turns into booleans.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from ptapi.errors import Finding, SpecError
+from ptapi.words import shown
+
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|nan)", re.I
+)
+_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_TRAP = re.compile(r"on|off|yes|no|y|n", re.I)
+_TRAP_TAG = "tag:posttrain.dev,2026:trap"
+_INT_TAG, _FLOAT_TAG, _BOOL_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
+_REPLACED = {_INT_TAG, _FLOAT_TAG, _BOOL_TAG, "tag:yaml.org,2002:timestamp"}
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with kubectl's scalars."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes whatever any YAML reader could take for something other than text."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _resolvers(base: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tuple[str, Any]]]:
+    kept = {first: [pair for pair in pairs if pair[0] not in _REPLACED] for first, pairs in base.items()}
+    return {first: pairs for first, pairs in kept.items() if pairs}
+
+
+_Loader.yaml_implicit_resolvers = _resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
+for _tag, _pattern, _first in (
+    (_BOOL_TAG, _BOOL, "tTfF"),
+    (_TRAP_TAG, _TRAP, "oOyYnN"),
+    (_INT_TAG, _INT, "-+0123456789"),
+    (_FLOAT_TAG, _FLOAT, "-+.0123456789"),
+):
+    _whole = re.compile(f"^(?:{_pattern.pattern})$", _pattern.flags)
+    _Loader.add_implicit_resolver(_tag, _whole, list(_first))
+    # PyYAML's own resolvers stay in the dumper: what it would misread is quoted too.
+    _Dumper.add_implicit_resolver(_tag, _whole, list(_first))
+
+
+def _refuse_trap(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    truth = node.value.lower() in ("on", "yes", "y")
+    raise SpecError(
+        [
+            Finding(
+                f"line {node.start_mark.line + 1}",
+                node.value,
+                f"means {str(truth).lower()} to some YAML readers and text to others",
+                f'write {str(truth).lower()} for the boolean, "{node.value}" for the text',
+            )
+        ]
+    )
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
+    seen: dict[str, int] = {}
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key, line = str(key_node.value), key_node.start_mark.line + 1
+        if key in seen:
+            raise SpecError(
+                [Finding(f"line {line}", key, f"is written twice; accepted: once (also in line {seen[key]})")]
+            )
+        seen[key] = line
+    loader.flatten_mapping(node)
+    # JSON knows text keys only: `1: x` has the key "1", as kubectl makes it.
+    return {_key(loader, key): loader.construct_object(value, deep=True) for key, value in node.value}
+
+
+def _key(loader: _Loader, node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise SpecError([Finding(f"line {node.start_mark.line + 1}", "", "a key must be text, not a list or a map")])
+    if node.tag == _TRAP_TAG:
+        loader.construct_object(node)
+    return str(node.value)
+
+
+_Loader.add_constructor(_TRAP_TAG, _refuse_trap)
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+
+
+def read(text: str) -> Any:
+    """The one document in `text`. Raises SpecError that names the line."""
+    try:
+        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    except yaml.MarkedYAMLError as error:
+        raise SpecError([_syntax(text, error)]) from None
+    except yaml.YAMLError as error:
+        raise SpecError([Finding("file", "", f"is not YAML text: {' '.join(str(error).split())}")]) from None
+    if len(documents) != 1:
+        count = "no document" if not documents else f"{len(documents)} documents"
+        raise SpecError([Finding("file", count, "one YAML document with one job")])
+    return documents[0]
+
+
+def write(document: Any) -> str:
+    """The document as YAML, keys in the order given, read back as the same by every YAML reader."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _syntax(text: str, error: yaml.MarkedYAMLError) -> Finding:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return Finding("file", "", f"is not YAML: {error.problem}")
+    lines = text.splitlines()
+    line = lines[mark.line].strip() if mark.line < len(lines) else "(end of file)"
+    if isinstance(error, yaml.constructor.ConstructorError):
+        return Finding(f"line {mark.line + 1}", shown(line), "has a tag (!…), which a job cannot have")
+    hint = "indent with spaces, not tabs" if "\\t" in (error.problem or "") else ""
+    return Finding(
+        f"line {mark.line + 1}, column {mark.column + 1}", shown(line), f"is not YAML: {error.problem}", hint
+    )
