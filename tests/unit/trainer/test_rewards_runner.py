@@ -1,0 +1,201 @@
+"""The runner: rewards that hang, die, lie or are not there never stop the run, and are never a 0."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptapi.spec import PythonReward, Reward
+from pttrainer.errors import ConfigError, UserCodeError
+from pttrainer.rewards.pool import Sample
+from pttrainer.rewards.runner import Runner
+
+SAMPLES = [Sample("p", text, {"answer": "1"}) for text in ("good", "bad", "good")]
+Load = Callable[..., Runner]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Load]:
+    """A runner with one Python reward of this source."""
+    runners: list[Runner] = []
+
+    def make(source: str | None, timeout_s: float = 10.0, function: str = "reward") -> Runner:
+        path = tmp_path / "own.py"
+        if source is not None:
+            path.write_text(source)
+        python = PythonReward(uri=f"file://{path}", function=function)
+        runners.append(Runner([Reward(name="own", python=python, timeout_seconds=timeout_s)]))
+        return runners[-1]
+
+    yield make
+    for runner in runners:
+        runner.close()
+
+
+def test_a_python_reward_gets_prompt_completion_and_row(load: Load) -> None:
+    runner = load(
+        "def reward(prompt, completion, row):\n    return len(prompt) + len(completion) / 10 + int(row['answer'])\n"
+    )
+    np.testing.assert_allclose(runner.judge(SAMPLES).total, [2.4, 2.3, 2.4])
+
+
+def test_what_the_reward_prints_is_not_taken_for_its_answer(load: Load) -> None:
+    runner = load("def reward(p, c, row):\n    print('{\"reward\": 7}')\n    return 0.5\n")
+    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.5] * 3)
+
+
+def test_a_reward_that_hangs_is_no_reward_and_the_pool_goes_on(load: Load) -> None:
+    runner = load(
+        "import time\ndef reward(p, c, row):\n    time.sleep(60 * (c == 'bad'))\n    return 1.0\n", timeout_s=0.5
+    )
+    started = time.monotonic()
+    for _ in range(2):
+        scores = runner.judge(SAMPLES)
+        np.testing.assert_array_equal(scores.total, [1.0, np.nan, 1.0])
+        assert scores.failures == {"own": 1}
+        assert scores.facts() == {"reward/own": 1.0, "no_reward": 1.0}
+    assert time.monotonic() - started < 20
+
+
+def test_a_reward_that_hangs_in_c_code_is_killed(load: Load) -> None:
+    runner = load(
+        "import re\ndef reward(p, c, row):\n    re.match('(a+)+$', 'a' * 60 + 'b')\n    return 1.0\n", timeout_s=0.5
+    )
+    assert np.isnan(runner.judge(SAMPLES[:1]).total).all()
+
+
+def test_a_reward_that_kills_its_process_is_no_reward(load: Load) -> None:
+    runner = load("import os\ndef reward(p, c, row):\n    return 1.0 if c == 'good' else os._exit(3)\n")
+    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [1.0, np.nan, 1.0])
+
+
+@pytest.mark.parametrize("broken", ["None", "'1'", "float('nan')", "float('inf')", "True", "[1.0]", "1 / 0"])
+def test_what_is_no_finite_number_is_no_reward(load: Load, broken: str, capfd: pytest.CaptureFixture[str]) -> None:
+    runner = load(f"def reward(p, c, row):\n    return 1.0 if c == 'good' else {broken}\n")
+    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [1.0, np.nan, 1.0])
+    assert "reward own: 1 of 3 samples have no reward; the first:" in capfd.readouterr().err
+
+
+def test_integers_and_numpy_floats_are_numbers(load: Load) -> None:
+    runner = load("import numpy\ndef reward(p, c, row):\n    return 1 if c == 'good' else numpy.float64(0.25)\n")
+    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [1.0, 0.25, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (None, "no such file"),
+        ("def rewrad(p, c, row):\n    return 1.0\n", "no function 'reward'; accepted: def reward(prompt: str"),
+        ("def reward(p, c):\n    return 1.0\n", "cannot be called with (prompt, completion, row)"),
+        ("reward = 3\n", "reward is not a function but 3"),
+        ("def reward(p, c, row)\n    return 1.0\n", "line 1: is not valid Python"),
+        ("import not_there\n", "cannot be imported: ModuleNotFoundError: No module named 'not_there' (line 1)"),
+        ("raise SystemExit(3)\n", "cannot be imported: SystemExit: 3"),
+        ("import os\nos._exit(1)\n", "its process died while the file was loaded"),
+        ("async def reward(p, c, row):\n    return 1.0\n", "is async"),
+    ],
+)
+def test_a_reward_file_that_cannot_work_is_refused_before_the_first_step(
+    load: Load, source: str | None, says: str
+) -> None:
+    with pytest.raises(UserCodeError) as error:
+        load(source)
+    assert says in str(error.value)
+    assert str(error.value).startswith("spec.rewards[own]: ")
+
+
+def test_a_reward_that_fails_on_every_sample_of_the_first_step_ends_the_run(load: Load) -> None:
+    runner = load("def reward(p, c, row):\n    return row['gold']\n")
+    with pytest.raises(
+        UserCodeError, match=r"3 of 3 samples have no reward; the first: raised KeyError: 'gold' \(line 2\)"
+    ):
+        runner.judge(SAMPLES)
+
+
+def test_a_reward_that_worked_before_may_fail_on_a_whole_step(load: Load) -> None:
+    runner = load("def reward(p, c, row):\n    return float(c)\n")
+    assert runner.judge([Sample("p", "1", {})]).total[0] == 1.0
+    assert np.isnan(runner.judge(SAMPLES).total).all()
+
+
+def test_several_rewards_are_weighted_and_one_that_is_missing_leaves_the_sample_out(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def reward(p, c, row):\n    return None if c == 'bad' else 1.0\n")
+    rewards = [
+        Reward(builtin="gsm8k", weight=2.0),
+        Reward(name="a", python=PythonReward(uri=f"file://{tmp_path}/a.py"), weight=0.5),
+    ]
+    runner = Runner(rewards)
+    try:
+        scores = runner.judge([Sample("p", c, {"answer": "1"}) for c in ("1", "bad", "2")])
+    finally:
+        runner.close()
+    np.testing.assert_array_equal(scores.total, [2.5, np.nan, 0.5])
+    assert scores.facts() == {"reward/gsm8k": pytest.approx(1 / 3), "reward/a": 1.0, "no_reward": 1.0}
+
+
+def test_a_pattern_runs_where_it_can_be_killed() -> None:
+    runner = Runner([Reward(builtin="format", pattern="(a+)+$", timeout_seconds=0.5)])
+    try:
+        scores = runner.judge([Sample("", "a" * 60 + "b", {}), Sample("", "aa", {})])
+    finally:
+        runner.close()
+    np.testing.assert_array_equal(scores.total, [np.nan, 1.0])
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not a regular expression"):
+        Runner([Reward(builtin="format", pattern="(")])
+
+
+def test_two_rewards_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two rewards have this name"):
+        Runner([Reward(builtin="gsm8k"), Reward(builtin="gsm8k")])
+
+
+def test_a_builtin_that_comes_later_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not supported yet; accepted: choice, format, gsm8k, or python"):
+        Runner([Reward(builtin="math")])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
+def test_children_die_with_a_killed_trainer_even_while_they_hang(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import os, time\ndef reward(p, c, row):\n"
+        f"    open('{tmp_path}/pid', 'w').write(str(os.getpid()))\n    time.sleep(600)\n"
+    )
+    code = (
+        "from ptapi.spec import PythonReward, Reward\nfrom pttrainer.rewards.pool import Sample\n"
+        "from pttrainer.rewards.runner import Runner\n"
+        f"Runner([Reward(python=PythonReward(uri='file://{tmp_path}/own.py'), timeout_seconds=600)])"
+        ".judge([Sample('p', 'c', {})])\n"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", code])
+    pid_file = tmp_path / "pid"
+    _wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    trainer.kill()
+    trainer.wait()
+    child = int(pid_file.read_text())
+    _wait_until(lambda: not _is_running(child))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
+
+
+def _wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,74 @@
+"""The child process that runs rewards which may hang: `python -m pttrainer.rewards.child`.
+
+JSON lines on stdin and stdout: first the source of the reward, answered with {} or {"error": …}; then one
+(prompt, completion, row) a line, answered with {"reward": …} or {"error": …}. The child never decides about
+time: its parent kills it. It dies with its parent, also when the parent was killed with -9 while the user's
+code was running (Linux; elsewhere it ends at the next read).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pttrainer.rewards import RewardFunction, user
+from pttrainer.rewards.format import matching
+
+LONGEST_ERROR = 500
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serves until stdin ends."""
+    _die_with_parent()
+    requests = (json.loads(line) for line in os.fdopen(os.dup(0)))
+    answers = os.fdopen(os.dup(1), "w")
+    # What the user's code prints goes to the log, not into the answers, and it does not read the requests.
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def say(answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), file=answers, flush=True)
+
+    try:
+        function = load(next(requests))
+    except user.RewardCodeError as error:
+        say({"error": str(error)})
+        return
+    say({})
+    for prompt, completion, row in requests:
+        say(_judge(function, prompt, completion, row))
+
+
+def load(source: Mapping[str, Any]) -> RewardFunction:
+    """The reward that a source names: {"path", "function"} or {"pattern"}."""
+    if "pattern" in source:
+        return matching(source["pattern"])
+    return user.load(source["path"], source["function"])
+
+
+def _judge(function: RewardFunction, prompt: str, completion: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {"reward": user.number(function(prompt, completion, row))}
+    except user.RewardCodeError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        return {"error": f"raised {user.describe(error)}"[:LONGEST_ERROR]}
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the trainer, which ends its children itself
+    main()
