@@ -86,9 +86,11 @@ def weight_shardings(mesh: Mesh, abstract: Any, logical_axes: Any) -> Any:
     return jax.tree.map(one, logical_axes, abstract, is_leaf=is_axes)
 
 
-def batch_sharding(mesh: Mesh, ndim: int) -> NamedSharding:
-    """Rows over data and fsdp, tokens over sequence."""
-    return NamedSharding(mesh, spec_of(("batch", "sequence")[:ndim] + (None,) * (ndim - 2)))
+def fitting_batch_spec(mesh: Mesh, shape: tuple[int, ...]) -> PartitionSpec:
+    """Rows over data and fsdp, tokens over sequence; an axis that does not divide evenly is kept whole."""
+    names = ("batch", "sequence")[: len(shape)]
+    fitting = (name if size % _mesh_size(mesh, name) == 0 else None for name, size in zip(names, shape, strict=False))
+    return spec_of(tuple(fitting))
 
 
 def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:

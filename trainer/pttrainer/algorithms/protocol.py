@@ -42,10 +42,11 @@ if TYPE_CHECKING:
 class Context:
     """What the loop offers.
 
-    score(params, batch): log-probs of the batch's targets at its mask, [B, T] numpy (old and reference log-probs).
+    score(params, batch, temperature): log-probs of the batch's targets at its mask, [B, T] numpy (old, reference).
     initial_params(): the weights the run started from, loaded again (a frozen reference model).
     place(tree): global host arrays onto the mesh, rows split over devices. fetch(tree): back to every host.
-    save_samples(step, rows): the sample table of a step in the run directory.
+    save_samples(step, rows): the sample table of a step in the run directory. note(text): a line for a person.
+    leader: true on the one process that writes.
     """
 
     spec: PostTrainJobSpec
@@ -53,11 +54,13 @@ class Context:
     mesh: Mesh
     tokenizer: Tokenizer
     chat: Chat
-    score: Callable[[Params, Batch], TokenStats]
+    score: Callable[[Params, Batch, float], TokenStats]
     initial_params: Callable[[], Params]
     place: Callable[[Any], Any]
     fetch: Callable[[Any], Any]
     save_samples: Callable[[int, list[dict[str, Any]]], None]
+    note: Callable[[str], None]
+    leader: bool
 
 
 class Algorithm(Protocol):
@@ -69,6 +72,8 @@ class Algorithm(Protocol):
     """Logits are divided by this before log-probs are taken (the sampling temperature; 1 for sft)."""
     entropy: bool
     """Compute entropies of the predictions, too."""
+    needs_params: bool
+    """`next_batch` reads the weights, so it has to wait for the step before and cannot overlap with it."""
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """The batch of step `step` (from 0), and facts about it for the log (reward, completion length, …)."""

@@ -30,15 +30,16 @@ Remat = Literal["none", "full"]
 
 @dataclass(frozen=True)
 class Model:
-    """A config and how to compute it: number format of activations, recomputation in the backward pass."""
+    """A config and how to compute it: number formats, recomputation in the backward pass."""
 
     config: ModelConfig
     compute_dtype: str = "float32"
+    param_dtype: str = "float32"
     remat: Remat = "none"
 
     def abstract(self) -> Params:
         """Shapes and dtypes of all weights, nothing allocated."""
-        return dict(nnx.to_pure_dict(_abstract_state(self.config)))
+        return jax.eval_shape(self._stored, dict(nnx.to_pure_dict(_abstract_state(self.config))))
 
     def logical_axes(self) -> Params:
         """The tree of `abstract`, with the names of each weight's axes in its leaves."""
@@ -48,7 +49,7 @@ class Model:
 
     def init(self, key: Array) -> Params:
         """Random weights: normal, scaled by fan-in. Traceable; jit it with the shardings of the weights."""
-        return dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key)))))
+        return self._stored(dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key))))))
 
     def forward(self, params: Params, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array) -> Array:
         """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied.
@@ -101,6 +102,10 @@ class Model:
     def head(self, params: Params) -> Array:
         """The output head [V, D]: logits are hidden_BTD @ head_VD.T. Tied heads are the embedding."""
         return params["embedding"] if self.config.tied_head else params["head"]
+
+    def _stored(self, params: Params) -> Params:
+        stored: Params = jax.tree.map(lambda x: x.astype(self.param_dtype), params)
+        return stored
 
     def _embed(self, decoder: Decoder, tokens_BT: Array) -> Array:
         x_BTD = decoder.embedding[...].astype(self.compute_dtype)[tokens_BT]

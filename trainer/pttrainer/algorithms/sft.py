@@ -1,0 +1,90 @@
+"""Supervised fine-tuning.
+
+    loss = − Σ_t m_t · log π(x_t | x_<t) / Σ m        sums over the whole optimizer step
+
+m is 1 on what the assistant says, end-of-turn token included (everything with `lossOnPrompt`). Rows are
+packed unless told otherwise. Left out: label smoothing and auxiliary losses. Degenerate case: a row without
+a token to learn is dropped before training, so the denominator is never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from jax import Array
+from ptapi import rundir
+
+from pttrainer.algorithms.protocol import Context
+from pttrainer.batch import Batch
+from pttrainer.data import examples, rows
+from pttrainer.data.batches import Batches, PackedRows, in_order
+from pttrainer.losses import TokenStats
+from pttrainer.models import Params
+from pttrainer.reduce import Metric
+
+
+class Sft:
+    """Batches from the data pipeline; cross-entropy as the loss."""
+
+    temperature = 1.0
+    entropy = False
+    needs_params = False
+
+    def __init__(self, context: Context, train: PackedRows, held_out: list[Batch]) -> None:
+        training = context.spec.training
+        self._context = context
+        self._batches = Batches(train, training.batch_size, training.seed)
+        self._held_out = held_out
+        per_epoch = self._batches.rows / training.batch_size
+        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * per_epoch))
+
+    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """The next rows of the shuffled data; neither step nor weights matter."""
+        return next(self._batches), {}
+
+    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """Negative log-likelihood per token, nats."""
+        return -stats.logps_BT, {}
+
+    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+        """Mean loss per token over all held-out rows, and its exponential."""
+        total, count = 0.0, 0.0
+        for batch in self._held_out:
+            total -= float(self._context.score(params, batch, self.temperature).logps_BT.sum(dtype="float64"))
+            count += float(batch.mask_BT.sum(dtype="float64"))
+        if count == 0.0:
+            return {}
+        return {rundir.EVAL_LOSS: total / count, "eval/perplexity": math.exp(min(total / count, 700.0))}
+
+    def state(self) -> dict[str, Any]:
+        """The position in the data."""
+        return self._batches.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._batches.restore(state)
+
+
+def build(context: Context) -> Sft:
+    """Reads and tokenises the data; raises DataError on data that cannot be trained on."""
+    train = _rows(context, "train")
+    assert train is not None
+    held_out = _rows(context, "eval")
+    return Sft(context, train, [] if held_out is None else in_order(held_out, context.spec.evaluation.batch_size))
+
+
+def _rows(context: Context, part: str) -> PackedRows | None:
+    source = getattr(context.spec.data, part)
+    sft = context.spec.algorithm.sft
+    if source is None or sft is None:
+        return None
+    read = rows.load(source, f"spec.data.{part}", context.spec.data.system_prompt)
+    made = examples.make(read, context.chat, context.spec.training.sequence_length, learn_prompt=sft.loss_on_prompt)
+    packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=sft.packing)
+    context.note(
+        f"data.{part}: {made.rows} rows ({read.format}: {', '.join(read.columns.values())}), "
+        f"{made.cut} longer than sequenceLength and cut, {made.dropped} without a token to learn, {len(packed)} rows of {packed.width} tokens"
+    )
+    return packed

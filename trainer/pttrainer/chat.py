@@ -1,0 +1,158 @@
+"""Conversations to tokens, by the model's own chat template.
+
+Templates are code from a checkpoint, so they run in Jinja's immutable sandbox. A conversation is rendered
+once and tokenised once; which tokens the assistant said is found by rendering the conversation up to each
+assistant turn (with the generation prompt) and up to its end, and comparing prefixes. Where the shorter text
+is not a prefix of the longer one, a mask would be a guess, so the template is refused.
+
+A base model without a template gets plain text: beginning token, prompt, completion, end token.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from pttrainer.errors import DataError
+from pttrainer.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids, and which of them the model is to learn to say."""
+
+    ids: list[int]
+    said: list[bool]
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A tokenizer and its template."""
+
+    tokenizer: Tokenizer
+    source: str | None
+    """Jinja text; None for a base model."""
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of a conversation, ready for the assistant to speak."""
+        if self.source is None:
+            return [*self._bos(), *self.tokenizer.encode(_plain(messages))]
+        return self.tokenizer.encode(self.render(messages, generate=True))
+
+    def tokens(self, messages: Sequence[Message]) -> Tokens:
+        """Tokens of a whole conversation; said are the assistant's, each turn's end token included."""
+        if self.source is None:
+            return self._plain_tokens(messages)
+        text = self.render(messages, generate=False)
+        spans = [self._span(messages, turn, text) for turn, message in enumerate(messages) if message["role"] == "assistant"]
+        ids, starts = self.tokenizer.encode_with_starts(text)
+        said = [False] * len(ids)
+        for begin, end in spans:
+            inside = [i for i, start in enumerate(starts) if begin <= start < end]
+            for i in self._until_end_of_turn(ids, inside):
+                said[i] = True
+        return Tokens(ids, said)
+
+    def text_tokens(self, text: str) -> Tokens:
+        """Tokens of plain text between beginning and end token; all but the first are learned."""
+        body = self.tokenizer.encode(text)
+        ids = [*self._bos(), *body, self.tokenizer.eos_ids[0]]
+        return Tokens(ids, [False] * len(self._bos()) + [True] * (len(body) + 1))
+
+    def render(self, messages: Sequence[Message], *, generate: bool) -> str:
+        """The template's text for these messages; `generate` ends it where the assistant is to speak."""
+        try:
+            return str(
+                self._template.render(
+                    messages=messages,
+                    add_generation_prompt=generate,
+                    bos_token=self.tokenizer.token(self.tokenizer.bos_id),
+                    eos_token=self.tokenizer.token(self.tokenizer.eos_ids[0]),
+                    pad_token=self.tokenizer.token(self.tokenizer.pad_id),
+                    tools=None,
+                )
+            )
+        except jinja2.TemplateError as error:
+            raise DataError(f"chat template: {error}") from error
+        except (TypeError, KeyError, ValueError) as error:
+            raise DataError(f"chat template: cannot be applied to {_roles(messages)}: {error}") from error
+
+    @cached_property
+    def _template(self) -> jinja2.Template:
+        try:
+            return _environment().from_string(self.source or "")
+        except jinja2.TemplateError as error:
+            raise DataError(f"chat template: is not valid Jinja: {error}; hint: see spec.model.chatTemplate") from error
+
+    def _span(self, messages: Sequence[Message], turn: int, text: str) -> tuple[int, int]:
+        """Characters that the assistant says in this turn."""
+        before = self.render(messages[:turn], generate=True)
+        after = self.render(messages[: turn + 1], generate=False)
+        if not (text.startswith(after) and after.startswith(before)):
+            raise DataError(
+                f"chat template: the text before assistant turn {turn} is not a prefix of the whole conversation, so "
+                "the assistant's tokens cannot be told apart; hint: name a template without that in spec.model.chatTemplate"
+            )
+        return len(before), len(after)
+
+    def _until_end_of_turn(self, ids: list[int], inside: list[int]) -> list[int]:
+        """Templates write a newline after the end token; the model never has to say it."""
+        ends = [n for n, i in enumerate(inside) if ids[i] in self.tokenizer.eos_ids]
+        return inside[: ends[-1] + 1] if ends else inside
+
+    def _plain_tokens(self, messages: Sequence[Message]) -> Tokens:
+        if [m["role"] for m in messages].count("assistant") > 1:
+            raise DataError("the model has no chat template, so a conversation of several turns cannot be written; "
+                            "hint: name one in spec.model.chatTemplate")
+        prompt = self.prompt_ids([m for m in messages if m["role"] != "assistant"])
+        completion = [t for m in messages if m["role"] == "assistant" for t in self.tokenizer.encode(m["content"])]
+        ends = [self.tokenizer.eos_ids[0]]
+        return Tokens([*prompt, *completion, *ends], [False] * len(prompt) + [True] * (len(completion) + 1))
+
+    def _bos(self) -> list[int]:
+        return [] if self.tokenizer.bos_id is None else [self.tokenizer.bos_id]
+
+
+def _plain(messages: Sequence[Message]) -> str:
+    return "\n".join(str(m["content"]) for m in messages)
+
+
+def _roles(messages: Sequence[Message]) -> str:
+    return "roles " + ", ".join(str(m.get("role")) for m in messages)
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the assistant says; prefixes say it already, so it is kept as text."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Trimming, tojson and the functions that checkpoints' templates expect."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now(datetime.UTC).strftime(form)
+    return environment
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,136 @@
+"""Saved state: Orbax checkpoints that count only when they are whole.
+
+A checkpoint holds the train state (weights, optimizer, step), the algorithm's state (data cursor, rollout
+buffer) and a digest of every array. Orbax writes in the background and renames at the end, so a kill leaves
+either the old set or the new one. Restoring goes from the newest backwards: one that cannot be read, or
+whose digests differ (a file damaged later), is reported, removed and skipped. Random state needs no saving:
+every key is folded from (seed, step, …).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax import Array
+
+from pttrainer import distributed
+from pttrainer.errors import StorageError
+from pttrainer.step import TrainState
+
+# Orbax tells its own story at INFO and WARNING; ours goes to progress and to `note`.
+logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+class Restored(NamedTuple):
+    """What a run continues from. step: optimizer steps already done."""
+
+    step: int
+    state: TrainState
+    algorithm: dict[str, Any]
+
+
+class Checkpoints:
+    """The `checkpoints/` directory of a run."""
+
+    def __init__(self, path: Path, keep: int, note: Callable[[str], None]) -> None:
+        self._path = path
+        self._note = note
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True, cleanup_tmp_directories=True)
+        self._manager = ocp.CheckpointManager(path, options=options)
+
+    def save(self, step: int, state: TrainState, algorithm: Mapping[str, Any]) -> None:
+        """Starts to save; returns as soon as the arrays are copied and may be donated."""
+        run = {"algorithm": dict(algorithm), "digests": _digests(state)}
+        items = ocp.args.Composite(state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(run))
+        self._storage(lambda: self._manager.save(step, args=items, force=True))
+
+    def wait(self) -> None:
+        """Until everything that was started is committed; raises StorageError where it could not be written."""
+        self._storage(self._manager.wait_until_finished)
+
+    def committed(self) -> int | None:
+        """Newest step that would survive a kill now."""
+        if self._manager.is_saving_in_progress():
+            return None
+        self._storage(self._manager.check_for_errors)
+        return self._manager.latest_step()
+
+    def uri(self, step: int) -> str:
+        """Where a step's checkpoint is."""
+        return f"file://{self._path / str(step)}"
+
+    def restore(self, like: TrainState) -> Restored | None:
+        """The newest checkpoint that is good, on the shardings of `like` (abstract arrays); None if there is none."""
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            restored, problem = self._try(step, like)
+            if restored is not None and not distributed.any_process(bool(problem)):
+                return restored
+            self._note(f"warning: checkpoint of step {step} is damaged and skipped: {problem or 'on another process'}")
+            self._manager.delete(step)
+        return None
+
+    def clear(self) -> None:
+        """Removes all checkpoints (`checkpoint.resume: never`)."""
+        for step in self._manager.all_steps():
+            self._manager.delete(step)
+
+    def close(self) -> None:
+        """Stops the background writer."""
+        self._manager.close()
+
+    def _try(self, step: int, like: TrainState) -> tuple[Restored | None, str]:
+        items = ocp.args.Composite(state=ocp.args.StandardRestore(like), run=ocp.args.JsonRestore())
+        try:
+            loaded = self._manager.restore(step, args=items)
+        except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere inside Orbax and TensorStore
+            return None, f"{type(error).__name__}: {_first_line(error)}"
+        state = TrainState(*loaded.state)
+        if _digests(state) != loaded.run["digests"]:
+            return None, "its arrays are not those that were saved"
+        return Restored(step, state, loaded.run["algorithm"]), ""
+
+    def _storage(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:
+            if is_storage_problem(error):
+                raise StorageError(
+                    f"file://{self._path}: checkpoint cannot be written: {_first_line(error)}; the checkpoints before it "
+                    "are intact; hint: free space or lower spec.checkpoint.keep, then run again"
+                ) from error
+            raise
+
+
+def is_storage_problem(error: BaseException) -> bool:
+    """True for a full or read-only disk, also where TensorStore wrapped it in an exception of its own."""
+    text = str(error)
+    return isinstance(error, OSError) or any(
+        words in text for words in ("No space left", "Disk quota", "Read-only file system", "Permission denied", "File too large")
+    )
+
+
+def _digests(state: TrainState) -> list[int]:
+    return [int(x) for x in np.asarray(_digest_leaves(state))]
+
+
+@jax.jit
+def _digest_leaves(state: TrainState) -> Array:
+    """One number per array, the same on any mesh: unsigned sums wrap around and so do not depend on order."""
+    return jnp.stack([_digest(leaf) for leaf in jax.tree.leaves(state)])
+
+
+def _digest(x: Array) -> Array:
+    bits = jax.lax.bitcast_convert_type(x, {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]).astype(jnp.uint32).reshape(-1)
+    place = jax.lax.iota(jnp.uint32, bits.size) * jnp.uint32(2654435761) | jnp.uint32(1)
+    return jnp.sum(bits * place, dtype=jnp.uint32)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:300]

@@ -1,0 +1,1 @@
+"""From a file of examples to batches: rows, examples, packing, batches, in this order."""

@@ -1,0 +1,83 @@
+"""Rows to training examples: tokens, and which of them are learned.
+
+An example keeps at most `length` predictions (one token more than that). A row of which nothing is left to
+learn is dropped and counted; a data set of which nothing is left is an error that names the template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pttrainer.chat import Chat, Tokens
+from pttrainer.data.rows import Row, Rows
+from pttrainer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Example:
+    """tokens: [n] int32; learned: [n] bool (never the first token: nothing predicts it)."""
+
+    tokens: np.ndarray
+    learned: np.ndarray
+
+    @property
+    def length(self) -> int:
+        """Predictions: tokens less one."""
+        return len(self.tokens) - 1
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What became of the rows. cut: rows longer than the sequence; dropped: rows with nothing to learn."""
+
+    examples: list[Example]
+    rows: int
+    cut: int
+    dropped: int
+
+
+def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> Examples:
+    """Examples of all rows that have something to learn; raises DataError when none has."""
+    if rows.format == "preference":
+        raise DataError(f"{rows.uri}: rows are preferences (chosen, rejected); accepted for sft: messages, prompt-completion, "
+                        "prompt-answer, text; hint: set columns.completion to the column that holds the better answer")
+    found: list[Example] = []
+    cut = 0
+    for row in rows.rows:
+        tokens = _tokens(row, rows.uri, chat)
+        example = _example(tokens, length, learn_prompt)
+        cut += len(tokens.ids) > length + 1
+        if example.learned.any():
+            found.append(example)
+    if not found:
+        raise DataError(_nothing_to_learn(rows, chat, length))
+    return Examples(found, len(rows.rows), cut, len(rows.rows) - len(found))
+
+
+def _tokens(row: Row, uri: str, chat: Chat) -> Tokens:
+    try:
+        return chat.text_tokens(row.text) if row.text is not None else chat.tokens(row.messages)
+    except DataError as error:
+        raise DataError(f"{uri} line {row.line}: {error}") from error
+
+
+def _example(tokens: Tokens, length: int, learn_prompt: bool) -> Example:
+    ids = np.asarray(tokens.ids[: length + 1], np.int32)
+    learned = np.ones(len(ids), bool) if learn_prompt else np.asarray(tokens.said[: length + 1], bool)
+    learned[:1] = False
+    return Example(ids, learned)
+
+
+def _nothing_to_learn(rows: Rows, chat: Chat, length: int) -> str:
+    template = "plain text, as the model has no chat template" if chat.source is None else f"chat template {_short(chat.source)}"
+    return (
+        f"{rows.uri}: none of the {len(rows.rows)} rows has a token to learn (format {rows.format}, {template}, "
+        f"sequenceLength {length}); accepted: rows in which the assistant says something within the first {length} tokens; "
+        "hint: raise spec.training.sequenceLength, or check the roles of the messages"
+    )
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "…")

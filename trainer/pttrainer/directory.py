@@ -1,0 +1,90 @@
+"""The run directory as the trainer uses it: claimed once, then filled (layout: `ptapi.rundir`).
+
+A directory belongs to one job. Another job is refused before anything is written, because two writers would
+mix their checkpoints without anyone noticing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from ptapi import rundir
+from ptapi.spec import PostTrainJob
+
+from pttrainer import storage
+from pttrainer.errors import ConfigError
+from pttrainer.storage import Place
+
+PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
+
+
+def open_run(job: PostTrainJob) -> Place:
+    """The job's run directory, after checking that it is nobody else's. Writes nothing."""
+    place = storage.place(rundir.run_uri(job.spec.output.uri, job.metadata.name))
+    content = place.read(rundir.OWNER)
+    if content is not None:
+        owner = rundir.Owner.model_validate_json(content)
+        if not _same(owner, owner_of(job)):
+            raise ConfigError(
+                f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/{owner.name}, "
+                f"uid {owner.uid or 'none'}); accepted: a directory that is new or this job's own; "
+                "hint: change spec.output.uri or the job's name, or remove the directory"
+            )
+    return place
+
+
+def claim(place: Place, job: PostTrainJob) -> None:
+    """Writes owner and spec; call on one process only."""
+    place.write(rundir.OWNER, _json(owner_of(job).model_dump(by_alias=True)))
+    spec = job.model_dump(by_alias=True, exclude_none=True, mode="json")
+    place.write(rundir.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
+
+
+def write_lineage(place: Place, job: PostTrainJob, facts: Mapping[str, Any]) -> None:
+    """What this run was made of, so that it can be made again."""
+    document = {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "image": job.spec.image,
+        "model": {"uri": job.spec.model.uri, "revision": job.spec.model.revision},
+        "data": {part: _data(getattr(job.spec.data, part)) for part in ("train", "eval") if getattr(job.spec.data, part)},
+        "seed": job.spec.training.seed,
+        **facts,
+    }
+    place.write(rundir.LINEAGE, _json(document))
+
+
+def save_samples(place: Place, step: int, rows: list[dict[str, Any]]) -> None:
+    """The sample table of a step."""
+    place.write(rundir.sample_file(step), "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+
+def owner_of(job: PostTrainJob) -> rundir.Owner:
+    """Who this job is."""
+    return rundir.Owner(name=job.metadata.name, namespace=job.metadata.namespace or "", uid=job.metadata.uid or "")
+
+
+def _same(owner: rundir.Owner, job: rundir.Owner) -> bool:
+    """By uid in a cluster; a laptop has only names."""
+    return owner.uid == job.uid if owner.uid and job.uid else owner.name == job.name
+
+
+def _data(source: Any) -> dict[str, Any]:
+    content = storage.read_file(source.uri, "spec.data")
+    return {"uri": source.uri, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()

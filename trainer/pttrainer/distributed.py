@@ -1,0 +1,73 @@
+"""Processes and devices: what must happen before and right after jax wakes up.
+
+The environment is read here and nowhere else:
+
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator for several processes
+    JAX_COMPILATION_CACHE_DIR                                    where compiled steps are kept between runs
+    XDG_CACHE_HOME                                               else the cache is below it (~/.cache)
+    XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from pttrainer.errors import ConfigError
+
+DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
+
+
+def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Gives `cpu-N` its N virtual devices. Must run before jax is imported for the first time."""
+    virtual = re.fullmatch(r"cpu-([1-9][0-9]*)", accelerator)
+    if virtual is None:
+        return
+    environ["JAX_PLATFORMS"] = "cpu"
+    others = [flag for flag in environ.get("XLA_FLAGS", "").split() if not flag.startswith(DEVICE_COUNT_FLAG)]
+    environ["XLA_FLAGS"] = " ".join([*others, f"{DEVICE_COUNT_FLAG}={virtual[1]}"])
+
+
+def cache_directory(environ: MutableMapping[str, str] = os.environ) -> Path:
+    """Where posttrain keeps what can be made again: compiled steps, downloaded models."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posttrain"
+
+
+def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Joins the other processes, if there are any, and turns on the cache of compiled steps."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache_directory(environ) / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    address = environ.get("JAX_COORDINATOR_ADDRESS")
+    if not address:
+        return
+    try:
+        processes, rank = int(environ["JAX_NUM_PROCESSES"]), int(environ["JAX_PROCESS_ID"])
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"environment: JAX_COORDINATOR_ADDRESS is {address}, so JAX_NUM_PROCESSES and JAX_PROCESS_ID must be numbers"
+        ) from error
+    jax.distributed.initialize(address, num_processes=processes, process_id=rank)
+
+
+def is_leader() -> bool:
+    """One process writes the run directory."""
+    import jax
+
+    return bool(jax.process_index() == 0)
+
+
+def any_process(flag: bool) -> bool:
+    """True everywhere if it is true anywhere: a signal reaches processes at different times."""
+    import jax
+
+    if jax.process_count() == 1:
+        return flag
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))

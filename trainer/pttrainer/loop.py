@@ -1,0 +1,141 @@
+"""The training loop: the same for every algorithm.
+
+    claim the run directory → assemble model and data → restore or initialise → step, step, step → export
+
+It knows steps, checkpoints, evaluations and signals; what a batch is and what its loss is, the algorithm
+knows (`algorithms.protocol`). Metrics of a step are fetched while the next step computes, so the devices
+never wait for the log; they are flushed before every checkpoint, so the log never lacks a step that a
+checkpoint holds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax import Array
+from ptapi import rundir
+from ptapi.spec import PostTrainJob
+
+from pttrainer import distributed
+from pttrainer.batch import Batch
+from pttrainer.errors import Preempted
+from pttrainer.export import export
+from pttrainer.session import Session, open_session
+from pttrainer.storage import Place
+from pttrainer.termination import StopRequest
+
+
+def train(job: PostTrainJob, place: Place, stop: StopRequest) -> int:
+    """Runs the job to its last step and exports; returns the number of steps. Raises Preempted when asked to stop."""
+    session = open_session(job, place)
+    try:
+        _steps(session, stop)
+        _export(session)
+    finally:
+        session.close()
+    return session.algorithm.total_steps
+
+
+@dataclass
+class _Log:
+    """The step whose metrics are still on the devices, and the clock."""
+
+    session: Session
+    step: int = 0
+    metrics: dict[str, Array] | None = None
+    facts: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
+    mark: float = field(default_factory=time.monotonic)
+
+    def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
+        """Keeps a dispatched step until `flush`."""
+        self.step, self.metrics, self.facts = step, metrics, facts
+        self.tokens = int((batch.segment_ids_BT > 0).sum())
+
+    def flush(self) -> None:
+        """Waits for the kept step and logs it."""
+        if self.metrics is None:
+            return
+        values = {name: float(value) for name, value in self.metrics.items()}
+        now = time.monotonic()
+        seconds, self.mark, self.metrics = now - self.mark, now, None
+        values |= {rundir.TOKENS_PER_SECOND: self.tokens / seconds, "step_seconds": seconds, **self.facts}
+        self.session.log(self.step, values, seconds)
+
+    def restart_clock(self) -> None:
+        """Time spent on other things is not the next step's."""
+        self.mark = time.monotonic()
+
+
+def _steps(session: Session, stop: StopRequest) -> None:
+    total, algorithm = session.algorithm.total_steps, session.algorithm
+    session.reporter.start(session.first_step, total)
+    if session.first_step == 0 and session.job.spec.evaluation.at_start:
+        facts = _evaluate(session, 0)
+        if facts:
+            session.write_metrics(0, facts)
+    session.reporter.stage("training")
+    log = _Log(session)
+    for step in range(session.first_step, total):
+        if distributed.any_process(stop.signal is not None):
+            log.flush()
+            _stop(session, step, stop.signal or "signal on another process")
+        if algorithm.needs_params:
+            log.flush()
+        batch, facts = algorithm.next_batch(step, session.state.params)
+        placed = session.place_batch(batch)
+        compiled, was_new = session.compiled(placed)
+        if was_new:
+            log.restart_clock()
+        session.state, metrics = compiled(session.state, placed)
+        log.flush()
+        done = step + 1
+        log.begin(done, metrics, dict(facts), batch)
+        if _is_due(session, done, total):
+            log.facts |= _evaluate(session, done)
+        if done % session.job.spec.checkpoint.every_steps == 0 or done == total:
+            log.flush()
+            _save(session, done)
+            log.restart_clock()
+    log.flush()
+
+
+def _is_due(session: Session, done: int, total: int) -> bool:
+    evaluation = session.job.spec.evaluation
+    every = evaluation.every_steps
+    return (every > 0 and done % every == 0 and done != total) or (done == total and evaluation.at_end)
+
+
+def _evaluate(session: Session, done: int) -> dict[str, float]:
+    session.reporter.stage("evaluating")
+    facts = dict(session.algorithm.evaluate(done, session.state.params))
+    session.reporter.evaluated(done, facts)
+    session.reporter.stage("training")
+    return facts
+
+
+def _save(session: Session, done: int) -> None:
+    session.reporter.stage("saving")
+    session.checkpoints.save(done, session.state, session.algorithm.state())
+    session.reporter.stage("training")
+
+
+def _stop(session: Session, done: int, reason: str) -> None:
+    """Saves and ends the run. Nothing to save before the first step of this attempt: it is on disk, or it is the seed."""
+    if done > session.first_step:
+        _save(session, done)
+    session.wait_for_checkpoint()
+    raise Preempted(f"stopped by {reason} at step {done}: checkpoint saved, run again to continue", done)
+
+
+def _export(session: Session) -> None:
+    session.wait_for_checkpoint()
+    session.reporter.stage("exporting")
+    if session.job.spec.export.format == "safetensors":
+        params: Any = session.fetch(session.state.params)
+        if session.leader:
+            uri = export(session.place, session.model.config, params, session.tokenizer, session.chat_template)
+            session.reporter.note(f"exported to {uri}")
+    session.reporter.stage("done")

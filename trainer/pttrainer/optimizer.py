@@ -1,0 +1,45 @@
+"""AdamW with warm-up and decay, from optax.
+
+The decay always ends at the run's last step, because its length is the run's length and not a number of its
+own. Weight decay acts on matrices only: shrinking a norm's scale towards zero regularises nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import optax
+from ptapi.spec import Optimizer, Schedule
+
+LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6}
+"""Peak learning rates where the job names none: full fine-tuning of 1 to 70 B models."""
+
+
+def schedule(spec: Schedule, peak: float, total_steps: int) -> optax.Schedule:
+    """Learning rate of step 0, 1, …: linear warm-up (the first step already moves), then the chosen shape."""
+    warmup = round(spec.warmup_fraction * total_steps)
+    final = peak * spec.final_fraction
+    # The last of `total_steps` steps has index total − 1 and gets the final rate.
+    decay_steps = max(total_steps - 1 - warmup, 1)
+    after = {
+        "constant": optax.constant_schedule(peak),
+        "linear": optax.linear_schedule(peak, final, decay_steps),
+        "cosine": optax.cosine_decay_schedule(peak, decay_steps, alpha=spec.final_fraction),
+    }[spec.kind]
+    if warmup == 0:
+        return after
+    return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1)), after], [warmup])
+
+
+def build(spec: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
+    """Clip to the global norm, then AdamW."""
+    return optax.chain(
+        optax.clip_by_global_norm(spec.max_grad_norm),
+        optax.adamw(rate, b1=spec.beta1, b2=spec.beta2, eps=spec.eps, weight_decay=spec.weight_decay, mask=_matrices),
+    )
+
+
+def _matrices(params: Any) -> Any:
+    """True for weights that are matrices. Stacked layers add an axis, so norms are known by their name."""
+    return jax.tree_util.tree_map_with_path(lambda path, x: "scale" not in jax.tree_util.keystr(path), params)

@@ -1,0 +1,149 @@
+"""What the run is doing, for whoever watches: `progress.json`, a line per step, a bar on a terminal.
+
+`progress.json` is what the operator reads. It is replaced atomically, at once when the stage changes and
+otherwise at most every `MIN_INTERVAL_S`. Lines of steps go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ptapi import rundir
+from ptapi.rundir import CheckpointRef, Progress, Stage, TimeSplit
+
+from pttrainer.storage import Place
+
+MIN_INTERVAL_S = 1.0
+LINE_METRICS = (
+    (rundir.LOSS, "loss {:.4f}"), (rundir.REWARD, "reward {:.3f}"), (rundir.COMPLETION_LENGTH, "length {:.0f}"),
+    (rundir.KL, "kl {:.4f}"), (rundir.ENTROPY, "entropy {:.3f}"), (rundir.GRAD_NORM, "grad {:.3f}"),
+    (rundir.LEARNING_RATE, "lr {:.2e}"), (rundir.TOKENS_PER_SECOND, "{:.0f} tok/s"),
+)
+"""What a step's line shows of its metrics, in this order."""
+
+_TIMED: dict[Stage, str] = {
+    "loading": "loading", "compiling": "compiling", "restoring": "restoring", "training": "training",
+    "evaluating": "evaluating", "saving": "saving", "exporting": "saving",
+}
+"""Stage to the field of `TimeSplit` that its seconds count for."""
+
+
+class Reporter:
+    """Keeps the progress document up to date. On processes that do not lead, everything is a no-op."""
+
+    def __init__(self, place: Place, job_uid: str, *, leader: bool) -> None:
+        self._place = place
+        self._leader = leader
+        before = _read(place)
+        same_job = before is not None and before.job_uid == job_uid
+        self._document = Progress(
+            job_uid=job_uid,
+            attempt=before.attempt + 1 if before is not None and same_job else 1,
+            time=before.time if before is not None and same_job else TimeSplit(),
+        )
+        self._stage_since = time.monotonic()
+        self._written = 0.0
+        self._durations: deque[float] = deque(maxlen=50)
+        self._bar: Any = None
+
+    @property
+    def step(self) -> int:
+        """The last step that was reported."""
+        return self._document.step
+
+    def note(self, text: str) -> None:
+        """Tells a person something on stderr."""
+        if self._leader:
+            self._print(text, file=sys.stderr)
+
+    def stage(self, stage: Stage) -> None:
+        """Enters a stage; seconds of the one before are booked."""
+        now = time.monotonic()
+        field = _TIMED.get(self._document.stage)
+        split = self._document.time
+        if field is not None:
+            split = split.model_copy(update={field: getattr(split, field) + now - self._stage_since})
+        self._stage_since = now
+        self._update(stage=stage, time=split)
+        self._write(force=True)
+
+    def start(self, step: int, total: int) -> None:
+        """Training begins after `step` finished steps."""
+        self._update(step=step, total_steps=total)
+        if self._leader and sys.stderr.isatty():
+            self._bar = _bar(step, total)
+
+    def finished_step(self, step: int, metrics: Mapping[str, float], seconds: float) -> None:
+        """A step is done: its line, the bar, the document."""
+        self._durations.append(seconds)
+        typical = statistics.median(self._durations)
+        self._update(
+            step=step,
+            metrics=dict(metrics),
+            seconds_per_step=typical,
+            eta_seconds=typical * (self._document.total_steps - step),
+        )
+        self._write(force=step == self._document.total_steps)
+        if self._leader:
+            shown = "  ".join(form.format(metrics[name]) for name, form in LINE_METRICS if name in metrics)
+            self._print(f"step {step}/{self._document.total_steps}  {shown}  {seconds:.2f} s", file=sys.stdout)
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], completed=step)
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done."""
+        if metrics:
+            self._update(metrics={**self._document.metrics, **metrics})
+            self.note(f"eval at step {step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+    def checkpoint(self, step: int, uri: str) -> None:
+        """A checkpoint is committed."""
+        if self._document.checkpoint is None or self._document.checkpoint.step != step:
+            self._update(checkpoint=CheckpointRef(step=step, uri=uri, time=_now()))
+
+    def close(self) -> None:
+        """Takes the bar down."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _update(self, **changes: Any) -> None:
+        self._document = self._document.model_copy(update=changes)
+
+    def _write(self, *, force: bool) -> None:
+        now = time.monotonic()
+        if self._leader and (force or now - self._written >= MIN_INTERVAL_S):
+            self._written = now
+            self._update(updated=_now())
+            self._place.write(rundir.PROGRESS, self._document.model_dump_json(by_alias=True, indent=2).encode())
+
+    def _print(self, text: str, file: Any) -> None:
+        if self._bar is not None and file.isatty():
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=file, flush=True)
+
+
+def _read(place: Place) -> Progress | None:
+    content = place.read(rundir.PROGRESS)
+    return None if content is None else Progress.model_validate_json(content)
+
+
+def _bar(step: int, total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True))
+    bar.add_task("training", total=total, completed=step)
+    bar.start()
+    return bar
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

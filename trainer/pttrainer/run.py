@@ -1,0 +1,60 @@
+"""From a job file to an exit code: the frame around the loop.
+
+Reads and checks the job before jax is imported, because the number of virtual devices must be known by then,
+and a wrong job should be refused in a blink. Every way to end passes through here once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ptapi import load
+from ptapi.errors import SpecError
+from ptapi.failures import ExitCode
+from ptapi.spec import PostTrainJob
+
+from pttrainer import directory, distributed, termination
+from pttrainer.algorithms import MODULES
+from pttrainer.errors import ConfigError, Preempted
+from pttrainer.storage import Place
+from pttrainer.termination import StopRequest
+
+
+def run_job(path: Path) -> ExitCode:
+    """Runs the job in a file to its end, or until it is asked to stop."""
+    stop = StopRequest()
+    stop.listen()
+    # Set as soon as the directory is known to be ours: another job's must not get our termination message.
+    ours: list[Place] = []
+    try:
+        job = read_job(path)
+        distributed.prepare_environment(job.spec.accelerator.type)
+        place = directory.open_run(job)
+        ours.append(place)
+        from pttrainer.loop import train
+
+        last = train(job, place, stop)
+    except BaseException as error:
+        code = termination.exit_code(error)
+        termination.show(error, code)
+        step = error.step if isinstance(error, Preempted) else 0
+        termination.report(code, termination.describe(error), step, ours[0] if ours else None)
+        return code
+    termination.report(ExitCode.OK, "done", last, place)
+    return ExitCode.OK
+
+
+def read_job(path: Path) -> PostTrainJob:
+    """The job, checked; raises ConfigError with every finding."""
+    try:
+        job = load.load_job(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
+    if job.spec.algorithm.kind not in MODULES:
+        accepted = ", ".join(MODULES)
+        raise ConfigError(f"spec.algorithm: {job.spec.algorithm.kind}: not supported yet; accepted: {accepted}")
+    return job

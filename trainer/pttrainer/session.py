@@ -1,0 +1,252 @@
+"""Everything that a run holds while it trains, and how it is put together.
+
+`open_session` is a sequence of steps that each can refuse the job: claim the directory, assemble the model,
+lay it out, build the algorithm (reads the data), restore or initialise. Nothing is compiled before all of
+them passed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+from ptapi import rundir
+from ptapi.spec import PostTrainJob
+
+from pttrainer import algorithms, directory, distributed, optimizer, sharding
+from pttrainer import step as steps
+from pttrainer.algorithms.protocol import Algorithm, Context
+from pttrainer.assemble import Assembled, assemble
+from pttrainer.batch import Batch
+from pttrainer.checkpoint import Checkpoints
+from pttrainer.errors import ConfigError
+from pttrainer.losses import TokenStats
+from pttrainer.metrics import MetricsLog
+from pttrainer.models import Model, Params
+from pttrainer.progress import Reporter
+from pttrainer.step import Layout, TrainState
+from pttrainer.storage import Directory, Place
+from pttrainer.tokenizer import Tokenizer
+
+
+@dataclass
+class Session:
+    """The parts of a run. `state` is replaced at every step; the old one's memory is reused."""
+
+    job: PostTrainJob
+    place: Place
+    leader: bool
+    reporter: Reporter
+    model: Model
+    tokenizer: Tokenizer
+    chat_template: str | None
+    layout: Layout
+    algorithm: Algorithm
+    train_step: Any
+    checkpoints: Checkpoints
+    metrics: MetricsLog | None
+    state: TrainState
+    first_step: int
+    _compiled: dict[Any, Any] = field(default_factory=dict)
+
+    def place_batch(self, batch: Batch) -> Batch:
+        """The batch on the mesh."""
+        placed: Batch = put(self.layout.mesh, batch)
+        return placed
+
+    def compiled(self, batch: Batch) -> tuple[Any, bool]:
+        """The train step for batches of this shape, and whether it had to be compiled now."""
+        key = tuple((x.shape, str(x.dtype)) if x is not None else None for x in batch)
+        if key in self._compiled:
+            return self._compiled[key], False
+        self.reporter.stage("compiling")
+        self._compiled[key] = self.train_step.lower(self.state, batch).compile()
+        self.reporter.stage("training")
+        return self._compiled[key], True
+
+    def log(self, step: int, values: Mapping[str, float], seconds: float) -> None:
+        """A finished step: the metrics files, progress, the line."""
+        self.write_metrics(step, values)
+        self._report_checkpoint()
+        self.reporter.finished_step(step, values, seconds)
+
+    def write_metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Metrics of a step into the run directory."""
+        if self.metrics is not None:
+            self.metrics.write(step, values, time.time())
+
+    def wait_for_checkpoint(self) -> None:
+        """Until the last checkpoint is committed."""
+        self.checkpoints.wait()
+        self._report_checkpoint()
+
+    def fetch(self, tree: Any) -> Any:
+        """Whole host copies of arrays, on every process."""
+        return fetch(tree)
+
+    def close(self) -> None:
+        """Ends background work."""
+        self.reporter.close()
+        if self.metrics is not None:
+            self.metrics.close()
+        self.checkpoints.close()
+
+    def _report_checkpoint(self) -> None:
+        committed = self.checkpoints.committed()
+        if committed is not None:
+            self.reporter.checkpoint(committed, self.checkpoints.uri(committed))
+
+
+def open_session(job: PostTrainJob, place: Place) -> Session:
+    """Puts a run together; raises ConfigError, DataError, UserCodeError or StorageError when it cannot be."""
+    distributed.initialize()
+    leader = distributed.is_leader()
+    if leader:
+        directory.claim(place, job)
+    reporter = Reporter(place, job.metadata.uid or "", leader=leader)
+    reporter.stage("loading")
+    training = job.spec.training
+    parts = assemble(job.spec.model, training)
+    shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)
+    check_batch(training.batch_size, training.micro_batch_size, shape[0] * shape[1])
+    mesh = sharding.make_mesh(shape)
+    jax.set_mesh(mesh)
+    algorithm = algorithms.build(job.spec.algorithm.kind, _context(job, place, parts, mesh, reporter, leader))
+    peak = training.optimizer.learning_rate or optimizer.LEARNING_RATES[job.spec.algorithm.kind]
+    rate = optimizer.schedule(training.schedule, peak, algorithm.total_steps)
+    updates = optimizer.build(training.optimizer, rate)
+    layout = steps.layout(parts.model, updates, mesh)
+    if leader:
+        directory.write_lineage(place, job, _lineage(parts, shape))
+    checkpoints = Checkpoints(_checkpoint_path(place), job.spec.checkpoint.keep, reporter.note)
+    state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter)
+    return Session(
+        job=job,
+        place=place,
+        leader=leader,
+        reporter=reporter,
+        model=parts.model,
+        tokenizer=parts.tokenizer,
+        chat_template=parts.chat.source,
+        layout=layout,
+        algorithm=algorithm,
+        train_step=steps.train_step(parts.model, algorithm, updates, rate, layout, training.micro_batch_size),
+        checkpoints=checkpoints,
+        metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
+        state=state,
+        first_step=first,
+    )
+
+
+def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> None:
+    """Rows must divide evenly over micro-batches and devices; raises ConfigError with numbers that do."""
+    micro = micro_batch_size or batch_size
+    if batch_size % micro:
+        raise ConfigError(
+            f"spec.training.microBatchSize: {micro}: must divide batchSize ({batch_size}); accepted for example: "
+            f"{max(d for d in range(1, micro + 1) if batch_size % d == 0)}"
+        )
+    if micro % shards:
+        field_name = "batchSize" if micro_batch_size is None else "microBatchSize"
+        raise ConfigError(
+            f"spec.training.{field_name}: {micro}: must be a multiple of data × fsdp, which is {shards} here; "
+            f"accepted for example: {math.ceil(micro / shards) * shards}"
+        )
+
+
+def put(mesh: jax.sharding.Mesh, tree: Any) -> Any:
+    """Global host arrays onto the mesh: rows over data and fsdp, tokens over sequence, where these divide them."""
+
+    def one(x: Any) -> jax.Array:
+        x = np.asarray(x)
+        spec = sharding.fitting_batch_spec(mesh, x.shape)
+        return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda index: x[index])
+
+    return jax.tree.map(one, tree)
+
+
+def fetch(tree: Any) -> Any:
+    """Whole host copies of arrays, on every process."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return jax.tree.map(lambda x: np.asarray(multihost_utils.process_allgather(x, tiled=True)), tree)
+
+
+def _context(
+    job: PostTrainJob, place: Place, parts: Assembled, mesh: jax.sharding.Mesh, reporter: Reporter, leader: bool
+) -> Context:
+    weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
+    compiled_score = steps.score_step(parts.model, NamedSharding(mesh, PartitionSpec()))
+
+    def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
+        stats = compiled_score(params, put(mesh, batch), temperature)
+        return TokenStats(*(np.asarray(x) for x in stats))
+
+    def save_samples(step: int, rows: list[dict[str, Any]]) -> None:
+        if leader:
+            directory.save_samples(place, step, rows)
+
+    return Context(
+        spec=job.spec,
+        model=parts.model,
+        mesh=mesh,
+        tokenizer=parts.tokenizer,
+        chat=parts.chat,
+        score=score,
+        initial_params=partial(parts.initial_params, weights),
+        place=partial(put, mesh),
+        fetch=fetch,
+        save_samples=save_samples,
+        note=reporter.note,
+        leader=leader,
+    )
+
+
+def _state(
+    job: PostTrainJob,
+    parts: Assembled,
+    updates: optax.GradientTransformation,
+    layout: Layout,
+    checkpoints: Checkpoints,
+    algorithm: Algorithm,
+    reporter: Reporter,
+) -> tuple[TrainState, int]:
+    """The newest good checkpoint, or the first state."""
+    if job.spec.checkpoint.resume == "never":
+        checkpoints.clear()
+    reporter.stage("restoring")
+    restored = checkpoints.restore(steps.abstract_state(parts.model, updates, layout))
+    if restored is not None:
+        reporter.note(f"resuming after step {restored.step}")
+        reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
+        algorithm.restore(restored.algorithm)
+        return restored.state, restored.step
+    reporter.stage("loading")
+    params = parts.initial_params(layout.state.params)
+    first = jax.jit(partial(steps.new_state, optimizer=updates), out_shardings=layout.state, donate_argnums=0)
+    return first(params), 0
+
+
+def _checkpoint_path(place: Place) -> Any:
+    if not isinstance(place, Directory):
+        raise ConfigError(f"spec.output.uri: {place.uri}: checkpoints on gs:// are not supported yet; accepted: file://")
+    return place.path / rundir.CHECKPOINTS
+
+
+def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "parameters": parts.model.config.parameters,
+        "devices": {"count": jax.device_count(), "kind": jax.devices()[0].device_kind, "processes": jax.process_count()},
+        "mesh": dict(zip(sharding.MESH_AXES, shape, strict=True)),
+        "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
+    }

@@ -1,0 +1,137 @@
+"""One optimizer step, as one compiled function with donated state.
+
+Letters: M micro-batches, B rows of the batch. The gradient is the sum over micro-batches of the gradient of
+Σ weight · loss, where the weights were made from the whole step's mask: 1 × 8 rows and 8 × 1 rows are the
+same step up to float32 rounding. Micro-batches take every M-th row, so that each one is spread over all
+devices without moving rows between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from ptapi import rundir
+
+from pttrainer import reduce, sharding
+from pttrainer.algorithms.protocol import Algorithm
+from pttrainer.batch import Batch
+from pttrainer.losses import TokenStats, token_stats
+from pttrainer.models import Model, Params
+from pttrainer.reduce import Metric
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes. step: optimizer steps done, int32."""
+
+    params: Params
+    optimizer: Any
+    step: Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The mesh, and where each part of the state lives on it."""
+
+    mesh: Mesh
+    state: TrainState
+
+    @property
+    def whole(self) -> NamedSharding:
+        """A copy on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+
+def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) -> Layout:
+    """Shardings of the state, from shapes alone. Moments live where their weights do."""
+    weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+    whole = NamedSharding(mesh, PartitionSpec())
+    shapes = jax.eval_shape(optimizer.init, model.abstract())
+    moments = optax.tree_map_params(optimizer, lambda _, s: s, shapes, weights, transform_non_params=lambda _: whole)
+    return Layout(mesh, TrainState(weights, moments, whole))
+
+
+def abstract_state(model: Model, optimizer: optax.GradientTransformation, where: Layout) -> TrainState:
+    """Shapes, dtypes and shardings of the state: what a checkpoint is restored to."""
+    shapes = jax.eval_shape(lambda params: new_state(params, optimizer), model.abstract())
+    place: Callable[[Any, Any], Any] = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)  # noqa: E731
+    state: TrainState = jax.tree.map(place, shapes, where.state)
+    return state
+
+
+def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+
+def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, float], TokenStats]:
+    """Log-probs of a batch's targets, without gradient; the result is whole on every process."""
+
+    def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
+        hidden_BTD = model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+        head = model.head(params).astype(hidden_BTD.dtype)
+        return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature)
+
+    return jax.jit(score, out_shardings=whole, static_argnums=2)
+
+
+def train_step(
+    model: Model,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    rate: optax.Schedule,
+    where: Layout,
+    micro_batch: int | None,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+    """The compiled step: (state, batch) -> (new state, metrics). The old state's memory is reused."""
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        kinds: dict[str, type[Metric]] = {}  # filled while tracing: a metric's kind is not an array
+
+        def objective(params: Params, part: Batch) -> tuple[Array, dict[str, reduce.Partial]]:
+            hidden_BTD = model.forward(params, part.tokens_BT, part.positions_BT, part.segment_ids_BT)
+            head = model.head(params).astype(hidden_BTD.dtype)
+            stats = token_stats(
+                hidden_BTD, head, part.targets_BT, part.mask_BT,
+                temperature=algorithm.temperature, entropy=algorithm.entropy,
+            )
+            loss_BT, metrics = algorithm.loss(stats, part)
+            kinds.update({name: type(metric) for name, metric in metrics.items()})
+            partials = {name: reduce.partial(metric, part.mask_BT) for name, metric in metrics.items()}
+            return jnp.sum(loss_BT.astype(jnp.float32) * part.weight_BT), partials
+
+        loss, partials, gradient = _accumulate(jax.value_and_grad(objective, has_aux=True), state.params, batch, micro_batch)
+        updates, moments = optimizer.update(gradient, state.optimizer, state.params)
+        metrics = {name: reduce.finish(kinds[name], partial) for name, partial in partials.items()}
+        metrics |= {rundir.LOSS: loss, rundir.GRAD_NORM: optax.global_norm(gradient), rundir.LEARNING_RATE: rate(state.step)}
+        return TrainState(optax.apply_updates(state.params, updates), moments, state.step + 1), metrics
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
+
+
+_Gradient = Callable[[Params, Batch], tuple[tuple[Array, dict[str, reduce.Partial]], Params]]
+
+
+def _accumulate(
+    gradient: _Gradient, params: Params, batch: Batch, micro_batch: int | None
+) -> tuple[Array, dict[str, reduce.Partial], Params]:
+    """Loss, stacked metric contributions and gradient of the whole batch."""
+    rows = batch.tokens_BT.shape[0]
+    M = 1 if micro_batch is None else max(1, rows // micro_batch)
+    if M == 1:
+        (loss, partials), total = gradient(params, batch)
+        return loss, partials, total
+    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(rows // M, M, *x.shape[1:]), 1, 0), batch)
+
+    def body(total: Params, part: Batch) -> tuple[Params, tuple[Array, dict[str, reduce.Partial]]]:
+        (loss, partials), one = gradient(params, part)
+        return jax.tree.map(jnp.add, total, one), (loss, partials)
+
+    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, params), parts)
+    return jnp.sum(losses), partials, total

@@ -1,0 +1,169 @@
+"""Files behind URIs: `file://` directories and `gs://` buckets, read and written alike.
+
+A URI names a place; `Place` is what can be done there. Writes are whole files and atomic: a reader sees the
+old content or the new, never half of it (a rename on disk; on gs:// an object appears whole by nature).
+Left out: anything that streams. Errors say which URI could not be read or written, and why.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlparse
+
+from pttrainer.errors import ConfigError, DataError, StorageError
+
+
+class Place(Protocol):
+    """A directory of files; names are relative paths with `/`."""
+
+    uri: str
+
+    def read(self, name: str) -> bytes | None:
+        """The content, or None where there is no such file."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replaces the file atomically."""
+        ...
+
+    def append(self, name: str, content: bytes) -> None:
+        """Adds to the end of the file."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Deletes the file if it is there."""
+        ...
+
+    def names(self, under: str = "") -> list[str]:
+        """All files below, sorted."""
+        ...
+
+
+class Directory:
+    """`file://`: a directory of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uri = f"file://{path}"
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.path / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        target = self.path / name
+        # One writer per run directory, so the process id makes the temporary name unique.
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(content)
+            temporary.replace(target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise write_error(f"{self.uri}/{name}", error) from error
+
+    def append(self, name: str, content: bytes) -> None:
+        try:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            with (self.path / name).open("ab") as file:
+                file.write(content)
+        except OSError as error:
+            raise write_error(f"{self.uri}/{name}", error) from error
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def names(self, under: str = "") -> list[str]:
+        found = (self.path / under).rglob("*")
+        return sorted(str(p.relative_to(self.path)) for p in found if p.is_file())
+
+
+class Bucket:
+    """`gs://`: a prefix of a Google Cloud Storage bucket. An emulator is used where STORAGE_EMULATOR_HOST names one."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self.uri = f"gs://{bucket}/{prefix}".rstrip("/")
+        self.prefix = prefix.strip("/")
+        self._bucket = _gcs_bucket(bucket)
+
+    def read(self, name: str) -> bytes | None:
+        blob = self._bucket.get_blob(self._key(name))
+        return None if blob is None else bytes(blob.download_as_bytes())
+
+    def write(self, name: str, content: bytes) -> None:
+        try:
+            self._bucket.blob(self._key(name)).upload_from_string(content)
+        except Exception as error:
+            raise StorageError(f"{self.uri}/{name}: cannot be written: {error}") from error
+
+    def append(self, name: str, content: bytes) -> None:
+        self.write(name, (self.read(name) or b"") + content)
+
+    def remove(self, name: str) -> None:
+        blob = self._bucket.get_blob(self._key(name))
+        if blob is not None:
+            blob.delete()
+
+    def names(self, under: str = "") -> list[str]:
+        start = len(self.prefix) + 1 if self.prefix else 0
+        return sorted(blob.name[start:] for blob in self._bucket.list_blobs(prefix=self._key(under)))
+
+    def _key(self, name: str) -> str:
+        return "/".join(part for part in (self.prefix, name) if part)
+
+
+def place(uri: str) -> Place:
+    """What can be done at a `file://` or `gs://` URI."""
+    scheme, path = split(uri)
+    if scheme == "file":
+        return Directory(Path(path))
+    bucket, _, prefix = path.partition("/")
+    return Bucket(bucket, prefix)
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Scheme and path of a URI that can be read here."""
+    parsed = urlparse(uri)
+    if parsed.scheme == "file":
+        return "file", f"{parsed.netloc}{parsed.path}" if parsed.netloc not in ("", "localhost") else parsed.path
+    if parsed.scheme == "gs":
+        return "gs", f"{parsed.netloc}{parsed.path}"
+    raise ConfigError(f"{uri}: {parsed.scheme}:// not supported yet; accepted: file://, gs://")
+
+
+def read_file(uri: str, field: str) -> bytes:
+    """The content of one file that the job names in `field`; raises DataError where it cannot be read."""
+    directory, _, name = uri.rpartition("/")
+    try:
+        if split(uri)[0] == "file" and Path(split(uri)[1]).is_dir():
+            raise DataError(f"{field}: {uri}: is a directory; accepted: the URI of one file")
+        content = place(directory).read(name)
+    except OSError as error:
+        raise DataError(f"{field}: {uri}: cannot be read: {error.strerror or error}") from error
+    if content is None:
+        raise DataError(f"{field}: {uri}: no such file; hint: the path must exist where the trainer runs")
+    return content
+
+
+def write_error(uri: str, error: OSError) -> StorageError:
+    """What to tell the user when the run directory cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(f"{uri}: no space left; hint: free space or choose another spec.output.uri, then run again")
+    return StorageError(f"{uri}: cannot be written: {error.strerror or error}")
+
+
+def _gcs_bucket(name: str) -> Any:
+    try:
+        from google.cloud import storage
+    except ImportError as error:
+        raise ConfigError("gs://: google-cloud-storage is not installed; hint: pip install 'posttrain[trainer]'") from error
+    if "STORAGE_EMULATOR_HOST" in os.environ:
+        from google.auth.credentials import AnonymousCredentials
+
+        return storage.Client(credentials=AnonymousCredentials(), project="emulated").bucket(name)
+    return storage.Client().bucket(name)
