@@ -14,7 +14,7 @@ from ptapi.spec import EnvVar, PostTrainJobSpec, Reward, Volume
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 JOB_DIR = "/etc/posttrain"
-OPERATOR_ENV = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "POSTTRAIN_TERMINATION_LOG")
+OPERATOR_ENV = r"^(JAX_COORDINATOR_ADDRESS|JAX_NUM_PROCESSES|JAX_PROCESS_ID|(POSTTRAIN|MEGASCALE)_.*)$"
 _LABEL = "(has({0}.name) ? {0}.name : has({0}.builtin) ? {0}.builtin : has({0}.python) ? {0}.python.function : '')"
 _SOURCES = ("config_map", "secret", "persistent_volume_claim", "empty_dir")
 _CEL_SOURCES = "[has(self.configMap), has(self.secret), has(self.persistentVolumeClaim), has(self.emptyDir)]"
@@ -248,9 +248,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec.env[]",
         field="name",
-        accepted=f"a variable that the operator does not set itself ({', '.join(OPERATOR_ENV)})",
-        cel=f"!(self.name in [{', '.join(repr(name) for name in OPERATOR_ENV)}])",
-        is_kept=lambda variable: variable.name not in OPERATOR_ENV,
+        accepted="a variable that the operator does not set itself, as it does JAX_COORDINATOR_ADDRESS, "
+        "JAX_NUM_PROCESSES, JAX_PROCESS_ID, POSTTRAIN_… and MEGASCALE_…",
+        cel=f"!self.name.matches('{OPERATOR_ENV}')",
+        is_kept=lambda variable: re.match(OPERATOR_ENV, variable.name) is None,
     ),
     Rule(
         scope="spec",
@@ -274,6 +275,13 @@ RULES: tuple[Rule, ...] = (
         accepted=f"a path outside {JOB_DIR}, where the operator mounts the job",
         cel=f"self.mountPath != '{JOB_DIR}' && !self.mountPath.startsWith('{JOB_DIR}/')",
         is_kept=lambda volume: volume.mount_path != JOB_DIR and not volume.mount_path.startswith(f"{JOB_DIR}/"),
+    ),
+    Rule(
+        scope="spec.volumes[]",
+        field="name",
+        accepted="a name that does not start with posttrain-, as the operator's own volumes do",
+        cel="!self.name.startsWith('posttrain-')",
+        is_kept=lambda volume: not volume.name.startswith("posttrain-"),
     ),
     Rule(
         scope="spec",

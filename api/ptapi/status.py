@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ptapi.conditions import ConditionType, Phase
-from ptapi.spec.base import SpecModel
+from ptapi.spec.base import SpecModel, by_key
 
 Quantity = Annotated[str, Field(max_length=64)]
 Short = Annotated[str, Field(max_length=1024)]
@@ -39,6 +39,8 @@ class ProgressStatus(SpecModel):
     """Optimizer steps done."""
     total: int = 0
     """Optimizer steps of the run."""
+    steps: Quantity = ""
+    """`120/420`: step and total, for the table."""
     percent: int = 0
     """step / total."""
     seconds_per_step: float | None = None
@@ -168,12 +170,7 @@ class PostTrainJobStatus(SpecModel):
     """One word."""
     observed_generation: int = 0
     """The generation of the spec this status is about."""
-    conditions: Annotated[
-        list[Condition],
-        Field(
-            max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
-        ),
-    ] = []
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=by_key("type"))] = []
     """Validated, Preflighted, QuotaReserved, CapacityReady, Running, Suspended, Complete, Failed."""
     algorithm: Annotated[str, Field(max_length=32)] = ""
     """The algorithm, for the table."""

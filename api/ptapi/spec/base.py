@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 from pydantic.alias_generators import to_camel
 
 
@@ -19,6 +19,11 @@ class SpecModel(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+
+
+def by_key(key: str) -> dict[str, JsonValue]:
+    """Schema of a list whose entries are told apart by `key`: the API server merges by it and refuses doubles."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 # Every string, list and map is bounded: the API server refuses CEL rules over unbounded values.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ptapi.spec.algorithm import Algorithm
-from ptapi.spec.base import DnsName, SpecModel, Text
+from ptapi.spec.base import DnsName, SpecModel, Text, by_key
 from ptapi.spec.data import DataSpec
 from ptapi.spec.lifecycle import Checkpoint, Evaluation, Export, Output, RunPolicy, Tensorboard
 from ptapi.spec.model import ModelSpec
@@ -59,9 +59,9 @@ class PostTrainJobSpec(SpecModel):
     """Trainer image. Unset: the operator's setting."""
     image_pull_secrets: Annotated[list[DnsName], Field(max_length=16)] = []
     """Secrets to pull the image with."""
-    env: Annotated[list[EnvVar], Field(max_length=128)] = []
+    env: Annotated[list[EnvVar], Field(max_length=128, json_schema_extra=by_key("name"))] = []
     """Environment variables of the trainer."""
-    volumes: Annotated[list[Volume], Field(max_length=32)] = []
+    volumes: Annotated[list[Volume], Field(max_length=32, json_schema_extra=by_key("name"))] = []
     """Volumes and where they are mounted."""
     service_account_name: DnsName | None = None
     """ServiceAccount of the pods. Unset: the operator's setting (one without Kubernetes rights)."""

@@ -1,0 +1,183 @@
+"""The CustomResourceDefinition of PostTrainJob, generated from the models and the rules.
+
+`python -m ptapi.crd` prints it. The one idea: the API server refuses at `kubectl apply` whatever JSON schema and
+CEL can refuse, in the words of `ptapi.load`; what is left (accelerators, batches over devices) the operator refuses.
+Defaults materialise, so that `kubectl get -o yaml` shows the recipe; fields that default to nothing stay absent.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ptapi import yamltext
+from ptapi.immutable import MESSAGE, QUEUE_MESSAGE, QUEUE_RULE, frozen_fields, transition_rule
+from ptapi.rule import Rule
+from ptapi.rules import RULES
+from ptapi.schema import Schema, structural
+from ptapi.spec import API_GROUP, API_VERSION, KIND, PLURAL, PostTrainJobSpec, RunPolicy
+from ptapi.status import PostTrainJobStatus
+
+SHORT_NAMES = ["ptj"]
+CATEGORIES = ["all"]
+VALIDATIONS = "x-kubernetes-validations"
+MAX_NAME = 63
+
+
+def _column(name: str, path: str, type: str = "string", *, wide: bool = False, about: str = "") -> Schema:
+    column: Schema = {"name": name, "type": type, "jsonPath": path, "description": about}
+    return column | {"priority": 1} if wide else column
+
+
+COLUMNS = [
+    _column("Phase", ".status.phase", about="What the job is doing."),
+    _column("Algorithm", ".status.algorithm", about="The algorithm, or the variant of GRPO."),
+    _column("Accelerator", ".spec.accelerator.type", about="The chips; -o wide says how many."),
+    _column("Step", ".status.progress.steps", about="Optimizer steps done, and of how many."),
+    _column("Loss", ".status.metrics.loss", about="Training loss."),
+    _column("Reward", ".status.metrics.reward", about="Mean reward."),
+    _column("ETA", ".status.progress.eta", about="Time to the end."),
+    _column("Chips", ".status.chips", "integer", wide=True, about="TPU chips over all slices."),
+    _column("Slices", ".spec.accelerator.slices", "integer", wide=True, about="Slices of that type."),
+    _column("Stage", ".status.progress.stage", wide=True, about="What the trainer is doing."),
+    _column("Tokens/s/chip", ".status.metrics.tokensPerSecondPerChip", wide=True, about="Throughput."),
+    _column("Failure", ".status.failure.failureClass", wide=True, about="Class of the newest failure."),
+    _column("Queue", ".spec.queue", wide=True, about="Kueue LocalQueue."),
+    _column("Run", ".status.links.run", wide=True, about="The run directory."),
+    _column("Age", ".metadata.creationTimestamp", "date", about="Time since creation."),
+]
+
+SELECTABLE = [".spec.accelerator.type", ".spec.queue", ".status.phase"]
+
+
+def crd() -> Schema:
+    """The CRD as a document, to be applied."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{API_GROUP}"},
+        "spec": {
+            "group": API_GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": SHORT_NAMES,
+                "categories": CATEGORIES,
+            },
+            "scope": "Namespaced",
+            "versions": [_version()],
+        },
+    }
+
+
+def crd_yaml() -> str:
+    """The CRD as the file in manifests/crds."""
+    return f"# Generated from api/ptapi by `make crds`; change the models, not this file.\n{yamltext.write(crd())}"
+
+
+def openapi_schema() -> Schema:
+    """The schema of a whole job, as the API server holds it."""
+    spec = _with_defaults(structural(PostTrainJobSpec))
+    for rule in RULES:
+        if rule.cel and rule.scope:
+            _attach(_descend(spec, rule.scope.split(".")[1:]), _validation(rule))
+    for validation in _transitions():
+        _attach(spec, validation)
+    # CEL does not see a field without a type, so the value that nothing does yet is missing from the enum.
+    spec["properties"]["pathways"]["properties"]["enabled"]["enum"] = ["auto", False]
+    root: Schema = {
+        "description": "One post-training run: a model, data, an algorithm, and the chips to run it on.",
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": f"{API_GROUP}/{API_VERSION}"},
+            "kind": {"type": "string", "description": KIND},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": MAX_NAME}}},
+            "spec": spec,
+            "status": _without_defaults(structural(PostTrainJobStatus)),
+        },
+    }
+    for rule in RULES:
+        if rule.cel and not rule.scope:
+            _attach(root, _validation(rule))
+    return root
+
+
+def _version() -> Schema:
+    return {
+        "name": API_VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": COLUMNS,
+        "selectableFields": [{"jsonPath": path} for path in SELECTABLE],
+        "schema": {"openAPIV3Schema": openapi_schema()},
+    }
+
+
+def _validation(rule: Rule) -> Schema:
+    validation: Schema = {"rule": rule.cel, "message": rule.message}
+    return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation
+
+
+def _transitions() -> Iterator[Schema]:
+    for field in frozen_fields(PostTrainJobSpec):
+        yield {"rule": transition_rule(field), "message": MESSAGE, "fieldPath": f".{field}"}
+    for field in frozen_fields(RunPolicy):
+        rule = transition_rule(field).replace("self.", "self.runPolicy.").replace("oldSelf.", "oldSelf.runPolicy.")
+        yield {"rule": rule, "message": MESSAGE, "fieldPath": f".runPolicy.{field}"}
+    yield {"rule": QUEUE_RULE, "message": QUEUE_MESSAGE, "fieldPath": ".queue"}
+
+
+def _attach(schema: Schema, validation: Schema) -> None:
+    schema.setdefault(VALIDATIONS, []).append(validation)
+
+
+def _descend(schema: Schema, steps: list[str]) -> Schema:
+    for step in steps:
+        schema = schema["properties"][step.removesuffix("[]")]
+        schema = schema["items"] if step.endswith("[]") else schema
+    return schema
+
+
+def _with_defaults(schema: Schema) -> Schema:
+    """Defaults as the API server fills them in: a parent's default is {}, and its children's follow from theirs."""
+    node = copy.deepcopy(schema)
+    for field in _objects(node):
+        default = _written(field, field.pop("default", None))
+        if default is not None:
+            field["default"] = default
+    return node
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    """A status has no defaults: what the operator has not seen is absent."""
+    node = copy.deepcopy(schema)
+    for field in _objects(node):
+        field.pop("default", None)
+    return node
+
+
+def _objects(node: Schema) -> Iterator[Schema]:
+    """The node and all below it, children first."""
+    for below in (*node.get("properties", {}).values(), node.get("items"), node.get("additionalProperties")):
+        if isinstance(below, dict):
+            yield from _objects(below)
+    yield node
+
+
+def _written(field: Schema, default: Any) -> Any:
+    """The default as the CRD says it, or None: an empty list, or a map that nothing would fill, is left out."""
+    if isinstance(default, dict):
+        return {} if any("default" in below for below in field["properties"].values()) else None
+    if isinstance(default, list):
+        return [{key: value for key, value in entry.items() if value not in (None, [])} for entry in default] or None
+    return default
+
+
+if __name__ == "__main__":
+    sys.stdout.write(crd_yaml())
