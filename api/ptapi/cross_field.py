@@ -15,7 +15,20 @@ SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 JOB_DIR = "/etc/posttrain"
 OPERATOR_ENV = r"^(JAX_COORDINATOR_ADDRESS|JAX_NUM_PROCESSES|JAX_PROCESS_ID|(POSTTRAIN|MEGASCALE)_.*)$"
-_LABEL = "(has({0}.name) ? {0}.name : has({0}.builtin) ? {0}.builtin : has({0}.python) ? {0}.python.function : '')"
+# A reward's label: when it is this, and what it is.
+_LABELS = (
+    ("has({0}.name)", "{0}.name"),
+    ("!has({0}.name) && has({0}.builtin)", "{0}.builtin"),
+    ("!has({0}.name) && has({0}.python)", "{0}.python.function"),
+)
+# Case by case, and without two functions of the same name: the API server's cost estimate takes the result of
+# `? :`, and of a comparison of two fields of fields, for a text without bound. Python sees that case too.
+_SAME_LABEL = " || ".join(
+    f"({when_a.format('a')} && {when_b.format('b')} && {label_a.format('a')} == {label_b.format('b')})"
+    for when_a, label_a in _LABELS
+    for when_b, label_b in _LABELS
+    if "python" not in label_a or "python" not in label_b
+)
 _SOURCES = ("config_map", "secret", "persistent_volume_claim", "empty_dir")
 _CEL_SOURCES = "[has(self.configMap), has(self.secret), has(self.persistentVolumeClaim), has(self.emptyDir)]"
 
@@ -116,8 +129,8 @@ RULES: tuple[Rule, ...] = (
         scope="spec",
         field="rewards",
         accepted="rewards with different names (unset, a name is the builtin's or the function's)",
-        cel=f"!has(self.rewards) || self.rewards.all(a, self.rewards.exists_one(b, "
-        f"{_LABEL.format('b')} == {_LABEL.format('a')}))",
+        cel=f"!has(self.rewards) || self.rewards.all(a, (!has(a.name) && has(a.python)) || "
+        f"self.rewards.exists_one(b, {_SAME_LABEL}))",
         is_kept=lambda spec: _is_unique([reward.label for reward in spec.rewards]),
     ),
     Rule(

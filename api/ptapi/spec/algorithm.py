@@ -32,7 +32,7 @@ class Dpo(SpecModel):
     """`sigmoid` is DPO; `orpo` and `simpo` need no reference model."""
     beta: Coefficient = 0.1
     """Strength of the pull towards the reference; 0.1 is the paper's."""
-    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
     """Probability that a preference is mislabelled (conservative DPO)."""
 
 
