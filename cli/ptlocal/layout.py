@@ -62,6 +62,16 @@ class Layout:
         """One pod's volumes, logs and process records; removed when the pod object is gone."""
         return self.pods / uid
 
+    @property
+    def claims(self) -> Path:
+        """Directories that stand for persistent volumes, by namespace and claim."""
+        return self.data / "volumes"
+
+    @property
+    def ports_file(self) -> Path:
+        """JSON: local ports that stand for pod addresses."""
+        return self.data / "ports.json"
+
     def container_log(self, uid: str, container: str, restart: int) -> Path:
         """Raw stdout and stderr of one run of a container; `restart` is its restartCount at that run."""
         return self.pod(uid) / "logs" / container / f"{restart}.log"

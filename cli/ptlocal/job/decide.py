@@ -244,8 +244,8 @@ class _Round:
         ended = [t for t in (finished_at(pod) for pod in self.pods if phase(pod) == "Failed") if t]
         if not failures or not ended:
             return False
-        pause_s = min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S)
-        left_s = pause_s - seconds_since(max(ended), self.now)
+        pause_s = float(min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S))
+        left_s: float = pause_s - seconds_since(max(ended), self.now)
         if left_s > 0:
             self.decision.again_s = min(left_s, self.decision.again_s or left_s)
         return left_s > 0

@@ -33,7 +33,7 @@ def environment(pod: Manifest, container: Manifest, node: Manifest, lookup: Look
     for source in container.get("envFrom") or []:
         known.update(_env_from(pod, source, lookup))
     for entry in container.get("env") or []:
-        if "valueFrom" in entry and entry["valueFrom"]:
+        if entry.get("valueFrom"):
             value = _value_from(pod, container, node, entry["valueFrom"], lookup)
             if value is not None:
                 known[entry["name"]] = value

@@ -81,7 +81,7 @@ def _files(pod: Manifest, node: Manifest, source: Manifest, lookup: Lookup) -> F
 
 
 def _keyed_files(kind: str, source: Manifest, lookup: Lookup) -> Files:
-    name = source.get("secretName") or source.get("name")
+    name = str(source.get("secretName") or source.get("name"))
     item = lookup(kind, name)
     if item is None:
         if source.get("optional"):

@@ -1,0 +1,126 @@
+"""Runs the cluster's controllers and the kubelet as threads of one process, against any API server.
+
+    python -m ptlocal.controllers --kubeconfig FILE --data DIR
+
+On a cluster that has them, the real ones keep the field: no Job controller and no garbage collector beside a
+kube-controller-manager, no scheduler beside a kube-scheduler, no JobSet controller beside JobSet's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ptlocal.events import timestamp
+from ptlocal.gc import GarbageCollector
+from ptlocal.informer import Informer
+from ptlocal.job.controller import JobController
+from ptlocal.jobset.controller import JobSetController
+from ptlocal.jobset.incumbent import jobset_controller_is_installed, lease_is_held
+from ptlocal.kubelet.kubelet import Kubelet, KubeletSettings
+from ptlocal.layout import Layout
+from ptlocal.scheduler import Scheduler
+from ptlocal.workqueue import Worker
+from ptoperator.kube import Kube, NotFound
+from ptoperator.resources import JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
+
+log = logging.getLogger(__name__)
+
+_SYNC_S = 30.0
+
+
+@dataclass
+class Controllers:
+    """Started by `start`; `stop` ends them in the order that leaves nothing half done."""
+
+    kube: Kube
+    kubelet: Kubelet | None
+    names: list[str]
+    stopping: threading.Event
+    workers: list[Worker[Any]] = field(default_factory=list)
+
+    def stop(self, grace_s: float) -> bool:
+        """No new pods, then every pod ends with its grace, then the rest; True if all pods ended in time."""
+        for worker in self.workers:
+            worker.queue.close()
+        ended = self.kubelet.shut_down(grace_s) if self.kubelet else True
+        if self.kubelet:
+            self.kubelet.worker.queue.close()
+        self.stopping.set()
+        self.kube.close()
+        return ended
+
+
+def start(kube: Kube, settings: KubeletSettings, *, with_kubelet: bool = True) -> Controllers:
+    stop = threading.Event()
+    informers = {r: Informer(kube, r, stop) for r in (JOBSETS, JOBS, PODS, SERVICES, NODES)}
+    for informer in informers.values():
+        informer.start()
+    for informer in informers.values():
+        if not informer.synced.wait(_SYNC_S):
+            raise TimeoutError(f"no list of {informer.resource.plural} from the API server within {_SYNC_S:.0f} s")
+    running = Controllers(kube, None, [], stop)
+    has_manager, has_scheduler = (
+        _component_runs(kube, "kube-controller-manager"),
+        _component_runs(kube, "kube-scheduler"),
+    )
+    if jobset_controller_is_installed(kube, timestamp()):
+        log.info("a JobSet controller is installed: ours steps aside")
+    else:
+        _add(running, JobSetController(kube, informers[JOBSETS], informers[JOBS], informers[SERVICES]).worker)
+    if has_manager:
+        log.info("a kube-controller-manager runs: no Job controller and no garbage collector of ours")
+    else:
+        _add(running, JobController(kube, informers[JOBS], informers[PODS]).worker)
+        collector = GarbageCollector(kube, list(informers.values()), stop)
+        _add(running, collector.worker, collector.start)
+    if not has_scheduler:
+        _add(running, Scheduler(kube, informers[PODS], informers[NODES]).worker)
+    if with_kubelet:
+        running.kubelet = Kubelet(kube, informers[PODS], settings)
+        running.kubelet.start()
+        running.names.append("kubelet")
+    return running
+
+
+def _add(running: Controllers, worker: Worker[Any], begin: Callable[[], object] | None = None) -> None:
+    (begin or worker.start)()
+    running.workers.append(worker)
+    running.names.append(worker.name)
+
+
+def _component_runs(kube: Kube, name: str) -> bool:
+    try:
+        return lease_is_held(kube.get(LEASES, name, "kube-system"), timestamp())
+    except NotFound:
+        return False
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m ptlocal.controllers", description=__doc__)
+    parser.add_argument("--kubeconfig", help="default: KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--context")
+    parser.add_argument("--data", type=Path, required=True, help="directory for pods' volumes and logs")
+    parser.add_argument("--node-name", default="local")
+    parser.add_argument("--no-kubelet", action="store_true", help="controllers only")
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    args.data.mkdir(parents=True, exist_ok=True)
+    settings = KubeletSettings(Layout(args.data), cluster_id=f"{args.data.resolve()}", node_name=args.node_name)
+    running = start(Kube.load(args.kubeconfig, args.context), settings, with_kubelet=not args.no_kubelet)
+    log.info("running: %s", ", ".join(running.names))
+    done = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: done.set())
+    done.wait()
+    running.stop(grace_s=60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Garbage collection by owner references, for API servers beside which no kube-controller-manager runs.
+
+Watches every kind that the server offers (asked once at the start, and when a CRD comes or goes). An owner counts as
+gone only after the server itself said so, never because a cache has not seen it yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from functools import partial
+
+from ptlocal import ownership
+from ptlocal.informer import Informer, Key, key_of
+from ptlocal.ownership import FOREGROUND, OwnerState, Verdict
+from ptlocal.workqueue import Worker
+from ptoperator.kube import ApiError, Kube, NotFound
+from ptoperator.resources import CRDS, Manifest, Resource
+
+log = logging.getLogger(__name__)
+
+Node = tuple[Resource, Key]
+
+_IGNORED_GROUPS = ("events.k8s.io", "metrics.k8s.io", "authentication.k8s.io", "authorization.k8s.io")
+_DISCOVER: Node = (CRDS, ("", ""))  # a key that stands for "ask the server what it serves"
+
+
+class GarbageCollector:
+    def __init__(self, kube: Kube, shared: list[Informer], stop: threading.Event) -> None:
+        self.worker: Worker[Node] = Worker("garbage-collector", self._reconcile)
+        self._kube = kube
+        self._stop = stop
+        self._shared = {informer.resource: informer for informer in shared}
+        self._informers: dict[Resource, Informer] = {}
+        self._lock = threading.Lock()
+        self._dependents: dict[str, set[Node]] = defaultdict(set)
+        self._owners: dict[Node, tuple[str, ...]] = {}
+        self._place_of: dict[str, Node] = {}
+
+    def start(self) -> threading.Thread:
+        self.worker.queue.add(_DISCOVER)
+        return self.worker.start()
+
+    # --- what is there
+
+    def _reconcile(self, node: Node) -> float | None:
+        if node == _DISCOVER:
+            self._discover()
+            return None
+        resource, (namespace, name) = node
+        informer = self._informers.get(resource)
+        item = informer.get(namespace, name) if informer else None
+        if item is not None and _may_need_work(item):
+            owners = {uid: self._state(item, owner) for uid, owner in _references(item)}
+            self._carry_out(resource, item, ownership.judge(item, owners, self._dependents_of(item)))
+        return None
+
+    def _discover(self) -> None:
+        for resource in served_resources(self._kube):
+            if resource not in self._informers:
+                informer = self._shared.get(resource)
+                if informer is None:
+                    informer = Informer(self._kube, resource, self._stop)
+                    informer.start()
+                self._informers[resource] = informer
+                informer.listen(partial(self._changed, resource))
+
+    def _changed(self, resource: Resource, kind: str, item: Manifest) -> None:
+        node = (resource, key_of(item))
+        uid = str(item["metadata"]["uid"])
+        with self._lock:
+            for owner in self._owners.pop(node, ()):
+                self._dependents[owner].discard(node)
+            if kind == "DELETED":
+                self._place_of.pop(uid, None)
+            else:
+                self._place_of[uid] = node
+                self._owners[node] = tuple(ownership.owner_uids(item))
+                for owner in self._owners[node]:
+                    self._dependents[owner].add(node)
+            touched = set(self._dependents.get(uid, ())) if kind == "DELETED" or _is_leaving(item) else set()
+            waiting = [self._place_of[o] for o in ownership.owner_uids(item) if o in self._place_of]
+        if kind != "DELETED":
+            self.worker.queue.add(node)
+        for other in [*touched, *(waiting if kind == "DELETED" or _is_leaving(item) else [])]:
+            self.worker.queue.add(other)
+        if resource == CRDS:
+            self.worker.queue.add(_DISCOVER, 0.2)  # the new kind is served a moment after its CRD is written
+
+    def _dependents_of(self, item: Manifest) -> list[Manifest]:
+        with self._lock:
+            nodes = list(self._dependents.get(str(item["metadata"]["uid"]), ()))
+        found = [self._informers[resource].get(*key) for resource, key in nodes if resource in self._informers]
+        return [dependent for dependent in found if dependent is not None]
+
+    def _state(self, item: Manifest, owner: Manifest) -> OwnerState:
+        place = self._place_of.get(str(owner["uid"]))
+        if place is not None:
+            known = self._informers[place[0]].get(*place[1])
+            if known is not None and known["metadata"]["uid"] == owner["uid"]:
+                return "leaving" if _in_foreground(known) else "solid"
+        resource = next(
+            (r for r in self._informers if (r.api_version, r.kind) == (owner["apiVersion"], owner["kind"])), None
+        )
+        if resource is None:
+            log.debug("owner kind %s %s is not served; its dependents stay", owner["apiVersion"], owner["kind"])
+            return "solid"
+        try:
+            live = self._kube.get(resource, owner["name"], item["metadata"].get("namespace"))
+        except NotFound:
+            return "gone"
+        if live["metadata"]["uid"] != owner["uid"]:
+            return "gone"
+        return "leaving" if _in_foreground(live) else "solid"
+
+    # --- what is done
+
+    def _carry_out(self, resource: Resource, item: Manifest, verdict: Verdict) -> None:
+        meta = item["metadata"]
+        name, namespace = meta["name"], meta.get("namespace")
+        try:
+            if verdict.delete:
+                self._kube.delete(resource, name, namespace, propagation=verdict.delete, uid=meta["uid"])
+            if verdict.drop_owners:
+                self._patch(resource, item, {"ownerReferences": ownership.without_owners(item, verdict.drop_owners)})
+            if verdict.delete_dependents:
+                self._delete_dependents(item)
+            if verdict.orphan_dependents:
+                self._orphan_dependents(item)
+            if verdict.drop_finalizer:
+                rest = [f for f in meta["finalizers"] if f != verdict.drop_finalizer]
+                self._patch(resource, item, {"finalizers": rest or None})
+        except NotFound:
+            return
+
+    def _delete_dependents(self, owner: Manifest) -> None:
+        for resource, item in self._located_dependents(owner):
+            meta = item["metadata"]
+            if meta.get("deletionTimestamp"):
+                continue
+            others = [uid for uid in ownership.owner_uids(item) if uid != owner["metadata"]["uid"]]
+            if not others:
+                below = self._dependents_of(item)
+                self._carry_out(resource, item, Verdict(delete="Foreground" if below else "Background"))
+            else:
+                self.worker.queue.add((resource, key_of(item)))
+
+    def _orphan_dependents(self, owner: Manifest) -> None:
+        for resource, item in self._located_dependents(owner):
+            self._carry_out(resource, item, Verdict(drop_owners=frozenset({str(owner["metadata"]["uid"])})))
+
+    def _located_dependents(self, owner: Manifest) -> list[tuple[Resource, Manifest]]:
+        with self._lock:
+            nodes = list(self._dependents.get(str(owner["metadata"]["uid"]), ()))
+        pairs = [(resource, self._informers[resource].get(*key)) for resource, key in nodes]
+        return [(resource, item) for resource, item in pairs if item is not None]
+
+    def _patch(self, resource: Resource, item: Manifest, change: Manifest) -> None:
+        meta = item["metadata"]
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], **change}}
+        self._informers[resource].record(self._kube.patch(resource, meta["name"], meta.get("namespace"), patch))
+
+
+def served_resources(kube: Kube) -> list[Resource]:
+    """Every kind that can be listed, watched and deleted, each once."""
+    found: dict[tuple[str, str], Resource] = {}
+    versions = [("", v) for v in kube.request("GET", "/api").get("versions") or ["v1"]]
+    for group in kube.request("GET", "/apis").get("groups") or []:
+        if group["name"] not in _IGNORED_GROUPS:
+            versions.append((group["name"], group["preferredVersion"]["version"]))
+    for group, version in versions:
+        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        try:
+            listed = kube.request("GET", path).get("resources") or []
+        except ApiError as error:
+            log.warning("kinds of %s/%s are not collected: %s", group, version, error)
+            continue
+        for entry in listed:
+            if {"list", "watch", "delete"} <= set(entry.get("verbs") or []) and "/" not in entry["name"]:
+                found.setdefault(
+                    (group, entry["name"]),
+                    Resource(group, version, entry["name"], entry["kind"], bool(entry["namespaced"])),
+                )
+    found.pop(("", "events"), None)  # many, short-lived, owned by nobody
+    return list(found.values())
+
+
+def _references(item: Manifest) -> list[tuple[str, Manifest]]:
+    return [(str(owner["uid"]), owner) for owner in item["metadata"].get("ownerReferences") or []]
+
+
+def _may_need_work(item: Manifest) -> bool:
+    return bool(item["metadata"].get("ownerReferences")) or _is_leaving(item)
+
+
+def _is_leaving(item: Manifest) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def _in_foreground(item: Manifest) -> bool:
+    return _is_leaving(item) and FOREGROUND in (item["metadata"].get("finalizers") or [])

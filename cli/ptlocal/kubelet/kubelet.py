@@ -1,0 +1,245 @@
+"""The kubelet stand-in: pods bound to its node become processes, and what becomes of them becomes their status.
+
+One worker thread does everything, because processes die with the thread that started them (see launch.py).
+Left out, and said in an Event where a pod uses it: probes, lifecycle hooks, host ports. Images are not read; memory
+and CPU limits are counted by the scheduler and not enforced.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from dataclasses import dataclass, field
+
+import psutil
+
+from ptlocal.events import EventRecorder
+from ptlocal.informer import Informer
+from ptlocal.jobset import names as jobset_names
+from ptlocal.kubelet import node as nodes
+from ptlocal.kubelet.podrun import NODE_SHUTDOWN, RECORD, PodRun, Stop, Surroundings, base_environment
+from ptlocal.kubelet.ports import PortMap
+from ptlocal.kubelet.sources import Lookup
+from ptlocal.layout import Layout
+from ptlocal.processes import POD_MARK, kill_all, marked
+from ptlocal.workqueue import Worker
+from ptoperator.kube import Kube, NotFound
+from ptoperator.resources import CONFIGMAPS, PODS, SECRETS, Manifest
+
+log = logging.getLogger(__name__)
+
+_LOST = "The container could not be located after the embedded cluster stopped. It used to be Running"
+_OVER = ("Succeeded", "Failed")
+_HEARTBEAT = "heartbeat"  # a key beside the pods' uids
+
+
+@dataclass(frozen=True)
+class KubeletSettings:
+    layout: Layout
+    cluster_id: str
+    node_name: str = "local"
+    capacity: nodes.Capacity = field(default_factory=nodes.Capacity.of_this_machine)
+    extra_resources: dict[str, str] = field(default_factory=dict)
+    node_labels: dict[str, str] = field(default_factory=dict)
+
+
+class Kubelet:
+    def __init__(self, kube: Kube, pods: Informer, settings: KubeletSettings) -> None:
+        self.worker: Worker[str] = Worker("kubelet", self._reconcile)
+        self._kube = kube
+        self._pods = pods
+        self._settings = settings
+        self._events = EventRecorder(kube, "kubelet")
+        self._ports = PortMap(settings.layout.ports_file)
+        self._runs: dict[str, PodRun] = {}
+        self._by_uid: dict[str, tuple[str, str]] = {}
+        self._published: dict[str, Manifest] = {}
+        self._shutting_down = False
+        self._node: Manifest = {}
+        self._around = Surroundings(
+            layout=settings.layout,
+            cluster_id=settings.cluster_id,
+            base_env=base_environment(),
+            node=lambda: self._node,
+            lookup=self._lookup,
+            port_for=self._port_for,
+            boot=psutil.boot_time(),
+            announce=self._events.record,
+        )
+
+    def start(self) -> threading.Thread:
+        s = self._settings
+        self._node = nodes.register(
+            self._kube, nodes.node_manifest(s.node_name, s.capacity, s.extra_resources, s.node_labels)
+        )
+        self._forget_unknown_pods()
+        self._pods.listen(self._pod_changed)
+        self.worker.queue.add(_HEARTBEAT)
+        return self.worker.start()
+
+    def shut_down(self, limit_s: float) -> bool:
+        """Stop every pod with its own grace and report it; True if all ended within the limit."""
+        self._shutting_down = True
+        for uid in list(self._runs):
+            self.worker.queue.add(uid)
+        deadline = time.monotonic() + limit_s
+        while not self._all_reported() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return self._all_reported()
+
+    def _all_reported(self) -> bool:
+        published = [self._published.get(uid, {}).get("phase") for uid in list(self._runs)]
+        return all(phase in _OVER for phase in published)
+
+    @property
+    def running_pods(self) -> list[str]:
+        return [
+            f"{r.pod['metadata']['namespace']}/{r.pod['metadata']['name']}"
+            for r in list(self._runs.values())
+            if r.is_alive
+        ]
+
+    # --- one pod
+
+    def _reconcile(self, uid: str) -> float | None:
+        if uid == _HEARTBEAT:
+            return self._heartbeat()
+        pod = self._find(uid)
+        if pod is None:
+            self._gone(uid)
+            return None
+        run = self._runs.get(uid)
+        if run is None:
+            if (pod.get("status") or {}).get("phase") in _OVER:
+                self._let_go(pod)
+                return None
+            if self._shutting_down:
+                return None  # it waits for the next start
+            run = self._adopt(pod)
+        if self._shutting_down and not run.is_over:
+            run.request_stop(_shutdown_stop(pod))
+        was_over = run.is_over
+        again_s = run.step(pod)
+        if run.is_over and not was_over:
+            kill_all(lambda: marked(POD_MARK, uid))  # what left its session ends with its pod as well
+        self._publish(run)
+        if run.is_over:
+            self._let_go(pod)
+        return again_s
+
+    def _adopt(self, pod: Manifest) -> PodRun:
+        uid = pod["metadata"]["uid"]
+        run = PodRun(pod, self._around, wake=lambda: self.worker.queue.add(uid))
+        self._runs[uid] = run
+        if (run.folder / RECORD).exists():
+            run.lose(_LOST)
+        else:
+            self._mention_unsupported(pod)
+        return run
+
+    def _publish(self, run: PodRun) -> None:
+        status = run.status()
+        if self._published.get(run.uid) == status:
+            return
+        meta = run.pod["metadata"]
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status}
+        try:
+            self._pods.record(self._kube.patch(PODS, meta["name"], meta["namespace"], patch, subresource="status"))
+        except NotFound:
+            return  # removed by force; the informer will say so
+        self._published[run.uid] = status
+
+    def _let_go(self, pod: Manifest) -> None:
+        """A pod that is over and being deleted: the kubelet's word lets the API server remove the object."""
+        meta = pod["metadata"]
+        if not meta.get("deletionTimestamp"):
+            return
+        try:
+            self._kube.delete(PODS, meta["name"], meta["namespace"], grace_s=0, uid=meta["uid"])
+        except NotFound:
+            return
+
+    def _gone(self, uid: str) -> None:
+        """The object is gone, perhaps by force: nothing of it may stay."""
+        run = self._runs.get(uid)
+        if run is not None and run.is_alive:
+            run.request_stop(Stop(0))
+            run.step(run.pod)
+        if run is not None:
+            kill_all(lambda: marked(POD_MARK, uid))
+        self._runs.pop(uid, None)
+        self._published.pop(uid, None)
+        shutil.rmtree(self._settings.layout.pod(uid), ignore_errors=True)
+        self._ports.keep_only(_port_group(run.pod) for run in self._runs.values())
+
+    # --- events
+
+    def _pod_changed(self, kind: str, pod: Manifest) -> None:
+        if pod["spec"].get("nodeName") != self._settings.node_name:
+            return
+        uid, meta = pod["metadata"]["uid"], pod["metadata"]
+        if kind == "DELETED":
+            self._by_uid.pop(uid, None)
+        else:
+            self._by_uid[uid] = (meta["namespace"], meta["name"])
+        self.worker.queue.add(uid)
+
+    def _find(self, uid: str) -> Manifest | None:
+        place = self._by_uid.get(uid)
+        pod = self._pods.get(*place) if place else None
+        return pod if pod and pod["metadata"]["uid"] == uid else None
+
+    def _heartbeat(self) -> float:
+        nodes.renew_lease(self._kube, self._settings.node_name)
+        return nodes.HEARTBEAT_S
+
+    # --- what pods need
+
+    def _lookup(self, namespace: str) -> Lookup:
+        def find(kind: str, name: str) -> Manifest | None:
+            try:
+                return self._kube.get(SECRETS if kind == "Secret" else CONFIGMAPS, name, namespace)
+            except NotFound:
+                return None
+
+        return find
+
+    def _port_for(self, pod: Manifest, host: str, port: int) -> int:
+        return self._ports.port_for(_port_group(pod), host, port)
+
+    def _forget_unknown_pods(self) -> None:
+        """Directories of pods that were removed while no kubelet ran."""
+        known = {pod["metadata"]["uid"] for pod in self._pods.items()}
+        folder = self._settings.layout.pods
+        for path in folder.iterdir() if folder.exists() else ():
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _mention_unsupported(self, pod: Manifest) -> None:
+        used = sorted(
+            name
+            for container in pod["spec"]["containers"]
+            for name in ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+            if container.get(name)
+        )
+        if used:
+            self._events.record(
+                pod, "Warning", "Ignored", f"the embedded cluster does not act on: {', '.join(sorted(set(used)))}"
+            )
+
+
+def _shutdown_stop(pod: Manifest) -> Stop:
+    grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
+    return Stop(grace_s, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN)
+
+
+def _port_group(pod: Manifest) -> str:
+    """Pods that talk to each other: of one JobSet attempt, else of one owner, else the pod alone."""
+    meta = pod["metadata"]
+    labels = meta.get("labels") or {}
+    if labels.get(jobset_names.UID):
+        return f"{labels[jobset_names.UID]}/{labels.get(jobset_names.RESTART_ATTEMPT, '0')}"
+    owners = [o["uid"] for o in meta.get("ownerReferences") or [] if o.get("controller")]
+    return str(owners[0] if owners else meta["uid"])

@@ -1,0 +1,125 @@
+"""The Node object of this machine: what it offers, and the heartbeat that keeps it Ready."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import psutil
+
+from ptlocal.events import timestamp
+from ptlocal.kubelet.podstatus import ADDRESS
+from ptoperator.kube import AlreadyExists, Kube, NotFound
+from ptoperator.resources import LEASES, NAMESPACES, NODES, Manifest
+
+HEARTBEAT_S = 20.0  # a Lease of 40 s; the node controller of a real cluster gives up after 50
+_LEASE_NAMESPACE = "kube-node-lease"
+_LEASE_S = 40
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What pods may request in total. Requests are counted, use is not limited."""
+
+    cpu: str
+    memory: str
+    pods: int = 110
+
+    @classmethod
+    def of_this_machine(cls) -> Capacity:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cls(cpu=str(cores), memory=f"{psutil.virtual_memory().total // 1024}Ki")
+
+
+def node_manifest(name: str, capacity: Capacity, extra: dict[str, str], labels: dict[str, str]) -> Manifest:
+    """`extra` are further resources of the node, `labels` further labels (a simulated TPU node, say)."""
+    amounts = {"cpu": capacity.cpu, "memory": capacity.memory, "pods": str(capacity.pods), **extra}
+    arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": platform.system().lower(),
+                "kubernetes.io/arch": arch,
+                "node.kubernetes.io/instance-type": "posttrain-local",
+                **labels,
+            },
+        },
+        "spec": {},
+        "status": {
+            "capacity": amounts,
+            "allocatable": dict(amounts),
+            "addresses": [{"type": "InternalIP", "address": ADDRESS}, {"type": "Hostname", "address": name}],
+            "nodeInfo": {
+                "machineID": "",
+                "systemUUID": "",
+                "bootID": "",
+                "kernelVersion": platform.release(),
+                "osImage": platform.platform(terse=True),
+                "containerRuntimeVersion": "posttrain-local://processes",
+                "kubeletVersion": "posttrain-local",
+                "kubeProxyVersion": "",
+                "operatingSystem": platform.system().lower(),
+                "architecture": arch,
+            },
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "KubeletReady",
+                    "message": "pods run as local processes",
+                    "lastHeartbeatTime": timestamp(),
+                    "lastTransitionTime": timestamp(),
+                }
+            ],
+        },
+    }
+
+
+def register(kube: Kube, node: Manifest) -> Manifest:
+    """Create the Node, or bring the one of an earlier run up to date; returns it as the server has it."""
+    name = node["metadata"]["name"]
+    try:
+        kube.create(NODES, node)
+    except AlreadyExists:
+        kube.patch(NODES, name, None, {"metadata": {"labels": node["metadata"]["labels"]}})
+    return kube.patch(NODES, name, None, {"status": node["status"]}, subresource="status")
+
+
+def set_ready(kube: Kube, name: str, ready: bool, reason: str, message: str) -> None:
+    condition = {
+        "type": "Ready",
+        "status": "True" if ready else "False",
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": timestamp(),
+        "lastTransitionTime": timestamp(),
+    }
+    kube.patch(NODES, name, None, {"status": {"conditions": [condition]}}, subresource="status")
+
+
+def renew_lease(kube: Kube, name: str) -> None:
+    spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_S, "renewTime": _micro_time()}
+    try:
+        kube.patch(LEASES, name, _LEASE_NAMESPACE, {"spec": spec})
+    except NotFound:
+        _create_lease(kube, name, spec)
+
+
+def _create_lease(kube: Kube, name: str, spec: Manifest) -> None:
+    lease = {"metadata": {"name": name, "namespace": _LEASE_NAMESPACE}, "spec": spec}
+    try:
+        kube.create(NAMESPACES, {"metadata": {"name": _LEASE_NAMESPACE}})
+    except AlreadyExists:
+        pass  # as on every real cluster
+    kube.create(LEASES, lease)
+
+
+def _micro_time() -> str:
+    """A MicroTime. The API wants all six digits."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

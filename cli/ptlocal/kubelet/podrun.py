@@ -1,0 +1,279 @@
+"""One pod on this node, from its first container to its last: does what `lifecycle.advance` says.
+
+All methods run on the kubelet's one thread. `step` is called whenever something may have changed and says when to
+call again at the latest.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ptlocal import processes
+from ptlocal.events import seconds_since, timestamp
+from ptlocal.kubelet.container import ContainerRun, write_record
+from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_pause_s
+from ptlocal.kubelet.podstatus import pod_status
+from ptlocal.kubelet.sources import Lookup, NotReady, environment
+from ptlocal.kubelet.values import Mount, Rewriter, expand
+from ptlocal.kubelet.volumes import mounts_of, prepare
+from ptlocal.layout import Layout
+from ptoperator.resources import Manifest
+
+PREEMPT = "local.posttrain.dev/preempt"
+"""Annotation: behave as if the node were preempted, with this many seconds of notice."""
+UNPULLABLE = ".invalid/"
+"""An image from a registry of this top-level domain (RFC 2606) cannot be pulled: for tests of that failure."""
+
+_PYTHONS = ("python", "python3")
+_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+_DEFAULT_TERMINATION_PATH = "/dev/termination-log"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a pod is being ended from outside, and how long its processes may take."""
+
+    grace_s: float
+    reason: str = ""
+    message: str = ""
+    fails: bool = False
+    disruption: tuple[str, str] | None = None
+
+
+NODE_SHUTDOWN = ("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a pod needs from its kubelet."""
+
+    layout: Layout
+    cluster_id: str
+    base_env: dict[str, str]
+    node: Callable[[], Manifest]
+    lookup: Callable[[str], Lookup]
+    port_for: Callable[[Manifest, str, int], int]
+    boot: float
+    announce: Callable[[Manifest, str, str, str], None]
+
+
+class PodRun:
+    def __init__(self, pod: Manifest, around: Surroundings, wake: Callable[[], None]) -> None:
+        self.pod = pod
+        self.uid = str(pod["metadata"]["uid"])
+        self.step_result = Next()
+        self._around = around
+        self._wake = wake
+        self.folder = around.layout.pod(self.uid)
+        self._stop: Stop | None = None
+        self._stop_deadline = 0.0
+        self._volumes: dict[str, Path] | None = None
+        self._tries = 0
+        self._trouble: NotReady | None = None
+        self._started_at = (pod.get("status") or {}).get("startTime") or timestamp()
+        self.containers = [*self._make("initContainers"), *self._make("containers")]
+
+    # --- what the kubelet asks
+
+    @property
+    def is_over(self) -> bool:
+        return self.step_result.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_alive(self) -> bool:
+        return any(run.pid for run in self.containers)
+
+    def request_stop(self, stop: Stop) -> None:
+        """The first reason is the one reported; a shorter grace still counts."""
+        deadline = time.monotonic() + stop.grace_s
+        if self._stop is None:
+            self._stop, self._stop_deadline = stop, deadline
+        else:
+            self._stop_deadline = min(self._stop_deadline, deadline)
+
+    def lose(self, message: str) -> None:
+        """Taken over from a kubelet that died: whatever ran is gone."""
+        for run in self.containers:
+            run.lose(message)
+        self.request_stop(Stop(0, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN))
+
+    def step(self, pod: Manifest) -> float | None:
+        self.pod = pod
+        for run in self.containers:
+            if run.collect():
+                self._write_record()
+        self._notice_requests()
+        waits = [self._past_active_deadline()]
+        policy = pod["spec"].get("restartPolicy") or "Always"
+        stopping = self._stop is not None
+        step = advance([r.view() for r in self.containers], policy, stopping=stopping, now=time.monotonic())
+        self._carry_out(step)
+        waits += [step.again_s, self._enforce_grace(), self._retry_s()]
+        # what has just been started or stopped counts in the phase that is reported
+        views = [r.view() for r in self.containers]
+        self.step_result = advance(views, policy, stopping=stopping, now=time.monotonic())
+        return min((w for w in waits if w is not None), default=None)
+
+    def status(self) -> Manifest:
+        step, stop = self.step_result, self._stop
+        inits = [r.status() for r in self.containers if r.role != "main"]
+        mains = [r.status() for r in self.containers if r.role == "main"]
+        over = self.is_over and stop is not None
+        return pod_status(
+            {"startTime": self._started_at, **(self.pod.get("status") or {})},
+            "Failed" if over and stop and stop.fails else step.phase,
+            inits,
+            mains,
+            initialized=step.initialized,
+            now=timestamp(),
+            reason=stop.reason if over and stop else "",
+            message=stop.message if over and stop else "",
+            disruption=stop.disruption if stop else None,
+        )
+
+    # --- steps
+
+    def _make(self, field: str) -> list[ContainerRun]:
+        return [
+            ContainerRun(spec, _role(field, spec), self.folder, partial(self._log_file, spec["name"]))
+            for spec in self.pod["spec"].get(field) or []
+        ]
+
+    def _log_file(self, container: str, restart: int) -> Path:
+        return self._around.layout.container_log(self.uid, container, restart)
+
+    def _notice_requests(self) -> None:
+        meta = self.pod["metadata"]
+        if meta.get("deletionTimestamp"):
+            grace_s = meta.get("deletionGracePeriodSeconds")
+            self.request_stop(Stop(float(self._own_grace() if grace_s is None else grace_s)))
+        notice = (meta.get("annotations") or {}).get(PREEMPT)
+        if notice is not None and not self.is_over and self._stop is None:
+            grace_s = float(notice) if notice.replace(".", "", 1).isdigit() else self._own_grace()
+            self.request_stop(Stop(grace_s, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN))
+
+    def _past_active_deadline(self) -> float | None:
+        deadline_s = self.pod["spec"].get("activeDeadlineSeconds")
+        if deadline_s is None or self.is_over:
+            return None
+        left_s = float(deadline_s) - seconds_since(self._started_at, timestamp())
+        if left_s > 0:
+            return left_s
+        message = "Pod was active on the node longer than the specified deadline"
+        self.request_stop(Stop(self._own_grace(), "DeadlineExceeded", message, fails=True))
+        return None
+
+    def _own_grace(self) -> float:
+        return float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
+
+    def _carry_out(self, step: Next) -> None:
+        by_name = {run.name: run for run in self.containers}
+        for name in step.stop:
+            by_name[name].terminate()
+        for run in self.containers:
+            if run.name in step.backing_off:
+                pause_s = restart_pause_s(run.restarts)
+                message = f"back-off {pause_s:.0f}s restarting failed container={run.name}"
+                run.waiting = ("CrashLoopBackOff", message)
+            elif run.role == "main" and not step.initialized:
+                run.waiting = ("PodInitializing", "")
+        for name in step.start:
+            try:
+                self._start(by_name[name])
+                self._tries, self._trouble = 0, None
+            except NotReady as error:
+                self._report_trouble(by_name[name], error)
+
+    def _start(self, run: ContainerRun) -> None:
+        pod, spec, around = self.pod, run.spec, self._around
+        if UNPULLABLE in (spec.get("image") or ""):
+            reason = "ErrImagePull" if self._tries == 0 else "ImagePullBackOff"
+            raise NotReady(f'Back-off pulling image "{spec["image"]}": no such registry', reason)
+        node, lookup = around.node(), around.lookup(pod["metadata"]["namespace"])
+        if self._volumes is None:
+            volumes_folder = self.folder / "volumes"
+            self._volumes = prepare(pod, node, volumes_folder, around.layout.claims, lookup)
+        own = environment(pod, spec, node, lookup)
+        rewrite = self._rewriter(run, mounts_of(spec, self._volumes, own))
+        argv = [expand(str(a), own) for a in [*(spec.get("command") or []), *(spec.get("args") or [])]]
+        if not spec.get("command"):
+            raise NotReady(
+                f"container {run.name} has no command, and the embedded cluster does not read images",
+                "RunContainerError",
+            )
+        argv = [rewrite(a) for a in argv]
+        if argv[0] in _PYTHONS:
+            argv[0] = sys.executable
+        env = {
+            **around.base_env,
+            "HOSTNAME": str(pod["spec"].get("hostname") or pod["metadata"]["name"]),
+            **{name: rewrite(value) for name, value in own.items()},
+            processes.CLUSTER_MARK: around.cluster_id,
+            processes.POD_MARK: self.uid,
+        }
+        cwd = Path(rewrite(spec["workingDir"])) if spec.get("workingDir") else self.folder / "work"
+        if not spec.get("workingDir"):
+            cwd.mkdir(parents=True, exist_ok=True)
+        run.waiting = ("ContainerCreating", "")
+        if not cwd.is_dir():
+            run.fail_to_start(f"workingDir {spec['workingDir']} does not exist")
+            return
+        run.start(argv, env, cwd, self._wake)
+        self._write_record()
+
+    def _rewriter(self, run: ContainerRun, mounts: list[Mount]) -> Rewriter:
+        path = run.spec.get("terminationMessagePath") or _DEFAULT_TERMINATION_PATH
+        return Rewriter(
+            mounts=[*mounts, Mount(path, str(run.termination_file))],
+            subdomain=self.pod["spec"].get("subdomain") or "",
+            namespace=self.pod["metadata"]["namespace"],
+            port_for=lambda host, port: self._around.port_for(self.pod, host, port),
+        )
+
+    def _report_trouble(self, run: ContainerRun, error: NotReady) -> None:
+        self._tries += 1
+        self._trouble = error
+        waiting = "ContainerCreating" if error.reason == "FailedMount" else error.reason
+        run.waiting = (waiting, "" if error.reason == "FailedMount" else str(error))
+        reason = error.reason if error.reason == "FailedMount" else "Failed"
+        self._around.announce(self.pod, "Warning", reason, str(error))
+
+    def _retry_s(self) -> float | None:
+        return _RETRY_S[min(self._tries, len(_RETRY_S)) - 1] if self._trouble and not self._stop else None
+
+    def _enforce_grace(self) -> float | None:
+        if self._stop is None or not self.is_alive:
+            return None
+        left_s = self._stop_deadline - time.monotonic()
+        if left_s > 0:
+            return left_s
+        for run in self.containers:
+            run.kill()
+        return None
+
+    def _write_record(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_record(self.folder / RECORD, self._around.boot, self.containers)
+
+
+RECORD = "processes.json"
+
+
+def _role(field: str, spec: Manifest) -> Role:
+    if field == "containers":
+        return "main"
+    return "sidecar" if spec.get("restartPolicy") == "Always" else "init"
+
+
+def base_environment() -> dict[str, str]:
+    """What every container starts from: this interpreter first on PATH, the user's home for its caches."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH") or os.defpath])
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ") if name in os.environ}
+    source_roots = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {"PATH": path, **kept, **({"PYTHONPATH": os.pathsep.join(source_roots)} if source_roots else {})}
