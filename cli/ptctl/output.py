@@ -1,0 +1,58 @@
+"""Documents to stdout: `-o json`, `-o yaml`, `-o name`. Stable: scripts read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ptctl.console import Console
+
+Manifest = dict[str, Any]
+
+DOCUMENT_FORMS = ("json", "yaml", "name")
+RESOURCE = "posttrainjob.posttrain.dev"
+
+
+def document(objects: Sequence[Manifest], form: str, *, as_list: bool = False) -> str:
+    """One object, or with `as_list` (or several) a v1 List, as kubectl prints them."""
+    if form == "name":
+        return "\n".join(f"{RESOURCE}/{obj['metadata']['name']}" for obj in objects)
+    body: Manifest = (
+        objects[0]
+        if len(objects) == 1 and not as_list
+        else {
+            "apiVersion": "v1",
+            "kind": "List",
+            "metadata": {},
+            "items": list(objects),
+        }
+    )
+    return json.dumps(body, indent=2) if form == "json" else to_yaml(body)
+
+
+def to_yaml(body: Manifest) -> str:
+    """YAML in the order of the keys, multi-line strings as blocks."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Of its own, because representers are added to the class."""
+
+    Dumper.add_representer(str, _text)
+    return str(yaml.dump(body, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)).rstrip("\n")
+
+
+def stream(objects: Sequence[Manifest]) -> str:
+    """Several manifests as one YAML stream, as a file for `kubectl apply -f`."""
+    return "\n---\n".join(to_yaml(body) for body in objects)
+
+
+def show(console: Console, objects: Sequence[Manifest], form: str, *, as_list: bool = False) -> None:
+    """Print objects; nothing at all for an empty `-o name`."""
+    if objects or form != "name":
+        console.data(document(objects, form, as_list=as_list))
+
+
+def _text(dumper: Any, value: str) -> Any:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)

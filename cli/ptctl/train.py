@@ -1,0 +1,34 @@
+"""`ptctl train`: the trainer as a child process, here, without a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, pass_app
+from ptctl.command import Verb
+from ptctl.lazygroup import SETTINGS
+
+_EXAMPLES = """
+ptctl train -f job.yaml
+ptctl train -f job.yaml --set training.steps=3 --set output.uri=file:///tmp/runs
+"""
+
+
+@click.command("train", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
+@click.option("--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable.")
+@pass_app
+def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:
+    """Run a job's trainer here, without a cluster.
+
+    The same program that a pod runs (`python -m pttrainer run`), with its exit code. Needs the trainer's packages:
+    pip install 'posttrain[trainer]'.
+    """
+    from ptctl.jobfile import check, read
+    from ptctl.setpath import assign
+    from ptctl.training import run_trainer
+
+    job = read(filename)
+    for assignment in assignments:
+        assign(job, assignment)
+    return run_trainer(app, check(job, filename))

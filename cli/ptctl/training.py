@@ -1,0 +1,54 @@
+"""Running the trainer as a child: a job file for it, Ctrl-C for it, its exit code for us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from ptapi.accelerators import resolve
+from ptapi.load import dump_job
+from ptapi.spec import PostTrainJob
+from ptctl.app import App
+from ptctl.errors import FAILED, INTERRUPTED, CliError
+
+
+def run_trainer(app: App, job: PostTrainJob) -> int:
+    """Run the job to its end; the exit code for the shell."""
+    if find_spec("jax") is None:
+        raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer]'")
+    with tempfile.TemporaryDirectory(prefix="ptctl-train-") as folder:
+        path = Path(folder) / "job.yaml"
+        path.write_text(dump_job(job))
+        code = _run([sys.executable, "-m", "pttrainer", "run", str(path)], _environment(job))
+    if code in (-signal.SIGINT, 128 + signal.SIGINT):
+        return INTERRUPTED
+    if code:
+        app.console.say(f"the trainer ended with exit code {code}")
+    return FAILED if code else 0
+
+
+def _environment(job: PostTrainJob) -> dict[str, str]:
+    """As the operator's pod would have it: on a laptop, `cpu-8` is eight virtual devices."""
+    spec = job.spec
+    chosen = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
+    given = {entry.name: entry.value for entry in spec.env if entry.value is not None}
+    virtual = {}
+    if chosen.is_cpu:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={chosen.total_devices}"
+        virtual = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
+    return {**os.environ, **virtual, **given}
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """The child gets Ctrl-C from the terminal itself, saves and ends; we wait for it."""
+    child = subprocess.Popen(command, env=environment)
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            continue

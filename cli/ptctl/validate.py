@@ -1,0 +1,29 @@
+"""`ptctl validate`: what the API would say about a job file, without a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, pass_app
+from ptctl.command import Verb
+from ptctl.lazygroup import SETTINGS
+
+_EXAMPLES = """
+ptctl validate -f job.yaml
+ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o yaml | ptctl validate -f -
+"""
+
+
+@click.command("validate", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
+@pass_app
+def validate(app: App, filename: str) -> None:
+    """Check a job file; nothing is sent anywhere.
+
+    Every finding is printed, with its field, the value, and what is accepted. Exit code 2 if there is one.
+    """
+    from ptctl.jobfile import check, read
+    from ptctl.summary import summary
+
+    job = check(read(filename), filename)
+    app.console.data(f"{filename}: job {job.metadata.name!r} is valid: {summary(job)}")

@@ -1,0 +1,37 @@
+"""`ptctl workload describe`: everything about a job on one page."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, Target, pass_app
+from ptctl.command import Verb
+from ptctl.foreign import NAMED
+from ptctl.lazygroup import SETTINGS
+from ptctl.options import complete_names, to_cluster
+
+
+@click.command(
+    "describe", cls=Verb, context_settings=SETTINGS, examples="ptctl workload describe llama-gsm8k", foreign=NAMED
+)
+@click.argument("name", shell_complete=complete_names)
+@to_cluster
+@pass_app
+def describe(app: App, target: Target, name: str) -> None:
+    """Tell everything about a job, for reading.
+
+    Conditions, progress, metrics, the newest failure, capacity attempts, pods, events. For scripts: `get -o json`.
+    """
+    from datetime import UTC, datetime
+
+    from ptctl.description import describe_job
+    from ptctl.jobs import fetch
+    from ptctl.jobview import view
+    from ptoperator import labels
+    from ptoperator.resources import EVENTS, PODS
+
+    kube = app.connect(target)
+    job = view(fetch(kube, target, name))
+    pods = kube.list(PODS, job.namespace, labels=labels.selector(name)).items
+    events = kube.list(EVENTS, job.namespace, fields=f"involvedObject.name={name}").items
+    app.console.data(describe_job(job, pods, events, datetime.now(UTC)))

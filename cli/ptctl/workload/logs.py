@@ -1,0 +1,36 @@
+"""`ptctl workload logs`: what the trainer writes, of all ranks in one stream."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, Target, pass_app
+from ptctl.command import Verb
+from ptctl.foreign import NAMED
+from ptctl.lazygroup import SETTINGS
+from ptctl.options import complete_names, to_cluster
+
+_EXAMPLES = """
+ptctl workload logs llama-gsm8k
+ptctl workload logs llama-gsm8k -f               # follow, through restarts, to the job's end
+ptctl workload logs llama-gsm8k --rank 0 --tail 50
+"""
+
+
+@click.command("logs", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; restarts included.")
+@click.option("--rank", type=click.IntRange(0), metavar="N", help="Only this process; rank 0 reports the run.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the newest N lines of each rank.")
+@to_cluster
+@pass_app
+def logs(app: App, target: Target, name: str, follow: bool, rank: int | None, tail: int | None) -> None:
+    """Print what the trainer writes, all ranks merged.
+
+    With more than one rank each line begins with its rank. Pods that are gone have no logs; what the run measured is
+    in its run directory.
+    """
+    from ptctl.joblogs import follow_logs, print_logs
+
+    show = follow_logs if follow else print_logs
+    show(app, target, name, rank, tail)

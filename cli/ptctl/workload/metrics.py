@@ -1,0 +1,45 @@
+"""`ptctl workload metrics`: what the trainer measured, step by step."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, Target, pass_app
+from ptctl.command import Verb
+from ptctl.foreign import NAMED
+from ptctl.lazygroup import SETTINGS
+from ptctl.options import complete_names, to_cluster
+
+_EXAMPLES = """
+ptctl workload metrics llama-gsm8k                    # the newest steps
+ptctl workload metrics llama-gsm8k --plot reward      # a curve in the terminal
+ptctl workload metrics llama-gsm8k -o json | jq -s 'map(.loss) | min'
+"""
+
+
+@click.command("metrics", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@click.option("--last", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Steps of the table.")
+@click.option("--plot", metavar="METRIC", help="Draw this metric over all steps.")
+@click.option("-o", "--output", "form", type=click.Choice(("json",)), help="Every step, an object a line.")
+@to_cluster
+@pass_app
+def metrics(app: App, target: Target, name: str, last: int, plot: str | None, form: str | None) -> None:
+    """Print a run's metrics, as a table or a curve. Reads the run directory."""
+    import json
+
+    from ptctl import measures, rundir
+    from ptctl.errors import MissingError
+    from ptctl.jobs import fetch
+    from ptctl.jobview import view
+
+    job = view(fetch(app.connect(target), target, name))
+    found = rundir.metrics(rundir.local_path(job.run_uri, "metrics.jsonl"))
+    if not found:
+        raise MissingError(f"job {name!r} has no metrics yet (phase {job.phase})")
+    if form == "json":
+        app.console.data("\n".join(json.dumps(row) for row in found))
+    elif plot:
+        app.console.data(measures.plot(found, plot, app.console.width))
+    else:
+        app.console.data(measures.table(found[-last:], app.console.width))

@@ -1,0 +1,42 @@
+"""`ptctl workload render`: what the operator would create, by the operator's own code."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, pass_app
+from ptctl.command import Verb
+from ptctl.lazygroup import SETTINGS
+
+_EXAMPLES = """
+ptctl workload render -f job.yaml
+ptctl workload render -f job.yaml | kubectl apply --dry-run=server -f -
+ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o yaml | ptctl workload render -f -
+"""
+
+
+@click.command("render", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
+@click.option("-n", "--namespace", metavar="NS", help="Namespace of a job whose file names none.")
+@click.option("--trainer-image", metavar="IMAGE", help="Image of a job that names none (a setting of the operator).")
+@click.option("-o", "--output", "form", type=click.Choice(("yaml", "json")), default="yaml", help="Form of the output.")
+@pass_app
+def render(app: App, filename: str, namespace: str | None, trainer_image: str | None, form: str) -> None:
+    """Print every manifest that the operator would create for a job. Needs no cluster."""
+    import json
+
+    from ptctl.jobfile import check, read
+    from ptctl.output import stream
+    from ptoperator.render import render as render_job
+    from ptoperator.settings import Settings
+
+    body = read(filename)
+    job = check(body, filename)
+    if namespace and not job.metadata.namespace:
+        job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": namespace})})
+    settings = Settings(trainer_image=trainer_image) if trainer_image else Settings()
+    manifests = render_job(job, settings)
+    if form == "yaml":
+        app.console.data(stream(manifests))
+    else:
+        app.console.data(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2))

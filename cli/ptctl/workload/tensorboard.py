@@ -1,0 +1,47 @@
+"""`ptctl workload tensorboard`: the command that opens a run's event files, or the opened thing itself."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, Target, pass_app
+from ptctl.command import Verb
+from ptctl.foreign import NAMED
+from ptctl.lazygroup import SETTINGS
+from ptctl.options import complete_names, to_cluster
+
+_EXAMPLES = """
+ptctl workload tensorboard llama-gsm8k             # prints the command
+ptctl workload tensorboard llama-gsm8k --open      # runs it; Ctrl-C ends it
+"""
+
+
+@click.command("tensorboard", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@click.option("--open", "is_run", is_flag=True, help="Run TensorBoard here.")
+@click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port of --open.")
+@to_cluster
+@pass_app
+def tensorboard(app: App, target: Target, name: str, is_run: bool, port: int) -> None:
+    """Open TensorBoard on a run.
+
+    Prints the command, which reads the run directory, also one in a bucket; --open runs it here.
+    """
+    import shutil
+    import subprocess
+
+    from ptctl.errors import CliError
+    from ptctl.jobs import fetch
+    from ptctl.jobview import view
+
+    job = view(fetch(app.connect(target), target, name))
+    where = f"{job.run_uri.removeprefix('file://')}/tensorboard"
+    command = ["tensorboard", "--logdir", where, "--port", str(port)]
+    if not is_run:
+        app.console.data(" ".join(command))
+        return
+    if shutil.which("tensorboard") is None:
+        raise CliError("TensorBoard is not installed", "pip install tensorboard")
+    code = subprocess.call(command)
+    if code:
+        raise CliError(f"tensorboard ended with exit code {code}")
