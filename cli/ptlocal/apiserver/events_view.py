@@ -1,0 +1,25 @@
+"""events.k8s.io/v1 as another view of core/v1 events: the same objects, some fields under other names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Manifest = dict[str, Any]
+_RENAMED = {  # core/v1 -> events.k8s.io/v1
+    "message": "note",
+    "involvedObject": "regarding",
+    "reportingComponent": "reportingController",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+}
+_BACK = {new: old for old, new in _RENAMED.items()}
+
+
+def to_new(event: Manifest) -> Manifest:
+    return {_RENAMED.get(key, key): value for key, value in event.items()}
+
+
+def to_core(event: Manifest) -> Manifest:
+    return {_BACK.get(key, key): value for key, value in event.items()}

@@ -1,0 +1,73 @@
+"""PATCH: the four media types, over the writer.
+
+Each turns (live object, patch) into a new object; what follows is the same update as a PUT. Server-side apply is the
+fourth and may also create.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from ptlocal.apiserver import applying, bodies, checking, patches
+from ptlocal.apiserver.kinds import Kind
+from ptlocal.apiserver.options import WriteOptions
+from ptlocal.apiserver.routes import Target
+from ptlocal.apiserver.status import bad_request, unsupported_media_type
+from ptlocal.apiserver.writing import Writer
+
+Manifest = dict[str, Any]
+_MEDIA = (bodies.JSON_PATCH, bodies.MERGE, bodies.APPLY)
+
+
+@dataclass(frozen=True)
+class Patch:
+    media: str
+    raw: bytes
+    has_manager: bool
+
+
+@dataclass(frozen=True)
+class Patched:
+    obj: Manifest
+    is_new: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+def apply(writer: Writer, target: Target, kind: Kind, patch: Patch, asked: WriteOptions) -> Patched:
+    accepted = _MEDIA if kind.is_custom else (*_MEDIA, bodies.STRATEGIC)
+    if patch.media not in accepted:
+        raise unsupported_media_type(list(accepted))
+    if patch.media == bodies.APPLY:
+        if not patch.has_manager:
+            raise bad_request("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required "
+                              "for apply patch")
+        sent = bodies.parse(patch.raw, patch.media, (bodies.APPLY,))
+        obj, is_new = applying.apply(writer, kind, target.space, target.name, sent, asked)
+        return Patched(obj, is_new)
+    if asked.force:
+        raise bad_request('PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for '
+                          "non-apply patch")
+    sent = bodies.parse(patch.raw, patch.media, (patch.media,))
+    live = writer.current(kind, target.space, target.name)
+    obj = _patched(live, sent, patch.media, kind)
+    version = obj.get("metadata", {}).get("resourceVersion") if isinstance(obj.get("metadata"), dict) else None
+    warnings = checking.decode(obj, kind, asked.field_validation)
+    if version == live["metadata"]["resourceVersion"]:
+        obj["metadata"].pop("resourceVersion", None)
+    return Patched(writer.update(kind, target.space, target.name, obj, asked), warnings=warnings)
+
+
+def _patched(live: Manifest, sent: Any, media: str, kind: Kind) -> Manifest:
+    if media == bodies.JSON_PATCH:
+        result = patches.json_patch(live, sent)
+    elif not isinstance(sent, dict):
+        raise bad_request("a merge patch must be an object")
+    elif media == bodies.MERGE:
+        result = patches.merge(copy.deepcopy(live), sent)
+    else:
+        result = patches.strategic(copy.deepcopy(live), sent, kind.schema)
+    if not isinstance(result, dict):
+        raise bad_request("the patched object is not an object")
+    return result

@@ -1,0 +1,30 @@
+"""What the server does to built-in kinds beyond their schema: defaults, immutable fields, cross-field checks.
+
+One file per kind (or per few small ones) and one plain table. Custom resources need none: their schema says it all.
+Left out: everything that nobody in this project relies on; a real API server checks far more of a pod.
+"""
+
+from __future__ import annotations
+
+from ptlocal.apiserver.rules import crds, jobs, namespaces, pods, services, small
+from ptlocal.apiserver.rules.base import NO_RULES, Rules
+
+__all__ = ["Rules", "rules_of"]
+
+_TABLE: dict[str, Rules] = {
+    "/pods": pods.RULES,
+    "/services": services.RULES,
+    "/namespaces": namespaces.RULES,
+    "/secrets": small.SECRETS,
+    "/configmaps": small.CONFIGMAPS,
+    "/events": small.EVENTS,
+    "/persistentvolumeclaims": small.CLAIMS,
+    "batch/jobs": jobs.RULES,
+    "apps/deployments": small.DEPLOYMENTS,
+    "scheduling.k8s.io/priorityclasses": small.PRIORITY_CLASSES,
+    "apiextensions.k8s.io/customresourcedefinitions": crds.RULES,
+}
+
+
+def rules_of(storage_key: str) -> Rules:
+    return _TABLE.get(storage_key, NO_RULES)

@@ -1,0 +1,116 @@
+"""CustomResourceDefinitions: names, versions, structural schemas; Established as soon as they are stored."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ptlocal.apiserver.metadata import now
+from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
+from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def _default(crd: Manifest) -> None:
+    spec = crd["spec"]
+    names = spec.get("names")
+    if isinstance(names, dict) and isinstance(names.get("kind"), str):
+        names.setdefault("singular", names["kind"].lower())
+        names.setdefault("listKind", f"{names['kind']}List")
+    spec.setdefault("conversion", {"strategy": "None"})
+
+
+def _create(crd: Manifest) -> None:
+    spec = crd["spec"]
+    stored = [v.get("name") for v in spec.get("versions") or [] if isinstance(v, dict) and v.get("storage")]
+    times = {"lastTransitionTime": now(), "status": "True"}
+    crd["status"] = {
+        "acceptedNames": spec.get("names") or {},
+        "conditions": [
+            {**times, "type": "NamesAccepted", "reason": "NoConflicts", "message": "no conflicts found"},
+            {**times, "type": "Established", "reason": "InitialNamesAccepted",
+             "message": "the initial names have been accepted"},
+        ],
+        "storedVersions": stored,
+    }
+
+
+def _validate(crd: Manifest) -> list[FieldError]:
+    spec = crd["spec"]
+    found: list[FieldError] = []
+    for key in ("group", "scope"):
+        if not spec.get(key):
+            found.append(required(f"spec.{key}"))
+    names = spec.get("names") or {}
+    for key in ("plural", "kind"):
+        if not names.get(key):
+            found.append(required(f"spec.names.{key}"))
+    if found:
+        return found
+    wanted = f"{names['plural']}.{spec['group']}"
+    if crd["metadata"]["name"] != wanted:
+        found.append(invalid_value("metadata.name", crd["metadata"]["name"],
+                                   f'must be spec.names.plural+"."+spec.group'))
+    if "." not in spec["group"]:
+        found.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
+    if not _LABEL.fullmatch(names["plural"]):
+        found.append(invalid_value("spec.names.plural", names["plural"], "must be a DNS-1035 label"))
+    if spec["scope"] not in ("Cluster", "Namespaced"):
+        found.append(not_supported("spec.scope", spec["scope"], ["Cluster", "Namespaced"]))
+    return found + _version_errors(spec.get("versions") or [])
+
+
+def _version_errors(versions: list[Manifest]) -> list[FieldError]:
+    found: list[FieldError] = []
+    if sum(bool(version.get("storage")) for version in versions) != 1:
+        found.append(invalid_value("spec.versions", [v.get("name") for v in versions],
+                                   "must have exactly one version marked as storage version"))
+    for index, version in enumerate(versions):
+        path = f"spec.versions[{index}]"
+        if not _LABEL.fullmatch(str(version.get("name") or "")):
+            found.append(invalid_value(f"{path}.name", version.get("name"), "must be a DNS-1035 label"))
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        if not isinstance(schema, dict):
+            found.append(required(f"{path}.schema.openAPIV3Schema", "schemas are required"))
+        else:
+            found += _schema_errors(schema, f"{path}.schema.openAPIV3Schema", is_root=True)
+    return found
+
+
+def _schema_errors(schema: Any, path: str, is_root: bool = False) -> list[FieldError]:
+    """Only what would break the walks over the schema later; a real server checks more."""
+    if not isinstance(schema, dict):
+        return [invalid_value(path, schema, "must be an object")]
+    found: list[FieldError] = []
+    free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
+    if is_root and schema.get("type") != "object":
+        found.append(invalid_value(f"{path}.type", schema.get("type", ""), "must be object at the root"))
+    elif not schema.get("type") and not free:
+        found.append(required(f"{path}.type", "must not be empty for specified object fields"))
+    if "pattern" in schema:
+        try:
+            re.compile(schema["pattern"])
+        except (re.error, TypeError) as error:
+            found.append(invalid_value(f"{path}.pattern", schema["pattern"],
+                                       f"must be a valid regular expression, but isn't: {error}"))
+    for name, child in (schema.get("properties") or {}).items():
+        found += _schema_errors(child, f"{path}.properties[{name}]")
+    if isinstance(schema.get("items"), dict):
+        found += _schema_errors(schema["items"], f"{path}.items")
+    if isinstance(schema.get("additionalProperties"), dict):
+        found += _schema_errors(schema["additionalProperties"], f"{path}.additionalProperties")
+    return found
+
+
+def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:
+    now_spec, before = new["spec"], old["spec"]
+    return [
+        *unchanged("spec.group", now_spec.get("group"), before.get("group")),
+        *unchanged("spec.scope", now_spec.get("scope"), before.get("scope")),
+        *unchanged("spec.names.plural", now_spec["names"].get("plural"), before["names"].get("plural")),
+        *unchanged("spec.names.kind", now_spec["names"].get("kind"), before["names"].get("kind")),
+    ]
+
+
+RULES = Rules(default=_default, create=_create, validate=_validate, validate_update=_validate_update)

@@ -1,0 +1,20 @@
+"""Namespaces: the name label, and the `kubernetes` finalizer that holds one until it is empty (sweeper.py)."""
+
+from __future__ import annotations
+
+from ptlocal.apiserver.rules.base import Manifest, Rules
+
+NAME_LABEL = "kubernetes.io/metadata.name"
+
+
+def _default(namespace: Manifest) -> None:
+    meta = namespace["metadata"]
+    meta["labels"] = {**(meta.get("labels") or {}), NAME_LABEL: meta["name"]}
+
+
+def _create(namespace: Manifest) -> None:
+    namespace["spec"] = {"finalizers": ["kubernetes"]}
+    namespace["status"] = {"phase": "Active"}
+
+
+RULES = Rules(default=_default, create=_create)

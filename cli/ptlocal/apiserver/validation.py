@@ -1,0 +1,239 @@
+"""A value against its structural schema: types, bounds, patterns, formats, required fields, junctors.
+
+Returns every error with the path and the words of a real API server. With `old`, parts of the object that did not
+change are skipped: Kubernetes lets an update pass whose wrong fields were wrong before ("ratcheting"), and it keeps
+status updates of large objects cheap. CEL rules run in the same walk through `rules`, so they see the same paths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from ptlocal.apiserver import quantity
+from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
+
+Schema = dict[str, Any]
+Rules = Callable[[Any, Any, bool, Schema, str], list[FieldError]]
+"""(value, old value, whether there is an old value, schema, path) -> errors of the schema's CEL rules."""
+
+_MISSING = object()
+_GO_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "object": (dict,),
+    "array": (list,),
+}
+
+
+def no_rules(value: Any, old: Any, has_old: bool, schema: Schema, path: str) -> list[FieldError]:
+    return []
+
+
+class Validator:
+    def __init__(self, rules: Rules = no_rules) -> None:
+        self._rules = rules
+
+    def errors(self, value: Any, schema: Schema, path: str = "", old: Any = _MISSING) -> list[FieldError]:
+        if old is not _MISSING and old == value:
+            return []
+        found = self._own_errors(value, schema, path)
+        if not any(error.reason == "FieldValueTypeInvalid" for error in found):
+            found += self._child_errors(value, schema, path, old)
+        if not found and "x-kubernetes-validations" in schema:
+            found += self._rules(value, None if old is _MISSING else old, old is not _MISSING, schema, path)
+        return found
+
+    def _own_errors(self, value: Any, schema: Schema, path: str) -> list[FieldError]:
+        if value is None:
+            if schema.get("nullable") or not schema.get("type"):
+                return []
+            return [_wrong_type(path, schema["type"], "null")]
+        if schema.get("x-kubernetes-int-or-string"):
+            if isinstance(value, bool) or not isinstance(value, int | str | float):
+                return [_wrong_type(path, "integer,string", _type_name(value))]
+            if schema.get("format") == "quantity" and not quantity.is_quantity(value):
+                return [invalid_value(path, value, quantity.RULE)]
+        elif schema.get("type") and not _is_type(value, schema["type"]):
+            return [_wrong_type(path, schema["type"], _type_name(value))]
+        return [*_bounds(value, schema, path), *_junctors(self, value, schema, path)]
+
+    def _child_errors(self, value: Any, schema: Schema, path: str, old: Any) -> list[FieldError]:
+        found: list[FieldError] = []
+        if isinstance(value, dict):
+            properties: dict[str, Schema] = schema.get("properties") or {}
+            additional = schema.get("additionalProperties")
+            old_map = old if isinstance(old, dict) else {}
+            for key, item in value.items():
+                child = properties.get(key) or (additional if isinstance(additional, dict) else None)
+                if child is not None:
+                    found += self.errors(item, child, f"{path}.{key}" if path else key, old_map.get(key, _MISSING))
+        elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+            partner = _partners(schema, old)
+            for index, item in enumerate(value):
+                found += self.errors(item, schema["items"], f"{path}[{index}]", partner(item))
+        return found
+
+
+def _partners(schema: Schema, old: Any) -> Callable[[Any], Any]:
+    """Old items are found by their map keys; items of other lists have no older self."""
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if not keys or not isinstance(old, list):
+        return lambda item: _MISSING
+    by_key = {_map_key(item, keys): item for item in old if isinstance(item, dict)}
+    return lambda item: by_key.get(_map_key(item, keys), _MISSING) if isinstance(item, dict) else _MISSING
+
+
+def _map_key(item: dict[str, Any], keys: list[str]) -> tuple[str, ...]:
+    return tuple(repr(item.get(key)) for key in keys)
+
+
+def _is_type(value: Any, name: str) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _GO_TYPES.get(name, (object,)))
+
+
+def _type_name(value: Any) -> str:
+    if value is None:
+        return "null"
+    for name in ("boolean", "integer", "number", "string", "array", "object"):
+        if _is_type(value, name):
+            return name
+    return "unknown"
+
+
+def _wrong_type(path: str, wanted: str, seen: str) -> FieldError:
+    return FieldError(path, "FieldValueTypeInvalid",
+                      f'Invalid value: "{seen}": {path} in body must be of type {wanted}: "{seen}"')
+
+
+def _bounds(value: Any, schema: Schema, path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    if isinstance(value, str):
+        found += _string_errors(value, schema, path)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        found += _number_errors(value, schema, path)
+    elif isinstance(value, list):
+        found += _list_errors(value, schema, path)
+    elif isinstance(value, dict):
+        found += _map_errors(value, schema, path)
+    accepted = schema.get("enum")
+    if accepted is not None and value not in accepted:
+        found.append(not_supported(path, value, accepted))
+    return found
+
+
+def _string_errors(value: str, schema: Schema, path: str) -> list[FieldError]:
+    found = []
+    most, least = schema.get("maxLength"), schema.get("minLength")
+    if most is not None and len(value) > most:
+        found.append(FieldError(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes"))
+    if least is not None and len(value) < least:
+        found.append(invalid_value(path, value, f"{path} in body should be at least {least} chars long"))
+    pattern = schema.get("pattern")
+    if pattern is not None and not compiled(pattern).search(value):
+        found.append(invalid_value(path, value, f"{path} in body should match '{pattern}'"))
+    if schema.get("format") == "date-time" and not is_date_time(value):
+        found.append(invalid_value(path, value, f"{path} in body must be of type date-time: {value!r}"))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Python's `$` also matches before a final newline, Go's does not."""
+    return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
+
+
+def is_date_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return "T" in text or "t" in text
+
+
+def _number_errors(value: float, schema: Schema, path: str) -> list[FieldError]:
+    found = []
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if least is not None and (value < least or (schema.get("exclusiveMinimum") and value == least)):
+        word = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
+        found.append(invalid_value(path, value, f"{path} in body should be {word} {_number(least)}"))
+    if most is not None and (value > most or (schema.get("exclusiveMaximum") and value == most)):
+        word = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
+        found.append(invalid_value(path, value, f"{path} in body should be {word} {_number(most)}"))
+    step = schema.get("multipleOf")
+    if step and abs(value / step - round(value / step)) > 1e-9:
+        found.append(invalid_value(path, value, f"{path} in body should be a multiple of {_number(step)}"))
+    return found
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _list_errors(value: list[Any], schema: Schema, path: str) -> list[FieldError]:
+    found = []
+    most, least = schema.get("maxItems"), schema.get("minItems")
+    if most is not None and len(value) > most:
+        found.append(FieldError(path, "FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items"))
+    if least is not None and len(value) < least:
+        found.append(invalid_value(path, len(value), f"{path} in body should have at least {least} items"))
+    keys = schema.get("x-kubernetes-list-map-keys") if schema.get("x-kubernetes-list-type") == "map" else None
+    if keys or schema.get("x-kubernetes-list-type") == "set":
+        found += _duplicates(value, keys, path)
+    return found
+
+
+def _duplicates(value: list[Any], keys: list[str] | None, path: str) -> list[FieldError]:
+    seen: set[Any] = set()
+    found = []
+    for index, item in enumerate(value):
+        if keys and not isinstance(item, dict):
+            continue
+        identity = _map_key(item, keys) if keys else repr(item)
+        if identity in seen:
+            shown = {key: item.get(key) for key in keys if key in item} if keys else item
+            text = invalid_value("", shown, "").message.removeprefix("Invalid value: ").removesuffix(": ")
+            found.append(FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {text}"))
+        seen.add(identity)
+    return found
+
+
+def _map_errors(value: dict[str, Any], schema: Schema, path: str) -> list[FieldError]:
+    found = []
+    most, least = schema.get("maxProperties"), schema.get("minProperties")
+    if most is not None and len(value) > most:
+        found.append(FieldError(path, "FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items"))
+    if least is not None and len(value) < least:
+        found.append(invalid_value(path, len(value), f"{path} in body should have at least {least} properties"))
+    for key in schema.get("required") or []:
+        if key not in value:
+            found.append(required(f"{path}.{key}" if path else key))
+    return found
+
+
+def _junctors(validator: Validator, value: Any, schema: Schema, path: str) -> list[FieldError]:
+    """allOf, anyOf, oneOf, not: only value checks, as structural schemas allow."""
+    found: list[FieldError] = []
+    where = f'"{path}" must'
+    for part in schema.get("allOf") or []:
+        found += validator.errors(value, part, path)
+    if schema.get("anyOf") and all(validator.errors(value, part, path) for part in schema["anyOf"]):
+        if not schema.get("x-kubernetes-int-or-string"):
+            found.append(_junctor_error(path, f"{where} validate at least one schema (anyOf)"))
+    if schema.get("oneOf"):
+        valid = sum(not validator.errors(value, part, path) for part in schema["oneOf"])
+        if valid != 1:
+            seen = "Found none valid" if not valid else f"Found {valid} valid alternatives"
+            found.append(_junctor_error(path, f"{where} validate one and only one schema (oneOf). {seen}"))
+    if schema.get("not") and not validator.errors(value, schema["not"], path):
+        found.append(_junctor_error(path, f"{where} not validate the schema (not)"))
+    return found
+
+
+def _junctor_error(path: str, why: str) -> FieldError:
+    return FieldError(path, "FieldValueInvalid", f"Invalid value: {why}")

@@ -1,0 +1,253 @@
+"""Create, update and delete: the semantics of every write, over a store, without HTTP.
+
+Each verb reads as its steps: take the object as it is, prepare, check, own (managedFields), store. Nothing awaits
+between reading and storing, so in the server's one thread every write is atomic.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from ptlocal.apiserver import checking, crds, managedfields, metadata
+from ptlocal.apiserver.kinds import Kind
+from ptlocal.apiserver.options import DeleteOptions, WriteOptions
+from ptlocal.apiserver.rules import rules_of
+from ptlocal.apiserver.status import (
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    forbidden,
+    invalid,
+    invalid_value,
+    modified,
+    not_found,
+)
+from ptlocal.apiserver.store import Store
+
+Manifest = dict[str, Any]
+_GENERATE_TRIES = 8
+
+
+class Writer:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def current(self, kind: Kind, namespace: str, name: str) -> Manifest:
+        found = self._store.get(kind.storage_key, namespace, name)
+        if found is None:
+            raise not_found(kind.named(name))
+        return {"apiVersion": kind.api_version, "kind": kind.kind, **found}
+
+    def create(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions) -> Manifest:
+        meta = obj["metadata"]
+        _place(kind, namespace, meta)
+        if meta.get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        name_given = bool(meta.get("name"))
+        self._refuse_missing_namespace(kind, namespace, meta)
+        for last in [False] * (_GENERATE_TRIES - 1) + [True]:
+            if not name_given and meta.get("generateName"):
+                meta["name"] = metadata.generated_name(meta["generateName"])
+            try:
+                return self._create_named(kind, namespace, copy.deepcopy(obj) if not name_given else obj, options)
+            except StatusError as error:
+                if name_given or last or error.reason != "AlreadyExists":
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _create_named(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions) -> Manifest:
+        meta = obj["metadata"]
+        sent_managed = meta.pop("managedFields", None)
+        metadata.stamp_new(meta, kind)
+        if kind.has_status:
+            obj.pop("status", None)
+        checking.fill_in(obj, kind)
+        rules_of(kind.storage_key).create(obj)
+        checking.check(obj, kind)
+        if self._store.get(kind.storage_key, namespace, meta["name"]) is not None:
+            raise already_exists(kind.named(meta["name"]))
+        managedfields.own_changes(obj, None, kind, options, sent_managed)
+        if options.dry_run:
+            return obj
+        return self._store.write(kind, obj, "ADDED")
+
+    def update(self, kind: Kind, namespace: str, name: str, obj: Manifest, options: WriteOptions,
+               *, requires_version: bool = False, applied: Manifest | None = None) -> Manifest:
+        """Replace an object by a decoded one. `applied` carries managedFields worked out by server-side apply."""
+        old = self.current(kind, namespace, name)
+        meta = obj["metadata"]
+        _place(kind, namespace, meta)
+        if meta.setdefault("name", name) != name:
+            raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
+        self._check_versions(kind, old, meta, requires_version)
+        sent_managed = meta.pop("managedFields", None)
+        metadata.keep_server_set(meta, old["metadata"])
+        obj = _merge_by_subresource(kind, obj, old, options.subresource)
+        checking.fill_in(obj, kind)
+        checking.check(obj, kind, old, options.subresource)
+        _bump_generation(kind, obj, old)
+        if applied is not None:
+            obj["metadata"]["managedFields"] = applied["metadata"]["managedFields"]
+        else:
+            managedfields.own_changes(obj, old, kind, options, sent_managed)
+        if options.dry_run or obj == old:
+            return obj
+        if _is_finished(obj["metadata"], kind, obj):
+            return self._store.write(kind, obj, "DELETED")
+        return self._store.write(kind, obj, "MODIFIED")
+
+    def change(self, kind: Kind, namespace: str, name: str, edit: Callable[[Manifest], None]) -> Manifest:
+        """The server's own edit of an object (its status, a finalizer): no checks, no field ownership."""
+        old = self.current(kind, namespace, name)
+        obj = copy.deepcopy(old)
+        edit(obj)
+        metadata.tidy(obj["metadata"])
+        if obj == old:
+            return obj
+        return self._store.write(kind, obj, "DELETED" if _is_finished(obj["metadata"], kind, obj) else "MODIFIED")
+
+    def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions) -> tuple[Manifest, bool]:
+        """The object as it was or is now, and whether it is gone."""
+        old = self.current(kind, namespace, name)
+        _check_preconditions(kind, old, options)
+        obj = copy.deepcopy(old)
+        meta = obj["metadata"]
+        _set_policy_finalizers(meta, options.propagation or kind.default_policy, options.propagation is not None)
+        _hold_definition(kind, meta)
+        grace_s = _grace_s(kind, obj, options)
+        if not meta.get("finalizers") and grace_s == 0 and not _namespace_holds(kind, obj):
+            return (obj if options.dry_run else self._store.write(kind, obj, "DELETED")), True
+        _mark_deleted(meta, kind, obj, grace_s)
+        metadata.tidy(meta)
+        if options.dry_run or obj == old:
+            return obj, False
+        return self._store.write(kind, obj, "MODIFIED"), False
+
+    def _refuse_missing_namespace(self, kind: Kind, namespace: str, meta: Manifest) -> None:
+        if not kind.namespaced:
+            return
+        found = self._store.get("/namespaces", "", namespace)
+        if found is None:
+            raise StatusError(404, "NotFound", f'namespaces "{namespace}" not found',
+                              {"name": namespace, "kind": "namespaces"})
+        if found["metadata"].get("deletionTimestamp"):
+            error = forbidden(kind.named(meta.get("name") or meta.get("generateName") or ""),
+                              f"unable to create new content in namespace {namespace} because it is being terminated")
+            error.details["causes"] = [{"reason": "NamespaceTerminating", "field": "metadata.namespace",
+                                        "message": f"namespace {namespace} is being terminated"}]
+            raise error
+
+    def _check_versions(self, kind: Kind, old: Manifest, meta: Manifest, required: bool) -> None:
+        what = kind.named(old["metadata"]["name"])
+        if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
+            raise conflict(what, f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
+                                 f"{old['metadata']['uid']}")
+        version = meta.get("resourceVersion")
+        if not version and required and not kind.allows_unconditional_update:
+            raise invalid(what, [invalid_value("metadata.resourceVersion", 0, "must be specified for an update")])
+        if version and version != old["metadata"]["resourceVersion"]:
+            raise modified(what)
+
+
+def _place(kind: Kind, namespace: str, meta: Manifest) -> None:
+    """The URL decides the namespace; a body that says another is refused."""
+    if not kind.namespaced:
+        meta.pop("namespace", None)
+        return
+    if meta.setdefault("namespace", namespace) not in ("", namespace):
+        raise bad_request(f"the namespace of the provided object does not match the namespace sent on the request")
+    meta["namespace"] = namespace
+
+
+def _merge_by_subresource(kind: Kind, obj: Manifest, old: Manifest, subresource: str) -> Manifest:
+    """The main endpoint cannot change status, and /status changes nothing else."""
+    if subresource == "status":
+        kept = copy.deepcopy(old)
+        if "status" in obj:
+            kept["status"] = obj["status"]
+        else:
+            kept.pop("status", None)
+        if not kind.is_custom:  # built-in kinds let a status update change labels, annotations and finalizers too
+            kept["metadata"] = obj["metadata"]
+        return kept
+    if kind.has_status and not subresource:
+        obj.pop("status", None)
+        if "status" in old:
+            obj["status"] = old["status"]
+    return obj
+
+
+def _bump_generation(kind: Kind, obj: Manifest, old: Manifest) -> None:
+    if not kind.has_generation:
+        return
+    ignored = {"apiVersion", "kind", "metadata"} | ({"status"} if kind.has_status else set())
+    if {k: v for k, v in obj.items() if k not in ignored} != {k: v for k, v in old.items() if k not in ignored}:
+        obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
+
+def _is_finished(meta: Manifest, kind: Kind, obj: Manifest) -> bool:
+    """Deletion was asked for and nothing holds the object any more."""
+    return bool(meta.get("deletionTimestamp")) and not meta.get("finalizers") \
+        and not meta.get("deletionGracePeriodSeconds") and not _namespace_holds(kind, obj)
+
+
+def _namespace_holds(kind: Kind, obj: Manifest) -> bool:
+    return kind.storage_key == "/namespaces" and bool((obj.get("spec") or {}).get("finalizers"))
+
+
+def _check_preconditions(kind: Kind, old: Manifest, options: DeleteOptions) -> None:
+    meta = old["metadata"]
+    what = kind.named(meta["name"])
+    if options.uid and options.uid != meta["uid"]:
+        raise conflict(what, f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: "
+                             f"{meta['uid']}")
+    if options.resource_version and options.resource_version != meta["resourceVersion"]:
+        raise conflict(what, f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, "
+                             f"ResourceVersion in object meta: {meta['resourceVersion']}")
+
+
+def _set_policy_finalizers(meta: Manifest, policy: str, explicit: bool) -> None:
+    """The garbage collector, an ordinary client, acts on these."""
+    finalizers = list(meta.get("finalizers") or [])
+    if not explicit and any(f in finalizers for f in ("foregroundDeletion", "orphan")):
+        return  # asked for before, and not asked for otherwise now
+    finalizers = [f for f in finalizers if f not in ("foregroundDeletion", "orphan")]
+    if policy == "Foreground":
+        finalizers.append("foregroundDeletion")
+    elif policy == "Orphan":
+        finalizers.append("orphan")
+    meta["finalizers"] = finalizers
+
+
+def _hold_definition(kind: Kind, meta: Manifest) -> None:
+    """A definition stays until its objects are gone."""
+    if kind.storage_key == crds.STORAGE_KEY and not meta.get("deletionTimestamp"):
+        meta["finalizers"] = [*(meta.get("finalizers") or []), crds.CLEANUP_FINALIZER]
+
+
+def _grace_s(kind: Kind, obj: Manifest, options: DeleteOptions) -> int:
+    """Only pods die gracefully, and only those that a node may be running."""
+    if kind.storage_key != "/pods":
+        return 0
+    if not obj["spec"].get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    wanted = options.grace_s if options.grace_s is not None else obj["spec"].get("terminationGracePeriodSeconds", 30)
+    if obj["metadata"].get("deletionTimestamp"):
+        return min(wanted if options.grace_s is not None else 2**31, obj["metadata"]["deletionGracePeriodSeconds"])
+    return max(wanted, 0)
+
+
+def _mark_deleted(meta: Manifest, kind: Kind, obj: Manifest, grace_s: int) -> None:
+    if not meta.get("deletionTimestamp"):
+        meta["deletionTimestamp"] = metadata.now(grace_s)
+        meta["deletionGracePeriodSeconds"] = grace_s
+        if "generation" in meta:
+            meta["generation"] += 1
+    elif grace_s < meta.get("deletionGracePeriodSeconds", 0):
+        meta["deletionTimestamp"] = metadata.now(grace_s)
+        meta["deletionGracePeriodSeconds"] = grace_s
+    if kind.storage_key == "/namespaces":
+        obj.setdefault("status", {})["phase"] = "Terminating"
