@@ -1,0 +1,296 @@
+"""Wrong manifests, each refused with the field, the value and what is accepted.
+
+One entry per mistake: what is changed in a good job, the field that is named, the value that is shown, and words of
+what is accepted. `at_server` says who can refuse it at `kubectl apply`: the schema or CEL of the CRD, or only Python.
+The integration tests apply the same table to an API server.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ptapi.errors import SpecError
+from ptapi.load import load_job, parse_job
+
+GOOD: dict[str, Any] = {
+    "apiVersion": "posttrain.dev/v1alpha1",
+    "kind": "PostTrainJob",
+    "metadata": {"name": "good"},
+    "spec": {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"grpo": {"groupSize": 4}},
+        "data": {"train": {"uri": "file:///data/train.jsonl"}},
+        "rewards": [{"builtin": "gsm8k"}],
+        "training": {"steps": 10, "batchSize": 16, "sequenceLength": 256},
+        "rollout": {"maxNewTokens": 128},
+        "accelerator": {"type": "cpu-2"},
+        "output": {"uri": "file:///runs"},
+    },
+}
+GONE = object()
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """name: the mistake; patch: dotted path → value; at_server: whether the CRD refuses it."""
+
+    name: str
+    patch: dict[str, Any]
+    field: str
+    value: str
+    words: str
+    at_server: bool = True
+
+
+SFT: dict[str, Any] = {"spec.algorithm": {"sft": {}}, "spec.rewards": GONE}
+
+WRONG: tuple[Wrong, ...] = (
+    # The object
+    Wrong("wrong version", {"apiVersion": "posttrain.dev/v1"},
+          "apiVersion", "posttrain.dev/v1", "posttrain.dev/v1alpha1"),
+    Wrong("wrong kind", {"kind": "TrainJob"}, "kind", "TrainJob", "PostTrainJob"),
+    Wrong("no name", {"metadata.name": GONE}, "metadata.name", "(missing)", "lower-case letters"),
+    Wrong("upper case in the name", {"metadata.name": "Llama"}, "metadata.name", "Llama", "lower-case letters"),
+    Wrong("name starts with a digit", {"metadata.name": "8b"}, "metadata.name", "8b", "starting with a letter"),
+    Wrong("name too long", {"metadata.name": "a" * 64}, "metadata.name", "a" * 64, "1 to 63 characters"),
+    Wrong("name with a dot", {"metadata.name": "a.b"}, "metadata.name", "a.b", "letters, digits and -"),
+    Wrong("spec is text", {"spec": "sft"}, "spec", "sft", "a map with model"),
+    # Unknown and missing fields
+    Wrong("unknown field", {"spec.modle": {}}, "spec.modle", "{}", "did you mean spec.model?"),
+    Wrong("field in the wrong place", {"spec.steps": 5}, "spec.steps", "5", "did you mean spec.training.steps?"),
+    Wrong("snake case", {"spec.training.batch_size": 8}, "spec.training.batch_size", "8", "spec.training.batchSize?"),
+    Wrong("unknown field in a list", {"spec.rewards": [{"builtin": "gsm8k", "wieght": 2}]},
+          "spec.rewards[0].wieght", "2", "did you mean spec.rewards[0].weight?"),
+    Wrong("field of another source", {"spec.volumes": [{"name": "a", "mountPath": "/a",
+          "emptyDir": {"medium": "Memory"}}]},
+          "spec.volumes[0].emptyDir.medium", "Memory", "the map is empty"),
+    Wrong("no model", {"spec.model": GONE}, "spec.model", "(missing)", "is required: a map with uri"),
+    Wrong("no output", {"spec.output": GONE}, "spec.output", "(missing)", "is required"),
+    Wrong("no training data", {"spec.data": {}}, "spec.data.train", "(missing)", "is required"),
+    # Wrong types and ranges
+    Wrong("number as text", {"spec.training.batchSize": "16"},
+          "spec.training.batchSize", '"16"', "a whole number from 1"),
+    Wrong("fraction of a step", {"spec.training.steps": 1.5}, "spec.training.steps", "1.5", "a whole number from 1"),
+    Wrong("zero batch", {"spec.training.batchSize": 0}, "spec.training.batchSize", "0", "from 1 to 1000000000"),
+    Wrong("negative learning rate", {"spec.training.optimizer": {"learningRate": -1e-5}},
+          "spec.training.optimizer.learningRate", "-1e-05", "a number above 0 and at most 10"),
+    Wrong("text as boolean", {"spec.runPolicy": {"suspend": "true"}},
+          "spec.runPolicy.suspend", '"true"', "true or false"),
+    Wrong("number as text field", {"spec.image": 7}, "spec.image", "7", 'in quotes it is text: "7"'),
+    Wrong("boolean as environment value", {"spec.env": [{"name": "DEBUG", "value": True}]},
+          "spec.env[0].value", "(not shown)", "in quotes it is text"),
+    Wrong("list instead of map", {"spec.training.schedule": ["cosine"]},
+          "spec.training.schedule", '["cosine"]', "kind"),
+    Wrong("map instead of list", {"spec.rewards": {"builtin": "gsm8k"}},
+          "spec.rewards", '{"builtin": "gsm8k"}', "a list of"),
+    Wrong("null where text belongs", {"spec.queue": None}, "spec.queue", "null", "leave the line out"),
+    Wrong("unknown word", {"spec.training.schedule": {"kind": "cosin"}},
+          "spec.training.schedule.kind", "cosin", "one of constant, linear, cosine; hint: did you mean cosine?"),
+    Wrong("unknown reward", {"spec.rewards": [{"builtin": "gsm"}]},
+          "spec.rewards[0].builtin", "gsm", "one of gsm8k, format"),
+    Wrong("unknown uri scheme", {"spec.data.train.uri": "s3://b/x"},
+          "spec.data.train.uri", "s3://b/x", "hf://…, gs://… or file"),
+    Wrong("relative file uri", {"spec.output.uri": "file://runs"},
+          "spec.output.uri", "file://runs", "gs://… or file:///…"),
+    Wrong("path without a scheme", {"spec.output.uri": "/runs"}, "spec.output.uri", "/runs", "a URI of a directory"),
+    Wrong("mesh axis of zero", {"spec.training.parallelism": {"fsdp": 0}},
+          "spec.training.parallelism.fsdp", "0", "a whole number from 1 to 100000, or auto"),
+    Wrong("mesh axis in other words", {"spec.training.parallelism": {"fsdp": "all"}},
+          "spec.training.parallelism.fsdp", "all", "or auto"),
+    Wrong("too many rewards", {"spec.rewards": [{"builtin": "gsm8k", "name": f"r{i}"} for i in range(17)]},
+          "spec.rewards", "r0", "a list of at most 16 entries"),
+    Wrong("bad shape", {"spec.accelerator": {"type": "v6e-16", "topology": "4*4"}},
+          "spec.accelerator.topology", "4*4", "4x4"),
+    # The algorithm
+    Wrong("no algorithm", {**SFT, "spec.algorithm": {}}, "spec.algorithm", "{}", "exactly one of sft, dpo, grpo"),
+    Wrong("two algorithms", {"spec.algorithm": {"sft": {}, "grpo": {}}}, "spec.algorithm", "grpo", "exactly one of"),
+    Wrong("grpo without reward", {"spec.rewards": GONE}, "spec.rewards", "[]", "at least one reward"),
+    Wrong("sft with rewards", {"spec.algorithm": {"sft": {}}}, "spec.rewards", "gsm8k", "only grpo uses rewards"),
+    Wrong("reward of two kinds", {"spec.rewards": [{"builtin": "gsm8k", "python": {"uri": "file:///r.py"}}]},
+          "spec.rewards[0]", "gsm8k", "exactly one of builtin, python"),
+    Wrong("reward of no kind", {"spec.rewards": [{"weight": 2.0}]}, "spec.rewards[0]", "2.0", "exactly one of"),
+    Wrong("pattern of another reward", {"spec.rewards": [{"builtin": "gsm8k", "pattern": "a"}]},
+          "spec.rewards[0].pattern", "a", "only the builtin format"),
+    Wrong("pattern that is none", {"spec.rewards": [{"builtin": "format", "pattern": "(a"}]},
+          "spec.rewards[0].pattern", "(a", "a regular expression", at_server=False),
+    Wrong("the same reward twice", {"spec.rewards": [{"builtin": "gsm8k"}, {"builtin": "gsm8k"}]},
+          "spec.rewards", "gsm8k", "rewards with different names"),
+    Wrong("the same function twice",
+          {"spec.rewards": [{"python": {"uri": "file:///a.py"}}, {"python": {"uri": "file:///b.py"}}]},
+          "spec.rewards", "a.py", "rewards with different names", at_server=False),
+    # Batches and lengths
+    Wrong("batch not of whole groups", {"spec.training.batchSize": 18}, "spec.training.batchSize", "18", "groupSize"),
+    Wrong("micro-batch that splits a group", {"spec.training.microBatchSize": 2},
+          "spec.training.microBatchSize", "2", "a group is never split"),
+    Wrong("micro-batch that does not divide", {**SFT, "spec.training.microBatchSize": 6},
+          "spec.training.microBatchSize", "6", "a divisor of batchSize"),
+    Wrong("steps and epochs", {"spec.training.epochs": 1}, "spec.training.epochs", "1.0", "one of steps, epochs"),
+    Wrong("no room for a prompt", {"spec.rollout.maxNewTokens": 256}, "spec.rollout.maxNewTokens", "256", "less than"),
+    Wrong("no room for a prompt in evaluation", {"spec.evaluation": {"maxNewTokens": 300}},
+          "spec.evaluation.maxNewTokens", "300", "less than training.sequenceLength"),
+    Wrong("evaluation without data", {"spec.evaluation": {"everySteps": 5}},
+          "spec.data.eval", "(missing)", "held-out data"),
+    Wrong("batch not divisible by devices", {**SFT, "spec.training.batchSize": 15},
+          "spec.training.batchSize", "15", "cpu-2 (2 virtual devices) splits the batch 2 ways", at_server=False),
+    Wrong("micro-batch not divisible by devices",
+          {**SFT, "spec.training.microBatchSize": 2, "spec.accelerator.type": "cpu-4"},
+          "spec.training.microBatchSize", "2", "a multiple of 4", at_server=False),
+    Wrong("mesh of other devices", {"spec.training.parallelism": {"tensor": 3}},
+          "spec.training.parallelism", "tensor: 3", "product is 2", at_server=False),
+    # Chips
+    Wrong("unknown accelerator", {"spec.accelerator.type": "v5p-9"},
+          "spec.accelerator.type", "v5p-9", "v5p-8 (4 chips), v5p-16 (8 chips)", at_server=False),
+    Wrong("unknown family", {"spec.accelerator.type": "h100-8"},
+          "spec.accelerator.type", "h100-8", "known families", at_server=False),
+    Wrong("too many virtual devices", {"spec.accelerator.type": "cpu-65"},
+          "spec.accelerator.type", "cpu-65", "cpu-1 to cpu-64", at_server=False),
+    Wrong("topology that does not fit", {"spec.accelerator": {"type": "v6e-16", "topology": "2x8"}},
+          "spec.accelerator.topology", "2x8", "accepted: 4x4", at_server=False),
+    Wrong("topology of a laptop", {"spec.accelerator.topology": "2x2"},
+          "spec.accelerator.topology", "2x2", "has no topology", at_server=False),
+    Wrong("no slices", {"spec.accelerator.slices": 0}, "spec.accelerator.slices", "0", "from 1 to 512"),
+    Wrong("reservation without a name", {"spec.capacity": [{"type": "reservation"}]},
+          "spec.capacity[0].type", "reservation",
+          "not supported yet"),
+    Wrong("name of no reservation", {"spec.capacity": [{"type": "existing", "reservation": "r"}]},
+          "spec.capacity[0].reservation", "r", "unset with every other type"),
+    Wrong("no way to obtain chips", {"spec.capacity": []}, "spec.capacity", "[]", "a list of 1 to 16 entries"),
+    # Model
+    Wrong("revision of a bucket", {"spec.model": {"uri": "gs://b/m", "revision": "main"}},
+          "spec.model.revision", "main", "only hf:// models"),
+    # The pod
+    Wrong("variable without value", {"spec.env": [{"name": "A"}]},
+          "spec.env[0]", "(not shown)", "exactly one of value"),
+    Wrong("variable with two values",
+          {"spec.env": [{"name": "A", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s"}}}]},
+          "spec.env[0]", "(not shown)", "exactly one of value, valueFrom"),
+    Wrong("token in the open", {"spec.env": [{"name": "HF_TOKEN", "value": "hf_abc"}]},
+          "spec.env[0].value", "(not shown)", "secretKeyRef"),
+    Wrong("variable of the operator", {"spec.env": [{"name": "JAX_PROCESS_ID", "value": "0"}]},
+          "spec.env[0].name", "JAX_PROCESS_ID", "the operator does not set itself"),
+    Wrong("the same variable twice", {"spec.env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
+          "spec.env", "(not shown)", "different names"),
+    Wrong("bad variable name", {"spec.env": [{"name": "A-B", "value": "1"}]},
+          "spec.env[0].name", "A-B", "letters, digits"),
+    Wrong("volume without source", {"spec.volumes": [{"name": "a", "mountPath": "/a"}]},
+          "spec.volumes[0]", "/a", "exactly one of configMap"),
+    Wrong("volume with two sources",
+          {"spec.volumes": [{"name": "a", "mountPath": "/a", "emptyDir": {}, "configMap": {"name": "c"}}]},
+          "spec.volumes[0]", "configMap", "exactly one of configMap"),
+    Wrong("volume over the job", {"spec.volumes": [{"name": "a", "mountPath": "/etc/posttrain/x", "emptyDir": {}}]},
+          "spec.volumes[0].mountPath", "/etc/posttrain/x", "a path outside /etc/posttrain"),
+    Wrong("volume with the operator's name", {"spec.volumes": [{"name": "posttrain-job", "mountPath": "/a",
+          "emptyDir": {}}]},
+          "spec.volumes[0].name", "posttrain-job", "does not start with posttrain-"),
+    Wrong("relative mount path", {"spec.volumes": [{"name": "a", "mountPath": "data", "emptyDir": {}}]},
+          "spec.volumes[0].mountPath", "data", "an absolute path"),
+    Wrong("two volumes at one path",
+          {"spec.volumes": [{"name": n, "mountPath": "/a", "emptyDir": {}} for n in ("a", "b")]},
+          "spec.volumes", "/a", "different mount paths"),
+    Wrong("two volumes of one name",
+          {"spec.volumes": [{"name": "a", "mountPath": p, "emptyDir": {}} for p in ("/a", "/b")]},
+          "spec.volumes", "/a", "different names"),
+    # Not supported yet
+    Wrong("dpo", {**SFT, "spec.algorithm": {"dpo": {}}},
+          "spec.algorithm.dpo", "{}", "not supported yet; accepted: sft, grpo"),
+    Wrong("distill", {**SFT, "spec.algorithm": {"distill": {"mode": "offline"}}}, "spec.algorithm.distill", "offline",
+          "not supported yet"),
+    Wrong("lora", {"spec.training.lora": {"rank": 8}}, "spec.training.lora", "8", "not supported yet"),
+    Wrong("spot capacity", {"spec.capacity": [{"type": "spot"}]},
+          "spec.capacity[0].type", "spot", "accepted: existing"),
+    Wrong("pathways", {"spec.pathways": {"enabled": True}}, "spec.pathways.enabled", "true", "not supported yet"),
+    Wrong("vllm", {"spec.rollout.engine": "vllm"},
+          "spec.rollout.engine", "vllm", "not supported yet; accepted: native"),
+    Wrong("another sampler", {"spec.rollout.placement": "disaggregated"}, "spec.rollout.placement", "disaggregated",
+          "not supported yet"),
+    Wrong("any container", {"spec.runtime": {"container": {"command": ["true"]}}}, "spec.runtime.container", "true",
+          "not supported yet"),
+    Wrong("preflight", {"spec.preflight": "Enforce"}, "spec.preflight", "Enforce", "not supported yet; accepted: Skip"),
+)  # fmt: skip
+
+
+def patched(patch: dict[str, Any]) -> dict[str, Any]:
+    """The good job with some values changed or gone."""
+    document = copy.deepcopy(GOOD)
+    for path, value in patch.items():
+        *parents, last = path.split(".")
+        node = document
+        for step in parents:
+            node = node.setdefault(step, {})
+        if value is GONE:
+            del node[last]
+        else:
+            node[last] = copy.deepcopy(value)
+    return document
+
+
+def refusal(document: Any) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        parse_job(document)
+    return caught.value
+
+
+def test_the_good_jobs_are_good() -> None:
+    parse_job(GOOD)
+    parse_job(patched(SFT))
+
+
+def test_there_are_at_least_forty_mistakes_each_of_its_own_name() -> None:
+    assert len({wrong.name for wrong in WRONG}) == len(WRONG) >= 40
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
+def test_mistake_is_refused_with_field_value_and_what_is_accepted(wrong: Wrong) -> None:
+    findings = {finding.field: finding for finding in refusal(patched(wrong.patch)).findings}
+    assert wrong.field in findings, list(findings)
+    finding = findings[wrong.field]
+    assert wrong.value in finding.value
+    assert wrong.words in f"{finding.accepted}; hint: {finding.hint}"
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
+def test_no_message_speaks_the_language_of_the_parser(wrong: Wrong) -> None:
+    message = str(refusal(patched(wrong.patch)))
+    for word in ("pydantic", "Input should", "validation error", "type=", "Traceback", "model_type", "literal_error"):
+        assert word not in message
+
+
+def test_every_mistake_is_reported_and_not_only_the_first() -> None:
+    document = patched({"spec.training.batchSize": "16", "spec.output.uri": "/runs", "spec.modle": {}})
+    fields = {finding.field for finding in refusal(document).findings}
+    assert fields == {"spec.training.batchSize", "spec.output.uri", "spec.modle"}
+
+
+def test_a_secret_is_never_shown() -> None:
+    for env in ([{"name": "HF_TOKEN", "value": "hf_abc"}], [{"name": "A", "value": "hf_abc" * 1000}]):
+        assert "hf_abc" not in str(refusal(patched({"spec.env": env})))
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "words"),
+    [
+        ("a: [1", "line 1", "is not YAML"),
+        ("a: 1\nb: c: d", "line 2", "is not YAML"),
+        ("a: 1\n\tb: 2", "line 2", "indent with spaces"),
+        ("spec:\n  training: {steps: 1}\n  training: {steps: 2}", "line 3", "written twice"),
+        ("spec:\n  runPolicy: {suspend: on}", "line 2", "write true for the boolean"),
+        ("spec:\n  columns: {prompt: y}", "line 2", '"y" for the text'),
+        ("a: 1\n---\nb: 2", "file", "one YAML document"),
+        ("", "file", "one YAML document"),
+        ("# nothing", "file", "one YAML document"),
+        ("a: !!python/name:os.system", "line 1", "has a tag"),
+        ("a: \x07", "file", "is not YAML text"),
+        ("[1, 2]", "job", "a map with apiVersion"),
+        ("text", "job", "a map with apiVersion"),
+        ("a: *b", "line 1", "undefined alias"),
+    ],
+)
+def test_text_that_is_no_job_names_the_line(text: str, field: str, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_job(text)
+    assert caught.value.findings[0].field.startswith(field)
+    assert words in str(caught.value)
