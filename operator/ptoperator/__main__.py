@@ -1,0 +1,98 @@
+"""`python -m ptoperator`: run the operator until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import replace
+
+from ptoperator.settings import Settings, SettingsError
+
+EPILOG = """\
+examples:
+  python -m ptoperator                              every namespace of the current context's cluster
+  python -m ptoperator -n team-a -n team-b          only these namespaces
+  python -m ptoperator --kubeconfig ~/.kube/dev --context kind-dev --log-level debug
+
+settings come from the environment (POSTTRAIN_TRAINER_IMAGE, POSTTRAIN_PROGRESS_SECONDS, ...): see operator/README.md
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: stopped as told; 1: could not run; 2: wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = _settings(options)
+    except SettingsError as error:
+        print(f"posttrain operator: {error}", file=sys.stderr)
+        return 2
+    _log(settings.log_level)
+    return _run(options, settings)
+
+
+def _run(options: argparse.Namespace, settings: Settings) -> int:
+    # Imported here: `--help` must not wait for kopf.
+    import kopf
+
+    from ptoperator.application import Application
+    from ptoperator.handlers import quiet_kopf, register
+    from ptoperator.kube import ApiError, Kube
+
+    quiet_kopf(logging.getLogger().level)
+    try:
+        app = Application(Kube.load(options.kubeconfig, options.context), settings)
+        app.kube.request("GET", "/version")
+    except (ApiError, OSError) as error:
+        print(f"posttrain operator: {error}", file=sys.stderr)
+        return 1
+    operator = kopf.operator(
+        registry=register(app),
+        clusterwide=not options.namespace,
+        namespaces=options.namespace,
+        standalone=True,
+        # kopf would ask for the user's name, which a container's user id need not have
+        identity=os.environ.get("POD_ID", f"posttrain-{os.getpid()}"),  # type: ignore[arg-type]
+    )
+    try:
+        asyncio.run(operator)
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        pass  # told to stop
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m ptoperator",
+        description="Runs PostTrainJobs: one operator per cluster, or per set of namespaces.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-n", "--namespace", action="append", default=[], help="serve this namespace; may be repeated")
+    which.add_argument("-A", "--all-namespaces", action="store_true", help="serve every namespace (the default)")
+    parser.add_argument("--kubeconfig", help="default: KUBECONFIG, ~/.kube/config, the pod's service account")
+    parser.add_argument("--context", help="context of the kubeconfig")
+    parser.add_argument("--port", type=int, help="port of /healthz, /readyz and /metrics; 0: none")
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    settings = Settings.from_env(os.environ)
+    if options.port is not None:
+        settings = replace(settings, http_port=options.port)
+    return replace(settings, log_level=options.log_level) if options.log_level else settings
+
+
+def _log(level: str) -> None:
+    if level not in ("debug", "info", "warning", "error"):
+        level = "info"
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname).1s %(message)s", stream=sys.stderr)
+    logging.getLogger("aiohttp").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What the operator does to the cluster, as values: plan decides them, `apply` carries them out.
+
+Every action may be repeated. Create and Apply of what is there, Delete of what is gone, are done already; that is
+what makes a crash between any two of them harmless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ptoperator.apierrors import AlreadyExists, NotFound
+from ptoperator.labels import MANAGER
+from ptoperator.resources import Manifest, Resource
+
+
+@dataclass(frozen=True)
+class Create:
+    """Make an object that is not changed afterwards by us (a JobSet is immutable)."""
+
+    resource: Resource
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Make an object, or bring it to what we say, by server-side apply."""
+
+    resource: Resource
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Change single fields of an object that others also write."""
+
+    resource: Resource
+    name: str
+    namespace: str
+    body: Manifest
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete this very object, not a later one of the same name; it goes after what it owns."""
+
+    resource: Resource
+    name: str
+    namespace: str
+    uid: str
+
+
+Action = Create | Apply | Patch | Delete
+
+
+class Writer(Protocol):
+    """The part of `kube.Kube` that actions need."""
+
+    def create(self, r: Resource, body: Manifest, /) -> Manifest: ...
+    def apply(self, r: Resource, body: Manifest, /, *, field_manager: str) -> Manifest: ...
+    def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest: ...
+    def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None: ...
+
+
+def apply(writer: Writer, action: Action) -> None:
+    """Carry one action out. Raises ApiError; a Conflict means that what was observed is no longer so."""
+    match action:
+        case Create(resource, manifest):
+            try:
+                writer.create(resource, manifest)
+            except AlreadyExists:
+                return  # an earlier try got through; the next observation shows whose it is
+        case Apply(resource, manifest):
+            writer.apply(resource, manifest, field_manager=MANAGER)
+        case Patch(resource, name, namespace, body):
+            try:
+                writer.patch(resource, name, namespace, body)
+            except NotFound:
+                return  # deleted meanwhile: the next observation decides anew
+        case Delete(resource, name, namespace, uid):
+            try:
+                writer.delete(resource, name, namespace, uid=uid)
+            except NotFound:
+                return
+
+
+def describe(action: Action) -> str:
+    """A few words for the log: `create JobSet llama`."""
+    verb = type(action).__name__.lower()
+    name = action.manifest["metadata"]["name"] if isinstance(action, Create | Apply) else action.name
+    return f"{verb} {action.resource.kind} {name}"

@@ -1,0 +1,42 @@
+"""Time as Kubernetes writes it: RFC 3339 in UTC, whole seconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def to_text(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def from_text(text: str | None) -> datetime | None:
+    """None for nothing and for what is no time: others wrote it."""
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def seconds_since(text: str | None, now: datetime) -> float | None:
+    """Seconds from a written time to `now`, never negative; None if there is none."""
+    time = from_text(text)
+    return None if time is None else max(0.0, (now - time).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """`45s`, `12m30s`, `1h12m`, `2d3h`: two units at most, as a person reads it."""
+    left = max(0, round(seconds))
+    if left < 60:
+        return f"{left}s"
+    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if left >= size:
+            rest = left % size // smaller
+            return f"{left // size}{unit}{rest}{small_unit}" if rest else f"{left // size}{unit}"
+    return f"{left}s"

@@ -1,0 +1,108 @@
+"""How a job ends: situations that are final, and the words for them. Pure."""
+
+from __future__ import annotations
+
+from ptapi.conditions import ConditionType, Phase, Reason
+from ptapi.errors import SpecError
+from ptapi.failures import REACTIONS, FailureClass
+from ptapi.rundir import run_uri
+from ptapi.status import FailureStatus
+from ptoperator import clock, failure
+from ptoperator.observed import Observed
+from ptoperator.render import Layout
+from ptoperator.resources import Manifest
+from ptoperator.restarts import failure_status, from_run_directory
+from ptoperator.status import Say, Says, Situation
+
+_ADVICE: dict[FailureClass, str] = {
+    FailureClass.OUT_OF_MEMORY_HBM: "use a smaller training.microBatchSize or sequenceLength, training.remat: full, "
+    "more tensor or fsdp parallelism, or a larger accelerator",
+    FailureClass.OUT_OF_MEMORY_HOST: "the data or the checkpoint is too large for the host; use an accelerator with "
+    "more hosts",
+    FailureClass.IMAGE_PULL: "check spec.image and spec.imagePullSecrets",
+    FailureClass.STORAGE: "check that output.uri exists, is writable and has space",
+    FailureClass.DATA_ERROR: "mend the data and create the job again under this or another name",
+    FailureClass.CONFIG_ERROR: "mend the job and create it again",
+    FailureClass.USER_CODE: "mend the reward file and create the job again",
+    FailureClass.UNKNOWN: "read the log of the pod: ptctl workload logs",
+}
+
+
+def succeeded(layout: Layout, seen: Observed) -> Situation:
+    steps = f" after {seen.progress.step} steps" if seen.progress else ""
+    message = f"the trainer finished{steps}; results: {run_uri(layout.job.spec.output.uri, layout.name)}"
+    return Situation(
+        Phase.SUCCEEDED,
+        {
+            ConditionType.RUNNING: Say(False, Reason.SUCCEEDED, message),
+            ConditionType.COMPLETE: Say(True, Reason.SUCCEEDED, message),
+        },
+    )
+
+
+def failed(layout: Layout, seen: Observed, condition: Manifest) -> Situation:
+    """The JobSet failed: for the pod that failed first, or, if no pod says, in the JobSet's words."""
+    found = failure.cause(seen.failures, seen.jobset_restarts, charged=True)
+    cause = failure_status(found) if found else from_run_directory(seen)
+    if cause is None:
+        cause = FailureStatus(failure_class=FailureClass.UNKNOWN, message=str(condition.get("message") or ""))
+    restarts = sum(seen.status.restarts.values())
+    return ended(layout, cause, exhausted=condition.get("reason") == "ReachedMaxRestarts" and restarts > 0)
+
+
+def ended(layout: Layout, cause: FailureStatus, *, exhausted: bool = False) -> Situation:
+    """Failed for this cause."""
+    kind = FailureClass(cause.failure_class)
+    limit = layout.job.spec.run_policy.max_restarts
+    tried = f"; runPolicy.maxRestarts ({limit}) is used up" if exhausted else ""
+    if not exhausted and not REACTIONS[kind].retried:
+        tried = "; not tried again, it would end the same way"
+    message = f"{words(cause)}{tried}"
+    advice = _ADVICE.get(kind)
+    return _over(kind, f"{message}; hint: {advice}" if advice else message, cause)
+
+
+def invalid(error: SpecError) -> Situation:
+    """The spec cannot be run. The CRD refuses most of this earlier; what it lets through ends here, for good."""
+    findings = "; ".join(str(finding) for finding in error.findings)
+    cause = FailureStatus(failure_class=FailureClass.CONFIG_ERROR, message=findings)
+    says = {ConditionType.VALIDATED: Say(False, Reason.INVALID_SPEC, findings)}
+    return _over(FailureClass.CONFIG_ERROR, findings, cause, says)
+
+
+def output_conflict(layout: Layout, rival: str) -> Situation:
+    run = run_uri(layout.job.spec.output.uri, layout.name)
+    message = (
+        f"spec.output.uri: the run directory {run} belongs to the PostTrainJob {rival}; "
+        "hint: use another output.uri or another name, or delete that job"
+    )
+    cause = FailureStatus(failure_class=FailureClass.CONFIG_ERROR, message=message)
+    says = {ConditionType.VALIDATED: Say(False, Reason.OUTPUT_CONFLICT, message)}
+    return _over(FailureClass.CONFIG_ERROR, message, cause, says)
+
+
+def deadline_exceeded(layout: Layout, seen: Observed) -> Situation:
+    limit = layout.job.spec.run_policy.active_deadline_seconds
+    assert limit is not None
+    step = f" at step {seen.progress.step}" if seen.progress else ""
+    message = f"runPolicy.activeDeadlineSeconds: {limit} ({clock.duration(limit)}) passed{step}; the pods are stopped"
+    return _over(Reason.DEADLINE_EXCEEDED, message, seen.status.failure)
+
+
+def words(cause: FailureStatus) -> str:
+    """`DataError in pod llama-slice-0-0-x7k (exit code 65): row 3 is no JSON`."""
+    where = f" in pod {cause.pod}" if cause.pod else ""
+    code = f" (exit code {cause.exit_code})" if cause.exit_code is not None else ""
+    return f"{cause.failure_class}{where}{code}: {cause.message}"
+
+
+def _over(reason: str, message: str, cause: FailureStatus | None, says: Says | None = None) -> Situation:
+    return Situation(
+        Phase.FAILED,
+        {
+            **(says or {}),
+            ConditionType.RUNNING: Say(False, reason, message),
+            ConditionType.FAILED: Say(True, reason, message),
+        },
+        failure=cause,
+    )

@@ -1,0 +1,176 @@
+"""From what pods say to failure classes: pure, table-driven.
+
+A pod says three things: its conditions (disruption), its containers' exit codes, and the trainer's termination
+message. The first pod that failed is the cause; the others lost their peer. Left out: what GKE operations and
+JobSets say (see `status`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from ptapi.failures import EXIT_CLASSES, REACTIONS, FailureClass
+from ptapi.rundir import Termination
+from ptoperator import labels
+from ptoperator.resources import Manifest
+
+_DISRUPTIONS: dict[str, FailureClass] = {
+    "PreemptionByScheduler": FailureClass.PREEMPTED,
+    "EvictionByEvictionAPI": FailureClass.MAINTENANCE,
+    "DeletionByTaintManager": FailureClass.HOST_ERROR,
+    "DeletionByPodGC": FailureClass.HOST_ERROR,
+    "TerminationByKubelet": FailureClass.PREEMPTED,
+}
+"""Reasons of a pod's DisruptionTarget condition. The kubelet ends pods when its node is shut down, as a spot VM is."""
+
+IMAGE_REASONS = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_LOG_TAIL = 400
+
+
+@dataclass(frozen=True)
+class PodFailure:
+    """Why a pod failed. attempt: the JobSet's restart count when the pod was made; time: RFC 3339."""
+
+    kind: FailureClass
+    message: str
+    pod: str
+    attempt: int = 0
+    exit_code: int | None = None
+    time: str = ""
+
+    @property
+    def is_charged(self) -> bool:
+        return REACTIONS[self.kind].charged
+
+
+@dataclass(frozen=True)
+class StartFailure:
+    """Why a pod's container cannot start. since: when the pod got its node."""
+
+    kind: FailureClass
+    message: str
+    pod: str
+    since: str = ""
+
+
+def pod_failure(pod: Manifest) -> PodFailure | None:
+    """Why this pod failed; None while it did not."""
+    status = pod.get("status") or {}
+    disruption = _condition(pod, "DisruptionTarget")
+    failed = [each for each in map(_terminated, _containers(pod)) if each and each["exitCode"] != 0]
+    if status.get("phase") != "Failed" and not failed:
+        return None
+    first = min(failed, key=lambda each: each.get("finishedAt") or "", default=None)
+    if disruption is not None and disruption["status"] == "True":
+        return _disrupted(pod, disruption, first)
+    if first is None:
+        words = status.get("message") or status.get("reason") or "the pod failed without a word"
+        return _failure(pod, FailureClass.HOST_ERROR, str(words))
+    return _exited(pod, first)
+
+
+def start_failure(pod: Manifest) -> StartFailure | None:
+    """Why a container of this pod cannot start, in the words of the kubelet and the registry."""
+    for container in _containers(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        kind = _start_class(reason)
+        if kind is None:
+            continue
+        scheduled = _condition(pod, "PodScheduled") or {}
+        words = waiting.get("message") or f"image {container.get('image', '')}"
+        return StartFailure(kind, f"{reason}: {words}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
+    return None
+
+
+def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None = None) -> PodFailure | None:
+    """The failure that ended an attempt: the earliest that somebody could explain.
+
+    `charged` narrows it to what the JobSet's rule says: a preempted host makes its peers fail in their own words.
+    """
+    of_attempt = [each for each in failures if each.attempt == attempt]
+    fitting = [each for each in of_attempt if charged is None or each.is_charged == charged] or of_attempt
+    explained = [each for each in fitting if each.kind is not FailureClass.UNKNOWN] or fitting
+    return min(explained, key=lambda each: (each.time, each.pod), default=None)
+
+
+def termination(text: str) -> Termination | None:
+    """The trainer's termination message, if it is one."""
+    try:
+        document: Any = json.loads(text)
+        return Termination.model_validate(document)
+    except (ValueError, ValidationError):
+        return None
+
+
+def _disrupted(pod: Manifest, condition: Manifest, exited: Manifest | None) -> PodFailure:
+    reason, words = str(condition.get("reason") or ""), str(condition.get("message") or "")
+    kind = _DISRUPTIONS.get(reason, FailureClass.PREEMPTED)
+    if reason == "TerminationByKubelet" and "low on resource" in words:
+        kind = FailureClass.OUT_OF_MEMORY_HOST
+    code = exited["exitCode"] if exited else None
+    return _failure(pod, kind, f"{reason}: {words}" if words else reason, code, exited)
+
+
+def _exited(pod: Manifest, state: Manifest) -> PodFailure:
+    code = int(state["exitCode"])
+    said = termination(state.get("message") or "")
+    if state.get("reason") == "OOMKilled":
+        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, state)
+    kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
+    if said is not None:
+        kind = _class(said.failure_class) or kind
+        return _failure(pod, kind, said.message or _exit_words(code), code, state)
+    tail = (state.get("message") or "").strip()
+    words = f"{_exit_words(code)}; its last words: {tail[-_LOG_TAIL:]}" if tail else _exit_words(code)
+    return _failure(pod, kind, words, code, state)
+
+
+def _exit_words(code: int) -> str:
+    return f"killed by signal {code - 128}" if 128 < code < 160 else f"the trainer ended with exit code {code}"
+
+
+def _failure(
+    pod: Manifest, kind: FailureClass, words: str, code: int | None = None, state: Manifest | None = None
+) -> PodFailure:
+    meta = pod["metadata"]
+    attempt = (meta.get("labels") or {}).get(labels.RESTART_ATTEMPT, "0")
+    time = (state or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
+    return PodFailure(kind, words, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time))
+
+
+def _start_class(reason: str) -> FailureClass | None:
+    if reason in IMAGE_REASONS:
+        return FailureClass.IMAGE_PULL
+    return FailureClass.CONFIG_ERROR if reason in CONFIG_REASONS else None
+
+
+def _class(text: str) -> FailureClass | None:
+    return FailureClass(text) if text in set(FailureClass) else None
+
+
+def _name(pod: Manifest) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _containers(pod: Manifest) -> list[Manifest]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def _terminated(container: Manifest) -> Manifest | None:
+    terminated: Manifest | None = (container.get("state") or {}).get("terminated")
+    return terminated
+
+
+def _condition(pod: Manifest, kind: str) -> Manifest | None:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind), None)

@@ -1,0 +1,63 @@
+"""kopf's decorators and nothing else: every event of a job or of what belongs to it becomes one entry in the queue.
+
+Only `on.event` is used, for it writes nothing: no finalizer (owner references collect what we make), no annotation
+with the last handled spec, no progress of handlers. What those would give, the level-triggered reconcile has.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import kopf
+
+from ptapi.spec import API_GROUP, API_VERSION, PLURAL
+from ptoperator import labels
+from ptoperator.application import Application
+from ptoperator.login import connection
+from ptoperator.resources import JOBSETS, PODS
+
+PREFIX = "operator.posttrain.dev"
+"""Prefix of any annotation or finalizer that kopf might write, so that it never meets another operator's."""
+
+
+def register(app: Application) -> kopf.OperatorRegistry:
+    """The handlers of one operator."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.persistence.finalizer = f"{PREFIX}/finalizer"
+        settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
+        settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
+        settings.posting.enabled = False
+        settings.watching.label_selectors[JOBSETS.group, JOBSETS.version, JOBSETS.plural] = labels.JOB
+        settings.watching.label_selectors[PODS.version, PODS.plural] = labels.JOB
+        await app.start()
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await app.stop()
+
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return connection(app.kube)
+
+    @kopf.on.event(API_GROUP, API_VERSION, PLURAL, registry=registry)
+    async def job_changed(event: kopf.RawEvent, **_: Any) -> None:
+        app.on_job(event["type"], dict(event["object"]))
+
+    @kopf.on.event(JOBSETS.group, JOBSETS.version, JOBSETS.plural, registry=registry)
+    async def jobset_changed(event: kopf.RawEvent, **_: Any) -> None:
+        app.on_child(event["type"], dict(event["object"]))
+
+    @kopf.on.event(PODS.version, PODS.plural, registry=registry)
+    async def pod_changed(event: kopf.RawEvent, **_: Any) -> None:
+        app.on_pod(event["type"], dict(event["object"]))
+
+    return registry
+
+
+def quiet_kopf(level: int) -> None:
+    """kopf tells every event of every object; ours is the log that people read."""
+    logging.getLogger("kopf").setLevel(max(level, logging.WARNING))

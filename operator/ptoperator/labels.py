@@ -1,0 +1,49 @@
+"""Label and annotation keys, a sentence each, and the sets of labels that our objects carry.
+
+Label values are at most 63 characters, which a job's name always is; child names are cut (`names`), labels never.
+"""
+
+from __future__ import annotations
+
+JOB = "posttrain.dev/job"
+"""The full name of the PostTrainJob, on everything made for it: the selector of logs, pods and watches."""
+JOB_UID = "posttrain.dev/job-uid"
+"""The PostTrainJob's uid: tells a job from an earlier one of the same name."""
+RESTARTS_BEFORE = "posttrain.dev/restarts-before"
+"""Annotation of a JobSet: restarts the job had with JobSets before this one (a JobSet counts from 0)."""
+
+NAME = "app.kubernetes.io/name"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+COMPONENT = "app.kubernetes.io/component"
+
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+"""Kueue admits the JobSet through this LocalQueue."""
+
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+"""JobSet's own label on Jobs and pods."""
+JOB_INDEX = "jobset.sigs.k8s.io/job-index"
+"""JobSet's own label: which replica of the replicated job, which for us is the slice."""
+RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
+"""JobSet's own label: how often the JobSet had restarted when the Job was made."""
+EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+"""JobSet's annotation: one child Job per value of the named node label."""
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""The Job controller's annotation and label: which pod of the Job, which for us is the host."""
+
+MANAGER = "posttrain"
+"""Value of MANAGED_BY, and the field manager of everything the operator writes."""
+
+
+def for_job(name: str, uid: str) -> dict[str, str]:
+    """Labels of an object that belongs to a job."""
+    return {NAME: "posttrain", MANAGED_BY: MANAGER, JOB: name, JOB_UID: uid}
+
+
+def for_pod(name: str, uid: str) -> dict[str, str]:
+    """Labels of a trainer pod."""
+    return {**for_job(name, uid), COMPONENT: "trainer"}
+
+
+def selector(name: str) -> str:
+    """Everything of a job, by its full name."""
+    return f"{JOB}={name}"

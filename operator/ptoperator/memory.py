@@ -1,0 +1,146 @@
+"""What the operator remembers between looks: all of it may be lost, nothing is decided by it alone.
+
+Why pods failed (a restarting JobSet deletes them within a moment), which job has which run directory, and the last
+observation of each job, so that reading progress costs no API call. Safe to share between threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from ptapi.conditions import ConditionType, Phase
+from ptapi.rundir import run_uri
+from ptoperator import labels
+from ptoperator.failure import PodFailure, pod_failure
+from ptoperator.observed import Observed
+from ptoperator.resources import Manifest
+
+Key = tuple[str, str]
+"""Namespace and name of a PostTrainJob."""
+_FAILURES_KEPT = 64
+
+
+@dataclass
+class _Job:
+    uid: str
+    run: str
+    created: str
+    phase: str
+    is_refused: bool
+
+
+@dataclass
+class Memory:
+    """Shared by the event handlers, which fill it, and reconcile, which reads it."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _jobs: dict[Key, _Job] = field(default_factory=dict)
+    _runs: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
+    _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
+    _last: dict[Key, Observed] = field(default_factory=dict)
+    _written: dict[Key, str] = field(default_factory=dict)
+
+    def note_job(self, job: Manifest) -> None:
+        """A job exists and looks like this."""
+        key, entry = _key(job), _entry(job)
+        with self._lock:
+            self._forget_run(key)
+            self._jobs[key] = entry
+            if entry.run:
+                self._runs[entry.run].add(key)
+
+    def note_pod(self, pod: Manifest) -> None:
+        """A pod changed; if it failed, why."""
+        uid = (pod["metadata"].get("labels") or {}).get(labels.JOB_UID)
+        found = pod_failure(pod)
+        if not uid or found is None:
+            return
+        with self._lock:
+            known = self._failures.setdefault(uid, deque(maxlen=_FAILURES_KEPT))
+            for older in [each for each in known if each.pod == found.pod]:
+                known.remove(older)
+            known.append(found)
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        with self._lock:
+            entry = self._jobs.get(key)
+            self._forget_run(key)
+            self._jobs.pop(key, None)
+            self._last.pop(key, None)
+            self._written.pop(key, None)
+            if entry:
+                self._failures.pop(entry.uid, None)
+
+    def failures(self, uid: str) -> tuple[PodFailure, ...]:
+        with self._lock:
+            return tuple(self._failures.get(uid, ()))
+
+    def rival(self, key: Key) -> str:
+        """`namespace/name` of an older job with the same run directory, or nothing."""
+        with self._lock:
+            mine = self._jobs.get(key)
+            if mine is None or not mine.run:
+                return ""
+            others = [(self._jobs[other], other) for other in self._runs[mine.run] if other != key]
+            older = [
+                (entry.created, entry.uid, other)
+                for entry, other in others
+                if not entry.is_refused and (entry.created, entry.uid) < (mine.created, mine.uid)
+            ]
+        return "/".join(min(older)[2]) if older else ""
+
+    def phases(self) -> dict[str, int]:
+        """How many jobs are in each phase."""
+        counts = {str(phase): 0 for phase in Phase}
+        with self._lock:
+            for entry in self._jobs.values():
+                counts[entry.phase] = counts.get(entry.phase, 0) + 1
+        return counts
+
+    def last(self, key: Key) -> Observed | None:
+        with self._lock:
+            return self._last.get(key)
+
+    def keep(self, key: Key, seen: Observed) -> None:
+        with self._lock:
+            self._last[key] = seen
+
+    def note_written(self, job: Manifest) -> None:
+        """This is how the job looks after our own write, so that hearing of it is no news."""
+        with self._lock:
+            self._written[_key(job)] = str(job["metadata"].get("resourceVersion") or "")
+
+    def is_own_write(self, job: Manifest) -> bool:
+        version = str(job["metadata"].get("resourceVersion") or "")
+        with self._lock:
+            return bool(version) and self._written.get(_key(job)) == version
+
+    def _forget_run(self, key: Key) -> None:
+        entry = self._jobs.get(key)
+        if entry and entry.run:
+            self._runs[entry.run].discard(key)
+            if not self._runs[entry.run]:
+                del self._runs[entry.run]
+
+
+def _key(job: Manifest) -> Key:
+    return str(job["metadata"]["namespace"]), str(job["metadata"]["name"])
+
+
+def _entry(job: Manifest) -> _Job:
+    meta, status = job["metadata"], job.get("status") or {}
+    output = ((job.get("spec") or {}).get("output") or {}).get("uri")
+    conditions: list[Manifest] = status.get("conditions") or []
+    is_refused = any(
+        each.get("type") == ConditionType.VALIDATED and each.get("status") == "False" for each in conditions
+    )
+    return _Job(
+        uid=str(meta["uid"]),
+        run=run_uri(output, meta["name"]) if isinstance(output, str) else "",
+        created=str(meta.get("creationTimestamp") or ""),
+        phase=str(status.get("phase") or Phase.PENDING),
+        is_refused=is_refused,
+    )

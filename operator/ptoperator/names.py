@@ -1,0 +1,53 @@
+"""Names of child objects: short enough for what Kubernetes makes of them, unique, and the same every time.
+
+The limits come from what others append. A pod of a JobSet is `<jobset>-<replicated job>-<job>-<pod>-xxxxx` and must
+be a DNS label of 63 characters; JobSet's webhook refuses the rest. Pathways' coordinator label holds the JobSet's
+name twice, which leaves it 22. A job name that is too long is cut and ends in five characters of its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+DNS_LABEL = 63
+PATHWAYS_JOBSET = 22
+"""`<name>-pathways-head-0-0.<name>` must be a label value."""
+REPLICATED_JOB = "slice"
+"""Name of the replicated job of a multi-controller JobSet: one child Job per slice."""
+CONTAINER = "trainer"
+"""Name of the trainer's container; with several per VM `trainer-0`, `trainer-1`."""
+COORDINATOR_PORT = 8476
+"""Port of JAX's coordination service on process 0; libtpu uses 8471 and 8080."""
+_HASH = 5
+
+
+def jobset(job: str, slices: int, hosts: int) -> str:
+    """Name of the multi-controller JobSet of a job: the job's own where its longest pod name still fits."""
+    longest_tail = f"-{REPLICATED_JOB}-{slices - 1}-{hosts - 1}-xxxxx"
+    return cut(job, DNS_LABEL - len(longest_tail))
+
+
+def config_map(job: str, uid: str) -> str:
+    """Name of the ConfigMap with the job. It holds the uid: an earlier job's may still be going away."""
+    return f"{job}-{_digest(uid)}"
+
+
+def pod_host(jobset: str, slice_index: int, host_index: int) -> str:
+    """DNS name of a pod within its namespace."""
+    return f"{jobset}-{REPLICATED_JOB}-{slice_index}-{host_index}.{jobset}"
+
+
+def containers(per_vm: int) -> list[str]:
+    """Names of the trainer's containers in one pod."""
+    return [CONTAINER] if per_vm == 1 else [f"{CONTAINER}-{index}" for index in range(per_vm)]
+
+
+def cut(name: str, limit: int) -> str:
+    """`name` if it fits, else its beginning and its hash."""
+    if len(name) <= limit:
+        return name
+    return f"{name[: limit - _HASH - 1].rstrip('-')}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH]

@@ -1,0 +1,103 @@
+"""Gathers what is known of one job: the only reads of a reconcile.
+
+A full look costs one GET of the job, one of its JobSet, one LIST of its pods, and a GET of the ConfigMap while pods
+start. Between two looks, while nothing was heard of the job, only its progress document is read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from ptapi.errors import SpecError
+from ptapi.load import parse_job
+from ptapi.rundir import run_uri
+from ptoperator import labels, names, rundirectory
+from ptoperator.apierrors import NotFound
+from ptoperator.memory import Key, Memory
+from ptoperator.observed import Observed, is_started
+from ptoperator.render import layout_of
+from ptoperator.resources import CONFIGMAPS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.settings import Settings
+
+
+class Reader(Protocol):
+    """The part of `kube.Kube` that observing needs."""
+
+    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
+    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
+
+
+def observe(reader: Reader, memory: Memory, key: Key, settings: Settings, now: datetime) -> Observed | None:
+    """Everything about the job now; None if it is gone."""
+    namespace, name = key
+    job = _get(reader, POSTTRAINJOBS, name, namespace)
+    if job is None:
+        return None
+    memory.note_job(job)
+    seen = Observed(now=now.replace(microsecond=0), job=job)
+    jobset_name = seen.status.job_set or _jobset_name(job, settings)
+    if seen.is_deleting or not jobset_name:
+        return seen
+    seen = replace(seen, jobset=_get(reader, JOBSETS, jobset_name, namespace))
+    if seen.status.phase.is_terminal:
+        return seen
+    pods = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    for pod in pods:
+        memory.note_pod(pod)
+    seen = replace(seen, pods=pods, failures=memory.failures(seen.uid), rival=memory.rival(key))
+    return _with_run_directory(replace(seen, config_map_missing=_is_config_map_missing(reader, seen)))
+
+
+def observe_progress(last: Observed, now: datetime) -> Observed:
+    """The last look, with what the run directory says now."""
+    return _with_run_directory(replace(last, now=now.replace(microsecond=0)))
+
+
+def _with_run_directory(seen: Observed) -> Observed:
+    """Read only what may have been written: progress once pods ran, the termination once something failed."""
+    run = _run_directory(seen.job)
+    has_run = any(map(is_started, seen.current_pods)) or seen.status.start_time is not None
+    if not run or not has_run or seen.status.phase.is_terminal:
+        return seen
+    known = sum(seen.status.restarts.values())
+    has_failed = seen.jobset_condition("Failed") or seen.restarts_before + seen.jobset_restarts > known
+    return replace(
+        seen,
+        progress=rundirectory.read_progress(run),
+        termination=rundirectory.read_termination(run) if has_failed else None,
+    )
+
+
+def _is_config_map_missing(reader: Reader, seen: Observed) -> bool:
+    """Asked while pods may still have to mount it."""
+    if seen.jobset is None or not seen.is_jobset_ours or all(map(is_started, seen.current_pods or [{}])):
+        return False
+    return _get(reader, CONFIGMAPS, names.config_map(seen.name, seen.uid), seen.namespace) is None
+
+
+def _slim(pod: Manifest) -> Manifest:
+    """The parts of a pod that are asked for: a slice may have thousands, and the last look is kept."""
+    meta, spec = pod["metadata"], pod.get("spec") or {}
+    kept = {key: meta[key] for key in ("name", "uid", "labels", "deletionTimestamp") if key in meta}
+    return {"metadata": kept, "spec": {"nodeName": spec.get("nodeName")}, "status": pod.get("status") or {}}
+
+
+def _jobset_name(job: Manifest, settings: Settings) -> str:
+    try:
+        return layout_of(parse_job(job), settings).jobset
+    except SpecError:
+        return ""  # plan says why
+
+
+def _run_directory(job: Manifest) -> str:
+    uri = ((job.get("spec") or {}).get("output") or {}).get("uri")
+    return run_uri(uri, job["metadata"]["name"]) if isinstance(uri, str) else ""
+
+
+def _get(reader: Reader, resource: Resource, name: str, namespace: str) -> Manifest | None:
+    try:
+        return reader.get(resource, name, namespace)
+    except NotFound:
+        return None

@@ -1,0 +1,151 @@
+"""What is known of one job at one moment: a frozen value with named buckets.
+
+It is gathered once per reconcile (`observe`); plan and status ask this value and never the API. Manifests are raw;
+the questions that several places ask of them are answered here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from pydantic import ValidationError
+
+from ptapi.rundir import Progress, Termination
+from ptapi.status import PostTrainJobStatus
+from ptoperator import labels
+from ptoperator.failure import PodFailure
+from ptoperator.resources import Manifest
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One job and all that belongs to it.
+
+    pods: every pod that carries the job's name, also of earlier attempts and of an earlier job of that name.
+    failures: why pods failed, also of pods that are gone, as long as the operator saw them.
+    progress, termination: documents of the run directory, where it could be read. rival: the job that owns the run
+    directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
+    """
+
+    now: datetime
+    job: Manifest
+    jobset: Manifest | None = None
+    pods: tuple[Manifest, ...] = ()
+    config_map_missing: bool = False
+    failures: tuple[PodFailure, ...] = ()
+    progress: Progress | None = None
+    termination: Termination | None = None
+    rival: str = ""
+    obstacle: str = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.job["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.job["metadata"]["uid"])
+
+    @property
+    def generation(self) -> int:
+        return int(self.job["metadata"].get("generation") or 0)
+
+    @property
+    def is_deleting(self) -> bool:
+        return bool(self.job["metadata"].get("deletionTimestamp"))
+
+    @cached_property
+    def status(self) -> PostTrainJobStatus:
+        """What the operator wrote before; nothing, if somebody else made it unreadable."""
+        try:
+            return PostTrainJobStatus.model_validate(self.job.get("status") or {})
+        except ValidationError:
+            return PostTrainJobStatus()
+
+    @property
+    def is_jobset_ours(self) -> bool:
+        """Whether the JobSet belongs to this very job, not to an earlier one of its name or to somebody else."""
+        owners = self.jobset["metadata"].get("ownerReferences") or [] if self.jobset else []
+        return any(owner.get("uid") == self.uid for owner in owners)
+
+    @property
+    def is_jobset_deleting(self) -> bool:
+        return bool(self.jobset and self.jobset["metadata"].get("deletionTimestamp"))
+
+    @property
+    def is_jobset_suspended(self) -> bool:
+        return bool(self.jobset and self.jobset["spec"].get("suspend"))
+
+    @property
+    def jobset_queue(self) -> str | None:
+        """The Kueue queue that the JobSet was made for."""
+        return (self.jobset["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE) if self.jobset else None
+
+    @property
+    def jobset_restarts(self) -> int:
+        return int((self.jobset.get("status") or {}).get("restarts") or 0) if self.jobset else 0
+
+    @property
+    def restarts_before(self) -> int:
+        """Restarts under JobSets before this one."""
+        annotations = self.jobset["metadata"].get("annotations") or {} if self.jobset else {}
+        text = str(annotations.get(labels.RESTARTS_BEFORE, "0"))
+        return int(text) if text.isdigit() else 0
+
+    def jobset_condition(self, kind: str) -> Manifest | None:
+        """A condition of the JobSet that is True."""
+        conditions = (self.jobset.get("status") or {}).get("conditions") or [] if self.jobset else []
+        return next((each for each in conditions if each["type"] == kind and each["status"] == "True"), None)
+
+    @cached_property
+    def unfinished_pods(self) -> tuple[Manifest, ...]:
+        """Pods that may still write the run directory, whichever attempt or job they are of."""
+        return tuple(pod for pod in self.pods if _phase(pod) not in _ENDED)
+
+    @cached_property
+    def current_pods(self) -> tuple[Manifest, ...]:
+        """Pods of this job and of the JobSet's current attempt."""
+        return tuple(pod for pod in self.pods if self._is_current(pod))
+
+    def _is_current(self, pod: Manifest) -> bool:
+        meta = pod["metadata"]
+        marks = meta.get("labels") or {}
+        attempt = marks.get(labels.RESTART_ATTEMPT, str(self.jobset_restarts))
+        return (
+            marks.get(labels.JOB_UID) == self.uid
+            and attempt == str(self.jobset_restarts)
+            and not meta.get("deletionTimestamp")
+        )
+
+
+def is_scheduled(pod: Manifest) -> bool:
+    return bool((pod.get("spec") or {}).get("nodeName"))
+
+
+def is_started(pod: Manifest) -> bool:
+    """Whether its containers run, or ran."""
+    return _phase(pod) in ("Running", *_ENDED)
+
+
+def started_at(pod: Manifest) -> str:
+    """When the kubelet took the pod; empty before."""
+    return str((pod.get("status") or {}).get("startTime") or "")
+
+
+def why_unscheduled(pod: Manifest) -> str:
+    """The scheduler's words."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    said = (each.get("message") or "" for each in conditions if each["type"] == "PodScheduled")
+    return str(next(said, ""))
+
+
+def _phase(pod: Manifest) -> str:
+    return str((pod.get("status") or {}).get("phase") or "Pending")

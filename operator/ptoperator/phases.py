@@ -1,0 +1,228 @@
+"""Where a living job stands: one function per situation, with the words for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ptapi.conditions import ConditionType, Phase, Reason
+from ptapi.rundir import Progress, run_uri
+from ptapi.spec import KIND
+from ptapi.status import CapacityStatus
+from ptoperator import clock, ending, failure
+from ptoperator.failure import StartFailure
+from ptoperator.observed import Observed, is_scheduled, is_started, started_at, why_unscheduled
+from ptoperator.render import Layout
+from ptoperator.resources import Manifest
+from ptoperator.restarts import restart_counts
+from ptoperator.settings import Settings
+from ptoperator.status import Say, Says, Situation, find
+
+_PREPARING = ("loading", "compiling", "restoring")
+_SHOWN_NAMES = 3
+_CLOCK_SKEW_S = 2.0
+
+VALIDATED, QUOTA, CAPACITY = ConditionType.VALIDATED, ConditionType.QUOTA_RESERVED, ConditionType.CAPACITY_READY
+RUNNING, SUSPENDED = ConditionType.RUNNING, ConditionType.SUSPENDED
+
+
+def accepted(layout: Layout, settings: Settings, situation: Situation) -> Situation:
+    """The situation with what holds for every job whose spec is valid."""
+    says: Says = {
+        VALIDATED: Say(True, Reason.ACCEPTED, f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}"
+                       f"{_file_hint(layout, settings)}"),
+        ConditionType.PREFLIGHTED: Say(False, Reason.PREFLIGHT_SKIPPED, "spec.preflight is Skip"),
+        **({} if layout.job.spec.queue else {QUOTA: Say(True, Reason.NO_QUEUE, "the job names no queue")}),
+    }  # fmt: skip
+    return replace(situation, says={**says, **situation.says})
+
+
+def suspended(layout: Layout, seen: Observed) -> Situation:
+    """Asked to hold still: pods may still be saving."""
+    pods = seen.unfinished_pods
+    if pods:
+        grace = layout.job.spec.run_policy.termination_grace_period_seconds
+        message = f"{_named(pods)} saving and stopping, for up to {clock.duration(grace)}"
+        says = {SUSPENDED: Say(False, Reason.SUSPENDING, message)}
+        phase = seen.status.phase if seen.status.phase is not Phase.PENDING else Phase.SUSPENDED
+        return Situation(phase, says)
+    message = f"runPolicy.suspend is true; no pods, no chips{_checkpoint_words(seen)}"
+    return Situation(
+        Phase.SUSPENDED,
+        {
+            SUSPENDED: Say(True, Reason.SUSPENDED, message),
+            RUNNING: Say(False, Reason.SUSPENDED, message),
+            CAPACITY: Say(False, Reason.SUSPENDED, message),
+        },
+    )
+
+
+def cleaning_up(layout: Layout, seen: Observed) -> Situation:
+    what = _named(seen.unfinished_pods) if seen.unfinished_pods else f"JobSet {layout.jobset}"
+    return _waiting(seen, Reason.CLEANING_UP, f"waiting for {what} of before to go away")
+
+
+def name_taken(layout: Layout, seen: Observed) -> Situation:
+    message = f"JobSet {layout.jobset} exists and is not this job's; hint: delete that JobSet, or rename the job"
+    return _waiting(seen, Reason.CREATE_FAILED, message)
+
+
+def refused(layout: Layout, seen: Observed) -> Situation:
+    return _waiting(seen, Reason.CREATE_FAILED, f"the API server refuses: {seen.obstacle}")
+
+
+def waiting_for_capacity(layout: Layout, message: str, capacity: CapacityStatus) -> Situation:
+    return Situation(Phase.PROVISIONING, {CAPACITY: Say(False, Reason.WAITING_FOR_NODES, message)}, capacity=capacity)
+
+
+def created(layout: Layout, seen: Observed) -> Situation:
+    """Just made; nothing is known of pods yet."""
+    if layout.job.spec.queue:
+        return _queued(layout, seen)
+    says = {CAPACITY: Say(False, Reason.WAITING_FOR_NODES, f"JobSet {layout.jobset} is made, its pods come next")}
+    return Situation(_before_pods(seen), {**says, **_resumed(seen)})
+
+
+def following(layout: Layout, seen: Observed, silent_start_s: float) -> Situation:
+    """The JobSet lives: queued, waiting for nodes, starting or running."""
+    if seen.is_jobset_suspended and seen.jobset_queue:
+        return _queued(layout, seen)
+    says = {**_resumed(seen), **_admitted(seen)}
+    pods, wanted = seen.current_pods, layout.slices * layout.hosts
+    waiting = [pod for pod in pods if not is_scheduled(pod)]
+    if len(pods) < wanted or waiting:
+        says[CAPACITY] = Say(False, Reason.WAITING_FOR_NODES, _unscheduled_words(pods, waiting, wanted))
+        says[RUNNING] = _not_running(seen, "no pods yet" if not pods else "pods wait for nodes")
+        return Situation(_before_pods(seen), says)
+    says[CAPACITY] = Say(True, Reason.NODES_READY, f"{wanted} of {wanted} pods have nodes")
+    if _is_training(layout, seen, silent_start_s):
+        says[RUNNING] = Say(True, Reason.TRAINING, _training_words(layout, seen))
+        return Situation(Phase.RUNNING, says)
+    says[RUNNING] = _not_running(seen, _starting_words(layout, seen))
+    return Situation(Phase.RESTARTING if seen.jobset_restarts else Phase.STARTING, says)
+
+
+def start_failures(seen: Observed) -> Iterator[StartFailure]:
+    """Containers that cannot be started."""
+    return (found for found in map(failure.start_failure, seen.current_pods) if found is not None)
+
+
+def is_of_earlier(seen: Observed) -> bool:
+    """Whether the JobSet belongs to an earlier job of this name, whose objects are being collected."""
+    owners = seen.jobset["metadata"].get("ownerReferences") or [] if seen.jobset else []
+    return any(owner.get("kind") == KIND and owner.get("name") == seen.name for owner in owners)
+
+
+def _queued(layout: Layout, seen: Observed) -> Situation:
+    was_admitted = (found := find(seen.status, QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
+    queue = seen.jobset_queue or layout.job.spec.queue
+    if was_admitted:
+        say = Say(False, Reason.EVICTED, f"queue {queue} took the quota back; the job waits for it again")
+    else:
+        say = Say(False, Reason.WAITING_FOR_QUOTA, f"waiting in queue {queue} for {layout.accelerator.describe()}")
+    says = {QUOTA: say, CAPACITY: Say(False, say.reason, say.message), RUNNING: Say(False, say.reason, say.message)}
+    return Situation(Phase.QUEUED, {**says, **_resumed(seen)})
+
+
+def _admitted(seen: Observed) -> Says:
+    return {QUOTA: Say(True, Reason.ADMITTED, f"admitted by queue {seen.jobset_queue}")} if seen.jobset_queue else {}
+
+
+def _resumed(seen: Observed) -> Says:
+    """Only for a job that was suspended before."""
+    return {SUSPENDED: Say(False, Reason.RESUMED, "")} if find(seen.status, SUSPENDED) else {}
+
+
+def _before_pods(seen: Observed) -> Phase:
+    return Phase.RESTARTING if seen.jobset_restarts else Phase.PROVISIONING
+
+
+def _waiting(seen: Observed, reason: Reason, message: str) -> Situation:
+    says = {CAPACITY: Say(False, reason, message)}
+    if find(seen.status, RUNNING):
+        says[RUNNING] = Say(False, reason, message)
+    return Situation(Phase.PENDING if seen.status.phase is Phase.PENDING else Phase.PROVISIONING, says)
+
+
+def _is_training(layout: Layout, seen: Observed, silent_start_s: float) -> bool:
+    """Whether this attempt takes steps: it says so, or it has run long enough and cannot be heard."""
+    if not all(map(is_started, seen.current_pods)):
+        return False
+    progress = _own_progress(seen)
+    if progress is not None:
+        return progress.stage not in _PREPARING
+    ages = [clock.seconds_since(started_at(pod), seen.now) for pod in seen.current_pods]
+    is_unheard = seen.progress is None
+    return is_unheard and all(age is not None and age >= silent_start_s for age in ages)
+
+
+def _own_progress(seen: Observed) -> Progress | None:
+    """The progress document, if the current pods wrote it."""
+    progress = seen.progress
+    if progress is None or progress.job_uid not in ("", seen.uid):
+        return None
+    updated = clock.from_text(progress.updated)
+    starts = [start for start in map(clock.from_text, map(started_at, seen.current_pods)) if start]
+    if updated is None or not starts or (updated - min(starts)).total_seconds() < -_CLOCK_SKEW_S:
+        return None
+    return progress
+
+
+def _training_words(layout: Layout, seen: Observed) -> str:
+    if seen.progress is None:
+        run = run_uri(layout.job.spec.output.uri, layout.name)
+        return f"the trainer runs; its progress cannot be read in {run}"
+    return f"attempt {seen.restarts_before + seen.jobset_restarts + 1} is training"
+
+
+def _starting_words(layout: Layout, seen: Observed) -> str:
+    failing = next(start_failures(seen), None)
+    if failing is not None:
+        return f"pod {failing.pod} cannot start: {failing.message}"
+    starting = [pod for pod in seen.current_pods if not is_started(pod)]
+    if starting:
+        return f"{_named(starting)} starting"
+    progress = _own_progress(seen)
+    return f"the trainer is {progress.stage}" if progress else "the trainer is starting"
+
+
+def _not_running(seen: Observed, now: str) -> Say:
+    """After a restart it also says why."""
+    if not seen.jobset_restarts:
+        return Say(False, Reason.PODS_STARTING, now)
+    _, newest = restart_counts(seen)
+    cause = newest or seen.status.failure
+    why = f" after {ending.words(cause)}" if cause else ""
+    count = seen.restarts_before + seen.jobset_restarts
+    return Say(False, Reason.RESTARTING, f"restart {count}{why}; {now}{_checkpoint_words(seen)}")
+
+
+def _checkpoint_words(seen: Observed) -> str:
+    checkpoint = seen.progress.checkpoint if seen.progress else seen.status.checkpoint
+    return f"; continues from step {checkpoint.step}" if checkpoint else ""
+
+
+def _unscheduled_words(pods: tuple[Manifest, ...], waiting: list[Manifest], wanted: int) -> str:
+    words = f"{len(pods) - len(waiting)} of {wanted} pods have nodes"
+    why = next(filter(None, map(why_unscheduled, waiting)), "")
+    return f"{words}; {_named(waiting[:1])} waits: {why}" if why else words
+
+
+def _named(pods: list[Manifest] | tuple[Manifest, ...]) -> str:
+    """`pod a`, `pods a, b, c and 5 more`."""
+    names = sorted(str(pod["metadata"]["name"]) for pod in pods)
+    shown, rest = names[:_SHOWN_NAMES], len(names) - _SHOWN_NAMES
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"pod{'s' if len(names) > 1 else ''} {', '.join(shown)}{more}"
+
+
+def _file_hint(layout: Layout, settings: Settings) -> str:
+    """A `file://` run directory that no volume covers would vanish with its pod."""
+    uri = layout.job.spec.output.uri
+    path = uri.removeprefix("file://")
+    covered = any(
+        path == v.mount_path or path.startswith(v.mount_path.rstrip("/") + "/") for v in layout.job.spec.volumes
+    )
+    if settings.shared_filesystem or not uri.startswith("file://") or covered:
+        return ""
+    return f"; hint: output.uri {uri} is inside the pod and ends with it: mount a volume that covers it (spec.volumes)"

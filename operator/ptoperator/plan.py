@@ -1,0 +1,261 @@
+"""Decides everything, does nothing: from what was observed of one job to actions, status and when to look again.
+
+It reads as a sequence of guarded steps; the first that applies answers. Level-triggered: it needs no memory of what
+it did before, and a crash between any two of its effects leaves a state from which the same steps go on.
+
+The order of effects that `reconcile` keeps: actions, then events, then status. A decision to end a job is written
+to status first and carried out by the next look: else a crash in between would start the job again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ptapi.conditions import ConditionType, Phase
+from ptapi.errors import SpecError
+from ptapi.load import parse_job
+from ptapi.status import FailureStatus, PostTrainJobStatus
+from ptoperator import clock, ending, phases
+from ptoperator.actions import Action, Apply, Create, Delete, Patch
+from ptoperator.capacity import PROVIDERS
+from ptoperator.observed import Observed
+from ptoperator.phases import accepted
+from ptoperator.render import Layout, config_map, jobset, layout_of
+from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
+from ptoperator.settings import Settings
+from ptoperator.status import Situation, build, differs, find, holds, is_only_progress
+
+_CLEANUP_POLL_S = 10.0
+_REFUSED_POLL_S = 30.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """status: what to write, None when nothing changed. requeue_after: seconds until the next look, None: only when
+    something happens."""
+
+    actions: tuple[Action, ...] = ()
+    status: PostTrainJobStatus | None = None
+    requeue_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every step gets."""
+
+    seen: Observed
+    layout: Layout
+    settings: Settings
+
+    @property
+    def policy_suspend(self) -> bool:
+        return self.layout.job.spec.run_policy.suspend
+
+    @property
+    def queue(self) -> str | None:
+        return self.layout.job.spec.queue
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step answers: what to do, where the job stands, when to look again."""
+
+    situation: Situation
+    actions: tuple[Action, ...] = ()
+    requeue_after: float | None = None
+
+
+def plan(seen: Observed, settings: Settings) -> Plan:
+    """What to do about one job now."""
+    if seen.is_deleting:
+        return Plan()  # owner references take everything else away
+    if seen.status.phase.is_terminal:
+        return _after_end(seen)
+    try:
+        layout = layout_of(parse_job(seen.job), settings)
+    except SpecError as error:
+        return _report(seen, None, settings, Step(ending.invalid(error)))
+    case = Case(seen, layout, settings)
+    step = next(answer for answer in (guard(case) for guard in _STEPS) if answer is not None)
+    return _report(seen, layout, settings, step)
+
+
+def _rival(case: Case) -> Step | None:
+    """Another job owns the run directory. Asked once, before anything is made."""
+    if not case.seen.rival or holds(case.seen.status, ConditionType.VALIDATED):
+        return None
+    return Step(ending.output_conflict(case.layout, case.seen.rival))
+
+
+def _finished(case: Case) -> Step | None:
+    """The JobSet came to its end, or the trainer did and the JobSet is gone."""
+    seen = case.seen
+    if seen.jobset is not None and not seen.is_jobset_ours:
+        return None
+    if seen.jobset_condition("Completed"):
+        return Step(ending.succeeded(case.layout, seen))
+    failed = seen.jobset_condition("Failed")
+    if failed:
+        return Step(ending.failed(case.layout, seen, failed))
+    is_done = seen.progress is not None and seen.progress.stage == "done" and seen.progress.job_uid == seen.uid
+    if seen.jobset is None and is_done:
+        return Step(ending.succeeded(case.layout, seen))
+    return None
+
+
+def _suspended(case: Case) -> Step | None:
+    """`suspend: true`: no pods, after they had time to save. A queued JobSet is deleted, for Kueue owns its suspend
+    field; another is suspended. Deleted too if the job's queue changed meanwhile: the label cannot."""
+    if not case.policy_suspend:
+        return None
+    seen = case.seen
+    actions: tuple[Action, ...] = ()
+    if seen.jobset is not None and seen.is_jobset_ours and not seen.is_jobset_deleting:
+        if case.queue or seen.jobset_queue:
+            actions = (_delete_jobset(seen),)
+        elif not seen.is_jobset_suspended:
+            actions = (_suspend_jobset(case, True),)
+    return Step(phases.suspended(case.layout, seen), actions, _CLEANUP_POLL_S if seen.unfinished_pods else None)
+
+
+def _overdue(case: Case) -> Step | None:
+    """`activeDeadlineSeconds` passed while the job held nodes, counted anew after a suspension as Kubernetes does."""
+    left = _deadline_left(case)
+    if left is None or left > 0:
+        return None
+    return Step(ending.deadline_exceeded(case.layout, case.seen))
+
+
+def _cannot_start(case: Case) -> Step | None:
+    """A container cannot be started, and not since a moment ago."""
+    for found in phases.start_failures(case.seen):
+        age = clock.seconds_since(found.since, case.seen.now)
+        if age is not None and age >= case.settings.start_failure_seconds:
+            failure = FailureStatus(failure_class=found.kind, message=found.message, pod=found.pod)
+            return Step(ending.ended(case.layout, failure))
+    return None
+
+
+def _in_the_way(case: Case) -> Step | None:
+    """Things of before are still going away, or somebody else's JobSet has the name."""
+    seen = case.seen
+    if seen.jobset is not None and not (seen.is_jobset_ours or seen.is_jobset_deleting or phases.is_of_earlier(seen)):
+        return Step(phases.name_taken(case.layout, seen), requeue_after=_REFUSED_POLL_S)
+    if seen.jobset is not None and (not seen.is_jobset_ours or seen.is_jobset_deleting):
+        return Step(phases.cleaning_up(case.layout, seen), requeue_after=_CLEANUP_POLL_S)
+    if seen.jobset is None and seen.unfinished_pods:
+        return Step(phases.cleaning_up(case.layout, seen), requeue_after=_CLEANUP_POLL_S)
+    return None
+
+
+def _capacity(case: Case) -> Step | None:
+    """Chips first, pods after."""
+    if case.seen.jobset is not None:
+        return None
+    option = case.layout.job.spec.capacity[0]
+    decision = PROVIDERS[option.type](option, case.layout, case.seen.status.capacity, case.seen.now)
+    if decision.ready:
+        return None
+    return Step(
+        phases.waiting_for_capacity(case.layout, decision.message, decision.status), decision.actions, _CLEANUP_POLL_S
+    )
+
+
+def _create(case: Case) -> Step | None:
+    """Nothing is there: make it. The ConfigMap first, for the pods mount it."""
+    if case.seen.jobset is not None:
+        return None
+    before = sum(case.seen.status.restarts.values())
+    actions = (Apply(CONFIGMAPS, config_map(case.layout)), Create(JOBSETS, jobset(case.layout, before)))
+    if case.seen.obstacle:
+        return Step(phases.refused(case.layout, case.seen), actions, _REFUSED_POLL_S)
+    return Step(phases.created(case.layout, case.seen), actions, case.settings.resync_seconds)
+
+
+def _follow(case: Case) -> Step:
+    """The JobSet is there and alive: resume it if it was suspended, and say where it stands."""
+    seen = case.seen
+    actions: list[Action] = []
+    if seen.config_map_missing:
+        actions.append(Apply(CONFIGMAPS, config_map(case.layout)))
+    if seen.is_jobset_suspended and not seen.jobset_queue:
+        actions.append(_suspend_jobset(case, False))
+    situation = phases.following(case.layout, seen, case.settings.silent_start_seconds)
+    return Step(situation, tuple(actions), _next_look(case, situation))
+
+
+_STEPS: tuple[Callable[[Case], Step | None], ...] = (
+    _rival, _finished, _suspended, _overdue, _cannot_start, _in_the_way, _capacity, _create, _follow,
+)  # fmt: skip
+
+
+def _after_end(seen: Observed) -> Plan:
+    """A job that ended: free its chips if it did not end by itself, and delete it when its time has come."""
+    actions: list[Action] = []
+    is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
+    if seen.jobset is not None and seen.is_jobset_ours and not is_over and not seen.is_jobset_deleting:
+        actions.append(_delete_jobset(seen))
+    policy = (seen.job.get("spec") or {}).get("runPolicy") or {}
+    ttl, age = policy.get("ttlSecondsAfterFinished"), clock.seconds_since(seen.status.completion_time, seen.now)
+    if not isinstance(ttl, int) or age is None:
+        return Plan(tuple(actions))
+    if age >= ttl:
+        actions.append(Delete(POSTTRAINJOBS, seen.name, seen.namespace, seen.uid))
+    return Plan(tuple(actions), requeue_after=max(1.0, ttl - age))
+
+
+def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Step) -> Plan:
+    """The plan of a step: its status if that is news, and if it is not too soon for news of that kind."""
+    situation = step.situation
+    if layout is not None:
+        situation = accepted(layout, settings, situation)
+    old, new = seen.status, build(seen, situation, layout)
+    if new.phase.is_terminal:
+        return Plan(step.actions, new, requeue_after=0.0)
+    if not differs(old, new):
+        return Plan(step.actions, None, step.requeue_after)
+    wait = _too_soon(seen, settings)
+    if wait and is_only_progress(old, new):
+        return Plan(step.actions, None, min(wait, step.requeue_after or wait))
+    return Plan(step.actions, new, step.requeue_after)
+
+
+def _too_soon(seen: Observed, settings: Settings) -> float:
+    """Seconds until progress may be written again."""
+    age = clock.seconds_since(seen.status.accounted_until, seen.now)
+    return 0.0 if age is None else max(0.0, settings.progress_seconds - age)
+
+
+def _next_look(case: Case, situation: Situation) -> float:
+    """Soon while numbers move, at the deadline, when a failing start becomes a failure; else seldom."""
+    looks = [case.settings.resync_seconds]
+    if situation.phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING):
+        looks.append(case.settings.progress_seconds)
+    left = _deadline_left(case)
+    if left is not None:
+        looks.append(max(1.0, left))
+    if any(phases.start_failures(case.seen)):
+        looks.append(case.settings.start_failure_seconds / 10)
+    return min(looks)
+
+
+def _deadline_left(case: Case) -> float | None:
+    limit = case.layout.job.spec.run_policy.active_deadline_seconds
+    status = case.seen.status
+    if limit is None or status.start_time is None or case.seen.is_jobset_suspended:
+        return None
+    resumed = find(status, ConditionType.SUSPENDED)
+    since = max(status.start_time, resumed.last_transition_time if resumed else "")
+    age = clock.seconds_since(since, case.seen.now)
+    return None if age is None else limit - age
+
+
+def _delete_jobset(seen: Observed) -> Delete:
+    assert seen.jobset is not None
+    meta = seen.jobset["metadata"]
+    return Delete(JOBSETS, meta["name"], seen.namespace, meta["uid"])
+
+
+def _suspend_jobset(case: Case, suspend: bool) -> Patch:
+    return Patch(JOBSETS, case.layout.jobset, case.seen.namespace, {"spec": {"suspend": suspend}})

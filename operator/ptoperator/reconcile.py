@@ -1,0 +1,105 @@
+"""One job, once: observe, plan, apply, report. Every event, and the timer, ends here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+from ptapi.status import PostTrainJobStatus
+from ptoperator import actions, clock, events
+from ptoperator.actions import Action, Apply, Create
+from ptoperator.apierrors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from ptoperator.memory import Key, Memory
+from ptoperator.observe import Reader, observe, observe_progress
+from ptoperator.observed import Observed
+from ptoperator.plan import Plan, plan
+from ptoperator.resources import EVENTS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Client(Reader, actions.Writer, Protocol):
+    """The part of `kube.Kube` that the operator needs."""
+
+    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """Reconciles any job; holds no state of its own."""
+
+    client: Client
+    memory: Memory
+    settings: Settings
+    now: Callable[[], datetime] = clock.utc_now
+
+    def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
+        """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
+
+        is_news: something was heard of the job since the last look, so look at all of it.
+        """
+        seen = self._observe(key, is_news)
+        if seen is None:
+            self.memory.forget(key)
+            return None
+        planned = plan(seen, self.settings)
+        planned = self._apply(seen, planned)
+        if planned.status is not None:
+            self._report(seen, planned.status)
+        return planned.requeue_after
+
+    def _observe(self, key: Key, is_news: bool) -> Observed | None:
+        last = None if is_news else self.memory.last(key)
+        if last is not None and (self.now() - last.now).total_seconds() < self.settings.resync_seconds:
+            return observe_progress(last, self.now())
+        seen = observe(self.client, self.memory, key, self.settings, self.now())
+        if seen is not None:
+            self.memory.keep(key, seen)
+        return seen
+
+    def _apply(self, seen: Observed, planned: Plan) -> Plan:
+        """Carry the actions out. What the API server refuses to make is no crash but a thing to tell."""
+        for action in planned.actions:
+            logger.info("%s/%s: %s", seen.namespace, seen.name, actions.describe(action))
+            try:
+                actions.apply(self.client, action)
+            except (Invalid, Forbidden, NotFound) as error:
+                if not isinstance(action, Create | Apply):
+                    raise
+                return plan(replace(seen, obstacle=_obstacle(action, error)), self.settings)
+        return planned
+
+    def _report(self, seen: Observed, status: PostTrainJobStatus) -> None:
+        """Events first: if the status is lost, the next try says them again under the same names."""
+        for note in events.notes(seen.status, status):
+            self._tell(events.manifest(seen, note))
+        if status.phase is not seen.status.phase:
+            logger.info("%s/%s: %s", seen.namespace, seen.name, status.phase)
+        written = self.client.replace_status(POSTTRAINJOBS, {**seen.job, "status": _document(status)})
+        self.memory.note_written(written)
+        self.memory.note_job(written)
+        last = self.memory.last((seen.namespace, seen.name))
+        if last is not None:
+            self.memory.keep((seen.namespace, seen.name), replace(last, job=written))
+
+    def _tell(self, event: Manifest) -> None:
+        try:
+            self.client.create(EVENTS, event)
+        except AlreadyExists:
+            return
+        except ApiError as error:  # an event is a courtesy
+            logger.debug("event %s: %s", event["reason"], error)
+
+
+def _obstacle(action: Action, error: ApiError) -> str:
+    return f"{actions.describe(action)}: {error.message}"
+
+
+def _document(status: PostTrainJobStatus) -> Manifest:
+    """The status as it is stored: what says nothing is left out, but never the phase."""
+    document = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    return {"phase": str(status.phase), "observedGeneration": status.observed_generation, **document}

@@ -1,0 +1,18 @@
+"""From a job to manifests: pure, one builder per kind, the same for the operator, `--dry-run` and the golden tests."""
+
+from __future__ import annotations
+
+from ptapi.spec import PostTrainJob
+from ptoperator.render.configmap import config_map
+from ptoperator.render.jobset import jobset
+from ptoperator.render.layout import Layout, layout_of
+from ptoperator.resources import Manifest
+from ptoperator.settings import Settings
+
+__all__ = ["Layout", "config_map", "jobset", "layout_of", "render"]
+
+
+def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
+    """Every object the operator makes for a job, in the order it makes them. Raises SpecError."""
+    layout = layout_of(job, settings)
+    return [config_map(layout), jobset(layout)]

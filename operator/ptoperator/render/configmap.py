@@ -1,0 +1,38 @@
+"""The ConfigMap that carries the job to its pods, complete and immutable.
+
+The trainer reads this file and nothing else. It holds the defaults filled in and the job's uid, by which the
+trainer recognises its own run directory. Secrets are references here and stay so.
+"""
+
+from __future__ import annotations
+
+from ptapi import load, yamltext
+from ptapi.rundir import JOB_FILE
+from ptoperator import labels
+from ptoperator.render.layout import Layout
+from ptoperator.resources import Manifest
+
+KEY = JOB_FILE.rpartition("/")[2]
+MOUNT_PATH = JOB_FILE.rpartition("/")[0]
+
+
+def config_map(layout: Layout) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": layout.config_map,
+            "namespace": layout.namespace,
+            "labels": labels.for_job(layout.name, layout.uid),
+            "ownerReferences": layout.owner_references,
+        },
+        "immutable": True,
+        "data": {KEY: job_file(layout)},
+    }
+
+
+def job_file(layout: Layout) -> str:
+    """The job as YAML."""
+    document = load.manifest(layout.job)
+    document["metadata"] = {"name": layout.name, "namespace": layout.namespace, "uid": layout.uid}
+    return yamltext.write(document)

@@ -1,0 +1,127 @@
+"""Environment of a trainer container: which process of the run it is, where to report, where to cache.
+
+JAX reads its own JAX_* variables. Where a process's number is one of Kubernetes' indices it is given as
+JAX_PROCESS_ID; where it must be computed (several slices of several hosts, several containers per host), the trainer
+does it from the POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_host.
+"""
+
+from __future__ import annotations
+
+from ptapi.rundir import TERMINATION_LOG_ENV
+from ptapi.spec import EnvVar
+from ptoperator import names
+from ptoperator.labels import COMPLETION_INDEX, JOB_INDEX
+from ptoperator.render.layout import Layout
+from ptoperator.resources import Manifest
+
+TERMINATION_LOG = "/dev/termination-log"
+SLICE_INDEX = "POSTTRAIN_SLICE_INDEX"
+HOST_INDEX = "POSTTRAIN_HOST_INDEX"
+HOSTS_PER_SLICE = "POSTTRAIN_HOSTS_PER_SLICE"
+PROCESSES_PER_HOST = "POSTTRAIN_PROCESSES_PER_HOST"
+PROCESS_IN_HOST = "POSTTRAIN_PROCESS_IN_HOST"
+
+_COMPILE_CACHE = ".compile-cache"
+
+
+def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
+    """The trainer's environment. What the job itself sets wins."""
+    ours = [
+        _value(TERMINATION_LOG_ENV, TERMINATION_LOG),
+        _value("PYTHONUNBUFFERED", "1"),
+        _value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
+        *_devices(layout),
+        *_indices(layout, process_in_host),
+        *_distributed(layout),
+        *_multislice(layout),
+        *_token(layout),
+    ]
+    theirs = [_user(variable) for variable in layout.job.spec.env]
+    return merge(ours, theirs)
+
+
+def merge(ours: list[Manifest], theirs: list[Manifest]) -> list[Manifest]:
+    """Both, without doubles: the user's value wins, except that XLA's flags are put together."""
+    chosen = {variable["name"]: variable for variable in theirs}
+    flags = next((variable for variable in ours if variable["name"] == "XLA_FLAGS"), None)
+    user_flags = chosen.get("XLA_FLAGS", {}).get("value")
+    if flags and user_flags:
+        chosen["XLA_FLAGS"] = _value("XLA_FLAGS", f"{flags['value']} {user_flags}")
+    kept = [variable for variable in ours if variable["name"] not in chosen]
+    return kept + list(chosen.values())
+
+
+def _devices(layout: Layout) -> list[Manifest]:
+    if not layout.accelerator.is_cpu:
+        return [_value("JAX_PLATFORMS", "tpu,cpu")]
+    flag = f"--xla_force_host_platform_device_count={layout.accelerator.devices}"
+    return [_value("JAX_PLATFORMS", "cpu"), _value("XLA_FLAGS", flag)]
+
+
+def _indices(layout: Layout, process_in_host: int) -> list[Manifest]:
+    indices = [
+        _label(SLICE_INDEX, JOB_INDEX),
+        _annotation(HOST_INDEX, COMPLETION_INDEX),
+        _value(HOSTS_PER_SLICE, str(layout.hosts)),
+    ]
+    if layout.processes_per_host > 1:
+        indices.append(_value(PROCESSES_PER_HOST, str(layout.processes_per_host)))
+        indices.append(_value(PROCESS_IN_HOST, str(process_in_host)))
+    return indices
+
+
+def _distributed(layout: Layout) -> list[Manifest]:
+    if layout.processes == 1:
+        return []
+    coordinator = f"{names.pod_host(layout.jobset, 0, 0)}:{names.COORDINATOR_PORT}"
+    shared = [_value("JAX_COORDINATOR_ADDRESS", coordinator), _value("JAX_NUM_PROCESSES", str(layout.processes))]
+    if layout.processes_per_host > 1 or (layout.slices > 1 and layout.hosts > 1):
+        return shared
+    if layout.slices > 1:
+        return [*shared, _label("JAX_PROCESS_ID", JOB_INDEX)]
+    return [*shared, _annotation("JAX_PROCESS_ID", COMPLETION_INDEX)]
+
+
+def _multislice(layout: Layout) -> list[Manifest]:
+    """What libtpu needs to join slices over the data-centre network; within a slice GKE injects its own."""
+    if layout.accelerator.is_cpu or layout.slices == 1:
+        return []
+    return [
+        _value("MEGASCALE_NUM_SLICES", str(layout.slices)),
+        _label("MEGASCALE_SLICE_ID", JOB_INDEX),
+        _value("MEGASCALE_COORDINATOR_ADDRESS", names.pod_host(layout.jobset, 0, 0)),
+    ]
+
+
+def _token(layout: Layout) -> list[Manifest]:
+    secret = layout.job.spec.model.token_secret_ref
+    return [_secret("HF_TOKEN", secret.name, secret.key)] if secret else []
+
+
+def _cache_dir(layout: Layout) -> str:
+    """Beside the runs, so that a restart, and the next job of the same shape, compile nothing again."""
+    uri = layout.job.spec.output.uri.rstrip("/")
+    return f"{uri.removeprefix('file://')}/{_COMPILE_CACHE}"
+
+
+def _user(variable: EnvVar) -> Manifest:
+    if variable.value_from is None:
+        return _value(variable.name, variable.value or "")
+    secret = variable.value_from.secret_key_ref
+    return _secret(variable.name, secret.name, secret.key)
+
+
+def _value(name: str, value: str) -> Manifest:
+    return {"name": name, "value": value}
+
+
+def _label(name: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}}
+
+
+def _annotation(name: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
+
+
+def _secret(name: str, secret: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

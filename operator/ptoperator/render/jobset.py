@@ -1,0 +1,67 @@
+"""The JobSet of a multi-controller run: one replicated job `slice`, one child Job per slice, one pod per VM.
+
+No TTL on the JobSet: it could vanish before the operator saw how it ended, and then look like one that was never
+made. The operator deletes the finished job itself, and the JobSet goes with it.
+"""
+
+from __future__ import annotations
+
+from ptoperator import labels, names
+from ptoperator.render.layout import Layout
+from ptoperator.render.pod import pod_template
+from ptoperator.render.policy import failure_policy, pod_failure_policy
+from ptoperator.resources import JOBSETS, Manifest
+
+NODE_POOL = "cloud.google.com/gke-nodepool"
+
+
+def jobset(layout: Layout, restarts_before: int = 0) -> Manifest:
+    """`restarts_before`: restarts of the job under earlier JobSets."""
+    policy = layout.job.spec.run_policy
+    return {
+        "apiVersion": JOBSETS.api_version,
+        "kind": JOBSETS.kind,
+        "metadata": {
+            "name": layout.jobset,
+            "namespace": layout.namespace,
+            "labels": _labels(layout),
+            "annotations": _annotations(layout, restarts_before),
+            "ownerReferences": layout.owner_references,
+        },
+        "spec": {
+            # Kueue admits a queued JobSet by setting this to false.
+            "suspend": layout.job.spec.queue is not None or policy.suspend,
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "successPolicy": {"operator": "All"},
+            "failurePolicy": failure_policy(policy.max_restarts),
+            "replicatedJobs": [
+                {"name": names.REPLICATED_JOB, "replicas": layout.slices, "template": _job_template(layout)}
+            ],
+        },
+    }
+
+
+def _labels(layout: Layout) -> Manifest:
+    ours = labels.for_job(layout.name, layout.uid)
+    return {**ours, labels.KUEUE_QUEUE: layout.job.spec.queue} if layout.job.spec.queue else ours
+
+
+def _annotations(layout: Layout, restarts_before: int) -> Manifest:
+    annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
+    if layout.accelerator.multi_host:  # single-host pools hold many slices, and those may be shared
+        annotations[labels.EXCLUSIVE_TOPOLOGY] = NODE_POOL
+    return annotations
+
+
+def _job_template(layout: Layout) -> Manifest:
+    return {
+        "metadata": {"labels": labels.for_job(layout.name, layout.uid)},
+        "spec": {
+            "parallelism": layout.hosts,
+            "completions": layout.hosts,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "podFailurePolicy": pod_failure_policy(),
+            "template": pod_template(layout),
+        },
+    }

@@ -1,0 +1,78 @@
+"""How a job is laid out over pods: the value that every builder gets.
+
+Everything here follows from the job and the settings; nothing is looked up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptapi.accelerators import Slice, resolve
+from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
+from ptoperator import names
+from ptoperator.resources import Manifest
+from ptoperator.settings import Settings
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A job, its chips and the names of its objects."""
+
+    job: PostTrainJob
+    accelerator: Slice
+    settings: Settings
+    jobset: str
+    config_map: str
+
+    @property
+    def name(self) -> str:
+        return self.job.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.job.metadata.namespace or "default"
+
+    @property
+    def uid(self) -> str:
+        """Empty for a job that no API server has seen (`ptctl workload render`)."""
+        return self.job.metadata.uid or ""
+
+    @property
+    def slices(self) -> int:
+        return self.accelerator.slices
+
+    @property
+    def hosts(self) -> int:
+        """Pods per slice."""
+        return self.accelerator.vms
+
+    @property
+    def processes_per_host(self) -> int:
+        """Containers per pod: two on tpu7x, where each takes one NUMA node and half of the chips."""
+        return self.accelerator.parallel_containers
+
+    @property
+    def processes(self) -> int:
+        """JAX processes of the run."""
+        return self.slices * self.hosts * self.processes_per_host
+
+    @property
+    def owner_references(self) -> list[Manifest]:
+        """The job owns all its objects, so that deleting it deletes them."""
+        if not self.uid:
+            return []
+        owner = {"apiVersion": f"{API_GROUP}/{API_VERSION}", "kind": KIND, "name": self.name, "uid": self.uid}
+        return [{**owner, "controller": True, "blockOwnerDeletion": True}]
+
+
+def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
+    """Raises SpecError for an accelerator that does not exist."""
+    asked = job.spec.accelerator
+    accelerator = resolve(asked.type, asked.topology, asked.slices)
+    return Layout(
+        job=job,
+        accelerator=accelerator,
+        settings=settings,
+        jobset=names.jobset(job.metadata.name, accelerator.slices, accelerator.vms),
+        config_map=names.config_map(job.metadata.name, job.metadata.uid or ""),
+    )

@@ -1,0 +1,125 @@
+"""The trainer's pod: one per VM, one container per process, the same on every host.
+
+It satisfies Pod Security "restricted": no root, no capabilities, no privilege escalation, no host namespaces, no
+Kubernetes token. Left out: resource requests of TPU hosts (a TPU VM runs one such pod and nothing else).
+"""
+
+from __future__ import annotations
+
+from ptapi.rundir import JOB_FILE
+from ptapi.spec import Volume
+from ptoperator import labels, names
+from ptoperator.render.configmap import MOUNT_PATH
+from ptoperator.render.env import TERMINATION_LOG, container_env
+from ptoperator.render.layout import Layout
+from ptoperator.resources import Manifest
+
+USER_ID = 65532
+"""The image's user. A group of the same number owns mounted volumes."""
+TPU = "google.com/tpu"
+JOB_VOLUME = "posttrain-job"
+SHARED_MEMORY_VOLUME = "posttrain-shm"
+# Modest on purpose: a two-process job fits beside the control plane on a laptop with two cores.
+CPU_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
+
+
+def pod_template(layout: Layout) -> Manifest:
+    """The pod template of the replicated job."""
+    return {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": _pod_spec(layout)}
+
+
+def _pod_spec(layout: Layout) -> Manifest:
+    spec = layout.job.spec
+    optional = {
+        "priorityClassName": spec.priority_class_name,
+        "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
+        "nodeSelector": _node_selector(layout),
+        "tolerations": _tolerations(layout),
+    }
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": spec.run_policy.termination_grace_period_seconds,
+        "serviceAccountName": spec.service_account_name or layout.settings.trainer_service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **{key: value for key, value in optional.items() if value},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            _container(layout, name, index) for index, name in enumerate(names.containers(layout.processes_per_host))
+        ],
+        "volumes": _volumes(layout),
+    }
+
+
+def _container(layout: Layout, name: str, index: int) -> Manifest:
+    container: Manifest = {
+        "name": name,
+        "image": layout.job.spec.image or layout.settings.trainer_image,
+        "command": ["python", "-m", "pttrainer"],
+        "args": ["run", JOB_FILE],
+        "env": container_env(layout, index),
+    }
+    if layout.processes > 1 and index == 0:
+        container["ports"] = [{"name": "coordinator", "containerPort": names.COORDINATOR_PORT}]
+    return {
+        **container,
+        "resources": _resources(layout),
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": _mounts(layout),
+    }
+
+
+def _resources(layout: Layout) -> Manifest:
+    if layout.accelerator.is_cpu:
+        return {"requests": dict(CPU_REQUESTS)}
+    return {"limits": {TPU: layout.accelerator.chips_per_vm // layout.processes_per_host}}
+
+
+def _node_selector(layout: Layout) -> Manifest:
+    if layout.accelerator.is_cpu:
+        return {}
+    return {
+        "cloud.google.com/gke-tpu-accelerator": layout.accelerator.gke_accelerator,
+        "cloud.google.com/gke-tpu-topology": layout.accelerator.topology,
+    }
+
+
+def _tolerations(layout: Layout) -> list[Manifest]:
+    if layout.accelerator.is_cpu:
+        return []
+    return [{"key": TPU, "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def _mounts(layout: Layout) -> list[Manifest]:
+    mounts: list[Manifest] = [{"name": JOB_VOLUME, "mountPath": MOUNT_PATH, "readOnly": True}]
+    if not layout.accelerator.is_cpu:
+        mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})
+    for volume in layout.job.spec.volumes:
+        mount: Manifest = {"name": volume.name, "mountPath": volume.mount_path}
+        mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
+    return mounts
+
+
+def _volumes(layout: Layout) -> list[Manifest]:
+    volumes: list[Manifest] = [{"name": JOB_VOLUME, "configMap": {"name": layout.config_map}}]
+    if not layout.accelerator.is_cpu:  # libtpu's processes talk through shared memory; the default is 64 MiB
+        volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}})
+    return volumes + [{"name": volume.name, **_source(volume)} for volume in layout.job.spec.volumes]
+
+
+def _source(volume: Volume) -> Manifest:
+    if volume.config_map:
+        return {"configMap": {"name": volume.config_map.name}}
+    if volume.secret:
+        return {"secret": {"secretName": volume.secret.secret_name}}
+    if volume.persistent_volume_claim:
+        return {"persistentVolumeClaim": {"claimName": volume.persistent_volume_claim.claim_name}}
+    return {"emptyDir": {}}

@@ -1,0 +1,63 @@
+"""What a failed pod means: rules by which Job and JobSet decide without asking the operator.
+
+A Job only knows "failed"; its reason is `PodFailurePolicy` for every rule below, so the JobSet tells them apart by
+the Job controller's message, whose wording is part of the pattern. Three outcomes:
+
+- exit codes after which the same job would fail again: the JobSet fails at once;
+- disruption (preemption, maintenance, eviction, a drained node) and "SIGTERM came, checkpoint saved": start again
+  without charging `maxRestarts`, however often;
+- everything else: start again within `maxRestarts`.
+
+Disruption comes first among the Job's rules: a node that goes away may make a process exit with any code.
+"""
+
+from __future__ import annotations
+
+from ptapi.failures import FATAL_EXIT_CODES, ExitCode
+from ptoperator.resources import Manifest
+
+FATAL = "fatalExit"
+DISRUPTED = "disrupted"
+SAVED = "preemptedSaved"
+RESTART_REASON_PREFIX = "FailurePolicy_"
+"""The JobSet's RestartingJobSet condition has this and the rule's name as its reason."""
+
+_RULE = r"matching FailJob rule"
+
+
+def pod_failure_policy() -> Manifest:
+    """When a pod's failure is its Job's failure for a known reason. Any other failure exhausts `backoffLimit: 0`."""
+    return {
+        "rules": [
+            {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [int(ExitCode.PREEMPTED_SAVED)]}},
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(FATAL_EXIT_CODES)}},
+        ]
+    }
+
+
+def failure_policy(max_restarts: int) -> Manifest:
+    """What the JobSet does about a failed Job. BlockingRecreate: two attempts never write one run directory."""
+    fatal = "|".join(str(code) for code in FATAL_EXIT_CODES)
+    return {
+        "maxRestarts": max_restarts,
+        "restartStrategy": "BlockingRecreate",
+        "rules": [
+            _rule(FATAL, "FailJobSet", rf"failed with exit code ({fatal}) {_RULE}"),
+            _rule(DISRUPTED, "RestartJobSetAndIgnoreMaxRestarts", rf"has condition DisruptionTarget {_RULE}"),
+            _rule(
+                SAVED,
+                "RestartJobSetAndIgnoreMaxRestarts",
+                rf"failed with exit code {int(ExitCode.PREEMPTED_SAVED)} {_RULE}",
+            ),
+        ],
+    }
+
+
+def _rule(name: str, action: str, pattern: str) -> Manifest:
+    return {
+        "name": name,
+        "action": action,
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": [pattern],
+    }

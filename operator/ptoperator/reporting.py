@@ -1,0 +1,62 @@
+"""From the trainer's progress document to the status's numbers, as text where printer columns need text."""
+
+from __future__ import annotations
+
+from ptapi import rundir
+from ptapi.rundir import CheckpointRef, Progress
+from ptapi.status import CheckpointStatus, MetricsStatus, ProgressStatus
+from ptoperator.clock import duration
+
+# Only in status: the trainer logs them where it can measure them.
+MFU = "mfu"
+HBM_IN_USE = "hbm_in_use"
+
+_FIELDS = {
+    "loss": rundir.LOSS,
+    "reward": rundir.REWARD,
+    "kl": rundir.KL,
+    "entropy": rundir.ENTROPY,
+    "completion_length": rundir.COMPLETION_LENGTH,
+    "mfu": MFU,
+    "hbm_in_use": HBM_IN_USE,
+    "eval_loss": rundir.EVAL_LOSS,
+    "eval_reward": rundir.EVAL_REWARD,
+}
+_DIGITS = 4
+
+
+def progress_status(progress: Progress) -> ProgressStatus:
+    total = progress.total_steps
+    return ProgressStatus(
+        step=progress.step,
+        total=total,
+        steps=f"{progress.step}/{total}" if total else "",
+        percent=min(100, 100 * progress.step // total) if total else 0,
+        seconds_per_step=_rounded(progress.seconds_per_step),
+        eta="" if progress.eta_seconds is None or progress.stage == "done" else duration(progress.eta_seconds),
+        stage=progress.stage,
+        updated=progress.updated,
+    )
+
+
+def metrics_status(metrics: dict[str, float], chips: int) -> MetricsStatus:
+    values = {field: number(metrics[key]) for field, key in _FIELDS.items() if key in metrics}
+    if chips and rundir.TOKENS_PER_SECOND in metrics:
+        values["tokens_per_second_per_chip"] = number(metrics[rundir.TOKENS_PER_SECOND] / chips)
+    return MetricsStatus(**values)
+
+
+def checkpoint_status(checkpoint: CheckpointRef) -> CheckpointStatus:
+    return CheckpointStatus(step=checkpoint.step, uri=checkpoint.uri, time=checkpoint.time)
+
+
+def number(value: float) -> str:
+    """Four significant digits, without an exponent where a person would not write one."""
+    if value != value:
+        return "NaN"
+    text = f"{value:.{_DIGITS}g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e9 else text
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,66 @@
+"""Restarts by failure class: pure bookkeeping of why a job started again.
+
+A JobSet only counts. Whatever it counted beyond what status has named is named now, from what the pods of that
+attempt said, or else from the JobSet's rule, or else from the run directory. A JobSet that was made anew counts
+from 0 and carries the earlier count in an annotation.
+"""
+
+from __future__ import annotations
+
+from ptapi.failures import FailureClass
+from ptapi.status import FailureStatus
+from ptoperator import failure
+from ptoperator.failure import PodFailure
+from ptoperator.observed import Observed
+from ptoperator.render.policy import DISRUPTED, RESTART_REASON_PREFIX, SAVED
+
+_FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}")
+
+
+def restart_counts(seen: Observed) -> tuple[dict[str, int], FailureStatus | None]:
+    """Restarts by class, and the failure behind the newest one where there is a new one."""
+    counts = dict(seen.status.restarts)
+    known = sum(counts.values())
+    newest: FailureStatus | None = None
+    for attempt in range(max(0, known - seen.restarts_before), seen.jobset_restarts):
+        newest = _cause_of(seen, attempt)
+        counts[newest.failure_class] = counts.get(newest.failure_class, 0) + 1
+    return counts, newest
+
+
+def failure_status(found: PodFailure) -> FailureStatus:
+    return FailureStatus(
+        failure_class=found.kind,
+        message=found.message,
+        exit_code=found.exit_code,
+        pod=found.pod,
+        time=found.time,
+    )
+
+
+def _cause_of(seen: Observed, attempt: int) -> FailureStatus:
+    is_newest = attempt == seen.jobset_restarts - 1
+    reason = _restart_reason(seen) if is_newest else ""
+    charged = (reason not in _FREE) if reason else None
+    found = failure.cause(seen.failures, attempt, charged=charged)
+    if found is not None:
+        return failure_status(found)
+    if reason in _FREE:
+        return FailureStatus(failure_class=FailureClass.PREEMPTED, message="the pods were stopped from outside")
+    return from_run_directory(seen) or FailureStatus(
+        failure_class=FailureClass.UNKNOWN, message="the pods were gone before the operator saw why they failed"
+    )
+
+
+def from_run_directory(seen: Observed) -> FailureStatus | None:
+    """What the trainer wrote into its run directory when it ended."""
+    said = seen.termination
+    if said is None or said.exit_code == 0 or said.failure_class not in set(FailureClass):
+        return None
+    return FailureStatus(failure_class=said.failure_class, message=said.message, exit_code=said.exit_code)
+
+
+def _restart_reason(seen: Observed) -> str:
+    """The rule by which the JobSet restarted; empty where it says no more (it is over) or never did (before 0.12)."""
+    condition = seen.jobset_condition("RestartingJobSet")
+    return str(condition.get("reason") or "") if condition else ""

@@ -1,0 +1,73 @@
+"""Reads documents of run directories, on `file://` and `gs://`.
+
+A run directory that cannot be read is no fault of the job: everything here answers None instead. Google's storage
+client is imported when the first `gs://` directory is read, and shared by all.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from ptapi.rundir import PROGRESS, TERMINATION, Document, Progress, Termination
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S = 10.0
+_MAX_BYTES = 1 << 20
+T = TypeVar("T", bound=Document)
+
+
+def read_progress(run_uri: str) -> Progress | None:
+    """What the trainer of this run last said; None if nothing can be read there."""
+    return _read(run_uri, PROGRESS, Progress)
+
+
+def read_termination(run_uri: str) -> Termination | None:
+    """Why the last attempt of this run ended, in the trainer's words."""
+    return _read(run_uri, TERMINATION, Termination)
+
+
+def _read(run_uri: str, name: str, kind: type[T]) -> T | None:
+    uri = f"{run_uri}/{name}"
+    try:
+        content = _read_bytes(uri)
+        return None if content is None else kind.model_validate_json(content)
+    except ValidationError as error:
+        logger.debug("%s is not readable: %s", uri, error)
+    except Exception as error:  # the storage client's errors are many, and none of them may stop a reconcile
+        logger.debug("%s cannot be read: %s", uri, error)
+    return None
+
+
+def _read_bytes(uri: str) -> bytes | None:
+    scheme, _, path = uri.partition("://")
+    if scheme == "gs":
+        return _read_gcs(path)
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _read_gcs(path: str) -> bytes | None:
+    from google.api_core.exceptions import NotFound
+
+    bucket, _, name = path.partition("/")
+    try:
+        content: bytes = _gcs_client().bucket(bucket).blob(name).download_as_bytes(timeout=_TIMEOUT_S)
+    except NotFound:
+        return None
+    return content
+
+
+@cache
+def _gcs_client() -> Any:
+    from google.cloud import storage
+
+    return storage.Client()

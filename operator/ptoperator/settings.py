@@ -1,0 +1,78 @@
+"""The operator's settings: one table of environment variables, read once at start.
+
+`python -m ptoperator` overrides some of them by flags. Everything below the entry point gets a `Settings` value and
+never looks at the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+PREFIX = "POSTTRAIN_"
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used: names the variable, the value and what is accepted."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an operator's administrator decides. The variable of a field is POSTTRAIN_<FIELD>."""
+
+    trainer_image: str = "posttrain-trainer:0.1.0"
+    """Image of jobs that name none."""
+    trainer_service_account: str = "default"
+    """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
+    progress_seconds: float = 10.0
+    """While a job runs, its progress is read, and its status written, at most this often."""
+    resync_seconds: float = 600.0
+    """A job is looked at this often although nothing was heard of it."""
+    start_failure_seconds: float = 300.0
+    """How long a pod may fail to start (image, secret, volume) before its job fails."""
+    silent_start_seconds: float = 60.0
+    """A trainer that runs for this long and shows no progress document is called running all the same."""
+    shared_filesystem: bool = False
+    """Whether the operator and the pods see the same files, as in the embedded cluster."""
+    workers: int = 8
+    """Jobs reconciled at the same time."""
+    silence_seconds: float = 300.0
+    """Not alive when the API server has not answered for this long."""
+    http_port: int = 8080
+    """Port of /healthz, /readyz and /metrics; 0: none."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Defaults, and what the environment says."""
+        given: dict[str, Any] = {}
+        for field in fields(cls):
+            variable = PREFIX + field.name.upper()
+            if env.get(variable):
+                given[field.name] = _parse(variable, env[variable], type(field.default))
+        return replace(cls(), **given)
+
+
+def _parse(variable: str, text: str, kind: type) -> Any:
+    convert, accepted = _KINDS[kind]
+    try:
+        return convert(text)
+    except (ValueError, KeyError):
+        raise SettingsError(f"{variable}: '{text}' is not {accepted}") from None
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+_KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
+    str: (str, "text"),
+    float: (_number, "a number of seconds"),
+    int: (lambda text: int(_number(text)), "a whole number"),
+    bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+}

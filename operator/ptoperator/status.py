@@ -1,0 +1,154 @@
+"""The status of a job: the only place that makes conditions, phases, messages and numbers for people.
+
+`Situation` is what plan found; `build` turns it, the old status and what was observed into the new status. It is
+pure: the same input gives the same status, and `differs` tells whether it is worth a write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ptapi.conditions import ConditionType, Phase, Reason
+from ptapi.rundir import run_uri
+from ptapi.status import (
+    CapacityStatus,
+    Condition,
+    FailureStatus,
+    Links,
+    PostTrainJobStatus,
+)
+from ptoperator import clock
+from ptoperator.accounting import account
+from ptoperator.observed import Observed
+from ptoperator.render import Layout
+from ptoperator.reporting import checkpoint_status, metrics_status, progress_status
+from ptoperator.restarts import restart_counts
+
+_MESSAGE_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Say:
+    """One condition: whether it holds, why in one word, and why in a sentence."""
+
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+Says = dict[ConditionType, Say]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What plan found: the phase, the conditions it can speak about, and the failure that ended the job."""
+
+    phase: Phase
+    says: Says = field(default_factory=dict)
+    failure: FailureStatus | None = None
+    capacity: CapacityStatus | None = None
+
+
+def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTrainJobStatus:
+    """The new status. `layout` is None for a spec that cannot be laid out."""
+    old, phase = seen.status, situation.phase
+    restarts, newest = restart_counts(seen)
+    updates: dict[str, object] = {
+        "phase": phase,
+        "observed_generation": seen.generation,
+        "conditions": merged(old.conditions, situation.says, seen.generation, seen.now),
+        "restarts": restarts,
+        "failure": situation.failure or newest or old.failure,
+        "capacity": situation.capacity or old.capacity,
+        "start_time": old.start_time or _start_time(situation, seen.now),
+        "completion_time": clock.to_text(seen.now) if phase.is_terminal else None,
+        **_of_progress(seen, layout),
+        **account(seen, layout),
+    }
+    if layout is not None:
+        updates |= {
+            "algorithm": layout.job.spec.algorithm.label,
+            "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
+            "job_set": layout.jobset,
+            "links": _links(layout),
+        }
+    return old.model_copy(update=updates)
+
+
+def differs(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
+    """Whether somebody would see a difference. Sums of time and cost alone are not worth a write."""
+    return _without_sums(old) != _without_sums(new)
+
+
+def is_only_progress(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
+    """Whether nothing changed but numbers that change all the time; those may wait for their turn."""
+    return _without_progress(old) == _without_progress(new)
+
+
+def merged(old: list[Condition], says: Says, generation: int, now: datetime) -> list[Condition]:
+    """Conditions in the order of their types; what is not spoken about stays as it was."""
+    by_type = {condition.type: condition for condition in old}
+    for kind, say in says.items():
+        by_type[kind] = _condition(by_type.get(kind), kind, say, generation, now)
+    return [by_type[kind] for kind in ConditionType if kind in by_type]
+
+
+def find(status: PostTrainJobStatus, kind: ConditionType) -> Condition | None:
+    return next((condition for condition in status.conditions if condition.type == kind), None)
+
+
+def holds(status: PostTrainJobStatus, kind: ConditionType) -> bool:
+    condition = find(status, kind)
+    return condition is not None and condition.status == "True"
+
+
+def _condition(old: Condition | None, kind: ConditionType, say: Say, generation: int, now: datetime) -> Condition:
+    status = "True" if say.holds else "False"
+    unchanged = old is not None and old.status == status
+    return Condition(
+        type=kind,
+        status=status,
+        reason=say.reason,
+        message=say.message[:_MESSAGE_LIMIT],
+        last_transition_time=old.last_transition_time if old and unchanged else clock.to_text(now),
+        observed_generation=generation,
+    )
+
+
+def _start_time(situation: Situation, now: datetime) -> str | None:
+    capacity = situation.says.get(ConditionType.CAPACITY_READY)
+    return clock.to_text(now) if capacity and capacity.reason == Reason.NODES_READY else None
+
+
+def _of_progress(seen: Observed, layout: Layout | None) -> dict[str, object]:
+    progress = seen.progress
+    if progress is None or progress.job_uid not in ("", seen.uid):
+        return {}
+    chips = layout.accelerator.total_chips if layout else 0
+    found: dict[str, object] = {
+        "progress": progress_status(progress),
+        "metrics": metrics_status(progress.metrics, chips),
+    }
+    if progress.checkpoint is not None:
+        found["checkpoint"] = checkpoint_status(progress.checkpoint)
+    return found
+
+
+def _links(layout: Layout) -> Links:
+    run = run_uri(layout.job.spec.output.uri, layout.name)
+    local = run.removeprefix("file://")
+    board = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
+    return Links(run=run, logs=f"ptctl workload logs {layout.name} -n {layout.namespace}", tensorboard=board)
+
+
+_SUMS: dict[str, object] = {"accounted_until": None, "time": None, "cost": None}
+_PROGRESS: dict[str, object] = {**_SUMS, "progress": None, "metrics": None, "checkpoint": None}
+
+
+def _without_sums(status: PostTrainJobStatus) -> PostTrainJobStatus:
+    return status.model_copy(update=_SUMS)
+
+
+def _without_progress(status: PostTrainJobStatus) -> PostTrainJobStatus:
+    return status.model_copy(update=_PROGRESS)

@@ -1,0 +1,380 @@
+"""A cluster in memory, small enough to run thousands of lives of a job in seconds.
+
+`Api` keeps objects as an API server does (uid, resourceVersion, generation, conflicts, owner references). `World` plays
+JobSet controller, Job controller, garbage collector and kubelet on it, one step at a time and from the manifests that
+the operator really renders: the failure policies are evaluated, not assumed. Time is a number that tests move.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ptoperator import clock, labels
+from ptoperator.apierrors import AlreadyExists, Conflict, NotFound
+from ptoperator.kube import ListResult
+from ptoperator.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+
+NAMESPACE = "team-a"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Ref = tuple[str, str, str]
+
+
+def job_manifest(name: str = "llama", **spec: Any) -> Manifest:
+    """A valid job; keywords replace parts of its spec."""
+    base: Manifest = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"sft": {}},
+        "data": {"train": {"uri": "file:///data/train.jsonl"}},
+        "training": {"steps": 10, "batchSize": 8},
+        "accelerator": {"type": "cpu-1"},
+        "output": {"uri": "file:///runs"},
+    }
+    return {
+        "apiVersion": "posttrain.dev/v1alpha1",
+        "kind": "PostTrainJob",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {**base, **spec},
+    }
+
+
+@dataclass
+class Api:
+    """The verbs that the operator uses, on a dict."""
+
+    objects: dict[Ref, Manifest] = field(default_factory=dict)
+    now: datetime = START
+    writes: int = 0
+    log: list[str] = field(default_factory=list)
+    _version: int = 0
+    _uid: int = 0
+
+    def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
+        return copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
+
+    def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
+        wanted = dict([labels.split("=", 1)]) if labels else {}
+        found = [
+            copy.deepcopy(item)
+            for (kind, _, _), item in self.objects.items()
+            if kind == r.kind and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+        ]
+        return ListResult(found, str(self._version))
+
+    def create(self, r: Resource, body: Manifest) -> Manifest:
+        meta = body["metadata"]
+        ref = (r.kind, meta.get("namespace", NAMESPACE), meta["name"])
+        if ref in self.objects:
+            raise AlreadyExists(409, "AlreadyExists", f'{r.plural} "{meta["name"]}" already exists')
+        item = copy.deepcopy(body)
+        self._uid += 1
+        item["metadata"].update(
+            uid=f"uid-{self._uid}", generation=1, creationTimestamp=clock.to_text(self.now), namespace=ref[1]
+        )
+        return self._store(ref, item, "create")
+
+    def apply(self, r: Resource, body: Manifest, *, field_manager: str) -> Manifest:
+        assert field_manager
+        ref = (r.kind, body["metadata"]["namespace"], body["metadata"]["name"])
+        if ref not in self.objects:
+            return self.create(r, body)
+        return self._store(ref, {**self.objects[ref], **{k: v for k, v in body.items() if k != "metadata"}}, "apply")
+
+    def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest) -> Manifest:
+        ref = (r.kind, namespace or NAMESPACE, name)
+        item = copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
+        _merge(item, body)
+        if item != self.objects[ref] and "spec" in body:
+            item["metadata"]["generation"] += 1
+        return self._store(ref, item, "patch")
+
+    def delete(self, r: Resource, name: str, namespace: str | None = None, *, uid: str | None = None) -> None:
+        item = self._there(r, namespace or NAMESPACE, name)
+        if uid is not None and item["metadata"]["uid"] != uid:
+            raise Conflict(409, "Conflict", f"{name}: the uid is {item['metadata']['uid']}")
+        self._count(f"delete {r.kind} {name}")
+        if r is PODS:
+            item["metadata"].setdefault("deletionTimestamp", clock.to_text(self.now))
+        else:
+            del self.objects[(r.kind, namespace or NAMESPACE, name)]
+
+    def replace_status(self, r: Resource, body: Manifest) -> Manifest:
+        meta = body["metadata"]
+        item = self._there(r, meta["namespace"], meta["name"])
+        if meta["resourceVersion"] != item["metadata"]["resourceVersion"] or meta["uid"] != item["metadata"]["uid"]:
+            raise Conflict(409, "Conflict", f"{meta['name']} was changed meanwhile")
+        ref = (r.kind, meta["namespace"], meta["name"])
+        return self._store(ref, {**item, "status": copy.deepcopy(body["status"])}, "status")
+
+    def put(self, r: Resource, item: Manifest) -> None:
+        """Another controller's write."""
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[(r.kind, item["metadata"]["namespace"], item["metadata"]["name"])] = item
+
+    def find(self, r: Resource, name: str) -> Manifest | None:
+        return self.objects.get((r.kind, NAMESPACE, name))
+
+    def kinds(self, kind: str) -> list[Manifest]:
+        return [item for (found, _, _), item in self.objects.items() if found == kind]
+
+    def _there(self, r: Resource, namespace: str, name: str) -> Manifest:
+        try:
+            return self.objects[(r.kind, namespace, name)]
+        except KeyError:
+            raise NotFound(404, "NotFound", f'{r.plural} "{name}" not found') from None
+
+    def _store(self, ref: Ref, item: Manifest, verb: str) -> Manifest:
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[ref] = item
+        self._count(f"{verb} {ref[0]} {ref[2]}")
+        return copy.deepcopy(item)
+
+    def _count(self, what: str) -> None:
+        self.writes += 1
+        self.log.append(what)
+
+
+@dataclass
+class World:
+    """The controllers of a cluster. Every method is one step that may happen at any time."""
+
+    api: Api
+    files: dict[str, bytes] = field(default_factory=dict)
+    overlaps: list[str] = field(default_factory=list)
+
+    def tick(self, seconds: float) -> None:
+        self.api.now += timedelta(seconds=seconds)
+
+    @property
+    def pods(self) -> list[Manifest]:
+        return self.api.kinds("Pod")
+
+    @property
+    def unfinished(self) -> list[Manifest]:
+        return [pod for pod in self.pods if _phase(pod) not in ("Succeeded", "Failed")]
+
+    def collect(self) -> None:
+        """Garbage collection by owner reference, and pods that were told to go."""
+        uids = {item["metadata"]["uid"] for item in self.api.objects.values()}
+        for ref, item in list(self.api.objects.items()):
+            owners = item["metadata"].get("ownerReferences") or []
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                if ref[0] == "Pod" and _phase(item) not in ("Succeeded", "Failed"):
+                    item["metadata"].setdefault("deletionTimestamp", clock.to_text(self.api.now))
+                else:
+                    del self.api.objects[ref]
+
+    def reap(self) -> None:
+        """The kubelet lets go of pods whose grace is over."""
+        for ref, item in list(self.api.objects.items()):
+            if ref[0] == "Pod" and item["metadata"].get("deletionTimestamp"):
+                del self.api.objects[ref]
+
+    def run_jobsets(self) -> None:
+        for jobset in self.api.kinds("JobSet"):
+            self._run(jobset)
+
+    def admit(self) -> None:
+        """Kueue lets every queued JobSet run."""
+        for jobset in self.api.kinds("JobSet"):
+            if labels.KUEUE_QUEUE in jobset["metadata"]["labels"] and jobset["spec"]["suspend"]:
+                jobset["spec"]["suspend"] = False
+                self.api.put(JOBSETS, jobset)
+
+    def schedule(self, pod: Manifest) -> None:
+        if not pod["spec"].get("nodeName"):
+            pod["spec"]["nodeName"] = "node-1"
+            pod["status"]["conditions"] = [_scheduled(self.api.now)]
+            self.api.put(PODS, pod)
+
+    def start(self, pod: Manifest) -> None:
+        self.schedule(pod)
+        if _phase(pod) == "Pending":
+            pod["status"] |= {"phase": "Running", "startTime": clock.to_text(self.api.now)}
+            self.api.put(PODS, pod)
+
+    def progress(self, step: int, stage: str = "training", name: str = "llama", checkpoint: int | None = None) -> None:
+        job = self.api.find(POSTTRAINJOBS, name)
+        document: Manifest = {
+            "jobUid": job["metadata"]["uid"] if job else "",
+            "stage": stage,
+            "step": step,
+            "totalSteps": 10,
+            "metrics": {"loss": 2.5 - step / 10},
+            "updated": clock.to_text(self.api.now),
+        }
+        if checkpoint is not None:
+            uri = f"file:///runs/{name}/checkpoints/{checkpoint}"
+            document["checkpoint"] = {"step": checkpoint, "uri": uri, "time": clock.to_text(self.api.now)}
+        self.files[f"file:///runs/{name}/progress.json"] = json.dumps(document).encode()
+
+    def exit(self, pod: Manifest, code: int, message: str = "", reason: str = "") -> None:
+        """The trainer ends."""
+        self.start(pod)
+        terminated = {"exitCode": code, "finishedAt": clock.to_text(self.api.now), "message": message}
+        if reason:
+            terminated["reason"] = reason
+        pod["status"]["containerStatuses"] = [{"name": "trainer", "state": {"terminated": terminated}}]
+        pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
+        self.api.put(PODS, pod)
+
+    def disrupt(self, pod: Manifest, code: int = 137, reason: str = "DeletionByTaintManager") -> None:
+        """The node goes away under the pod."""
+        self.schedule(pod)
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "node went away"}
+        pod["status"].setdefault("conditions", []).append(condition)
+        self.exit(pod, code)
+
+    def cannot_pull(self, pod: Manifest, reason: str = "ImagePullBackOff") -> None:
+        self.schedule(pod)
+        waiting = {"reason": reason, "message": "manifest for trainer:9 not found"}
+        pod["status"]["containerStatuses"] = [{"name": "trainer", "state": {"waiting": waiting}}]
+        self.api.put(PODS, pod)
+
+    def _run(self, jobset: Manifest) -> None:
+        status = jobset.setdefault("status", {"restarts": 0, "restartsCountTowardsMax": 0, "conditions": []})
+        if _holds(jobset, "Completed") or _holds(jobset, "Failed"):
+            self._stop([pod for pod in self._pods(jobset) if _phase(pod) not in ("Succeeded", "Failed")])
+            return
+        previous = [pod for pod in self._pods(jobset) if self._attempt(pod) < status["restarts"]]
+        if previous:
+            self._stop(previous)
+            return
+        current = self._pods(jobset)
+        failed = [pod for pod in current if _phase(pod) == "Failed"]
+        if failed:
+            self._fail(jobset, failed)
+        elif jobset["spec"].get("suspend"):
+            self._stop([pod for pod in current if _phase(pod) != "Succeeded"])
+        elif current and all(_phase(pod) == "Succeeded" for pod in current):
+            _set(jobset, "Completed", "AllJobsCompleted", "jobset completed successfully")
+            self.api.put(JOBSETS, jobset)
+        else:
+            self._make_pods(jobset, current)
+
+    def _fail(self, jobset: Manifest, failed: list[Manifest]) -> None:
+        """Job controller and JobSet controller: which rule of the rendered policies does the failure meet?"""
+        template = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+        reason, message = _job_failure(template["podFailurePolicy"]["rules"], failed)
+        policy, status = jobset["spec"]["failurePolicy"], jobset["status"]
+        rule = next((each for each in policy["rules"] if _applies(each, reason, message)), None)
+        action = rule["action"] if rule else "RestartJobSet"
+        if action == "FailJobSet":
+            _set(jobset, "Failed", "FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
+        elif action == "RestartJobSet" and status["restartsCountTowardsMax"] >= policy["maxRestarts"]:
+            _set(jobset, "Failed", "ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
+        else:
+            status["restarts"] += 1
+            status["restartsCountTowardsMax"] += action == "RestartJobSet"
+            named = f"FailurePolicy_{rule['name']}" if rule else "DefaultFailurePolicy"
+            _set(jobset, "RestartingJobSet", named, message)
+        self.api.put(JOBSETS, jobset)
+
+    def _make_pods(self, jobset: Manifest, current: list[Manifest]) -> None:
+        replicated = jobset["spec"]["replicatedJobs"][0]
+        for index in range(replicated["replicas"]):
+            for host in range(replicated["template"]["spec"]["completions"]):
+                name = f"{jobset['metadata']['name']}-slice-{index}-{host}-{jobset['status']['restarts']}"
+                name += "-" + jobset["metadata"]["uid"].removeprefix("uid-")
+                if not any(pod["metadata"]["name"] == name for pod in current):
+                    self._make_pod(jobset, replicated["template"]["spec"]["template"], name)
+
+    def _make_pod(self, jobset: Manifest, template: Manifest, name: str) -> None:
+        job = template["metadata"]["labels"][labels.JOB]
+        for pod in self.unfinished:
+            other = pod["metadata"]
+            same_attempt = self._attempt(pod) == jobset["status"]["restarts"] and _owner(pod) == _uid(jobset)
+            if other["labels"][labels.JOB] == job and not same_attempt:
+                self.overlaps.append(f"{name} beside {other['name']}")
+        marks = {**template["metadata"]["labels"], labels.RESTART_ATTEMPT: str(jobset["status"]["restarts"])}
+        self.api.create(
+            PODS,
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": NAMESPACE,
+                    "labels": marks,
+                    "ownerReferences": [{"kind": "JobSet", "uid": _uid(jobset)}],
+                },
+                "spec": copy.deepcopy(template["spec"]),
+                "status": {"phase": "Pending"},
+            },
+        )
+        self.api.writes -= 1  # not the operator's
+        self.api.log.pop()
+
+    def _pods(self, jobset: Manifest) -> list[Manifest]:
+        return [pod for pod in self.pods if _owner(pod) == _uid(jobset)]
+
+    def _stop(self, pods: list[Manifest]) -> None:
+        for pod in pods:
+            if _phase(pod) in ("Succeeded", "Failed"):
+                del self.api.objects[("Pod", NAMESPACE, pod["metadata"]["name"])]
+            else:
+                pod["metadata"].setdefault("deletionTimestamp", clock.to_text(self.api.now))
+
+    @staticmethod
+    def _attempt(pod: Manifest) -> int:
+        return int(pod["metadata"]["labels"][labels.RESTART_ATTEMPT])
+
+
+def _job_failure(rules: list[Manifest], pods: list[Manifest]) -> tuple[str, str]:
+    """Reason and message of the Job's Failed condition, in the wording of kube-controller-manager."""
+    for pod in pods:
+        name = f"{NAMESPACE}/{pod['metadata']['name']}"
+        code = pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
+        held = {each["type"] for each in pod["status"].get("conditions", []) if each["status"] == "True"}
+        for index, rule in enumerate(rules):
+            tail = f"matching {rule['action']} rule at index {index}"
+            if "onExitCodes" in rule and code in rule["onExitCodes"]["values"]:
+                words = f"Container trainer for pod {name} failed with exit code {code} {tail}"
+                return "PodFailurePolicy", words
+            for condition in rule.get("onPodConditions", []):
+                if condition["type"] in held:
+                    return "PodFailurePolicy", f"Pod {name} has condition {condition['type']} {tail}"
+    return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+
+
+def _applies(rule: Manifest, reason: str, message: str) -> bool:
+    patterns = rule["onJobFailureMessagePatterns"]
+    return reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns)
+
+
+def _set(jobset: Manifest, kind: str, reason: str, message: str) -> None:
+    kept = [each for each in jobset["status"]["conditions"] if each["type"] != kind]
+    condition = {"type": kind, "status": "True", "reason": reason, "message": message}
+    jobset["status"]["conditions"] = [*kept, condition]
+
+
+def _holds(item: Manifest, kind: str) -> bool:
+    return any(each["type"] == kind and each["status"] == "True" for each in item["status"]["conditions"])
+
+
+def _scheduled(now: datetime) -> Manifest:
+    return {"type": "PodScheduled", "status": "True", "lastTransitionTime": clock.to_text(now)}
+
+
+def _phase(pod: Manifest) -> str:
+    return str(pod["status"]["phase"])
+
+
+def _uid(item: Manifest) -> str:
+    return str(item["metadata"]["uid"])
+
+
+def _owner(pod: Manifest) -> str:
+    return str(pod["metadata"]["ownerReferences"][0]["uid"])
+
+
+def _merge(item: Manifest, patch: Manifest) -> None:
+    for key, value in patch.items():
+        if isinstance(value, dict) and isinstance(item.get(key), dict):
+            _merge(item[key], value)
+        else:
+            item[key] = copy.deepcopy(value)
