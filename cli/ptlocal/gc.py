@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 Node = tuple[Resource, Key]
 
 _IGNORED_GROUPS = ("events.k8s.io", "metrics.k8s.io", "authentication.k8s.io", "authorization.k8s.io")
+_AGAIN_S = 1.0
 _DISCOVER: Node = (CRDS, ("", ""))  # a key that stands for "ask the server what it serves"
 
 
@@ -46,8 +47,7 @@ class GarbageCollector:
 
     def _reconcile(self, node: Node) -> float | None:
         if node == _DISCOVER:
-            self._discover()
-            return None
+            return None if self._discover() else _AGAIN_S
         resource, (namespace, name) = node
         informer = self._informers.get(resource)
         item = informer.get(namespace, name) if informer else None
@@ -56,8 +56,10 @@ class GarbageCollector:
             self._carry_out(resource, item, ownership.judge(item, owners, self._dependents_of(item)))
         return None
 
-    def _discover(self) -> None:
-        for resource in served_resources(self._kube):
+    def _discover(self) -> bool:
+        """Watch what is not watched yet; False if a kind is announced and not served yet."""
+        resources, complete = served_resources(self._kube)
+        for resource in resources:
             if resource not in self._informers:
                 informer = self._shared.get(resource)
                 if informer is None:
@@ -65,6 +67,7 @@ class GarbageCollector:
                     informer.start()
                 self._informers[resource] = informer
                 informer.listen(partial(self._changed, resource))
+        return complete
 
     def _changed(self, resource: Resource, kind: str, item: Manifest) -> None:
         node = (resource, key_of(item))
@@ -162,8 +165,9 @@ class GarbageCollector:
         self._informers[resource].record(self._kube.patch(resource, meta["name"], meta.get("namespace"), patch))
 
 
-def served_resources(kube: Kube) -> list[Resource]:
-    """Every kind that can be listed, watched and deleted, each once."""
+def served_resources(kube: Kube) -> tuple[list[Resource], bool]:
+    """Every kind that can be listed, watched and deleted, each once; and whether every group answered."""
+    complete = True
     found: dict[tuple[str, str], Resource] = {}
     versions = [("", v) for v in kube.request("GET", "/api").get("versions") or ["v1"]]
     for group in kube.request("GET", "/apis").get("groups") or []:
@@ -174,7 +178,8 @@ def served_resources(kube: Kube) -> list[Resource]:
         try:
             listed = kube.request("GET", path).get("resources") or []
         except ApiError as error:
-            log.warning("kinds of %s/%s are not collected: %s", group, version, error)
+            log.debug("kinds of %s/%s are not known yet: %s", group, version, error)
+            complete = False
             continue
         for entry in listed:
             if {"list", "watch", "delete"} <= set(entry.get("verbs") or []) and "/" not in entry["name"]:
@@ -183,7 +188,7 @@ def served_resources(kube: Kube) -> list[Resource]:
                     Resource(group, version, entry["name"], entry["kind"], bool(entry["namespaced"])),
                 )
     found.pop(("", "events"), None)  # many, short-lived, owned by nobody
-    return list(found.values())
+    return list(found.values()), complete
 
 
 def _references(item: Manifest) -> list[tuple[str, Manifest]]:

@@ -17,6 +17,7 @@ from ptoperator.resources import LEASES, NAMESPACES, NODES, Manifest
 HEARTBEAT_S = 20.0  # a Lease of 40 s; the node controller of a real cluster gives up after 50
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_S = 40
+_NOT_READY = "node.kubernetes.io/not-ready"
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,14 @@ def register(kube: Kube, node: Manifest) -> Manifest:
     """Create the Node, or bring the one of an earlier run up to date; returns it as the server has it."""
     name = node["metadata"]["name"]
     try:
-        kube.create(NODES, node)
+        live = kube.create(NODES, node)
     except AlreadyExists:
-        kube.patch(NODES, name, None, {"metadata": {"labels": node["metadata"]["labels"]}})
+        live = kube.patch(NODES, name, None, {"metadata": {"labels": node["metadata"]["labels"]}})
+    taints = live["spec"].get("taints") or []
+    if any(taint["key"] == _NOT_READY for taint in taints):
+        # a real API server taints new nodes, and where no node controller runs nobody would take that back
+        kept = [taint for taint in taints if taint["key"] != _NOT_READY]
+        kube.patch(NODES, name, None, {"spec": {"taints": kept or None}})
     return kube.patch(NODES, name, None, {"status": node["status"]}, subresource="status")
 
 
