@@ -136,16 +136,18 @@ def resolve(type: str, topology: str | None = None, slices: int = 1) -> Slice:
 
 def names(generation: str) -> list[str]:
     """Canonical names of a generation's usual slices, smallest first."""
-    return [_name(generation, topology) for topology in _table()[generation]["topologies"]]
+    return [_name(generation, topology) for topology in table()[generation]["topologies"]]
 
 
-def generations() -> list[str]:
-    """The TPU generations that are known."""
-    return list(_table())
+def sizes(generation: str) -> list[int]:
+    """The numbers in those names."""
+    facts = table()[generation]
+    return [_product(topology) * facts["coresPerChip"] for topology in facts["topologies"]]
 
 
 @cache
-def _table() -> dict[str, Generation]:
+def table() -> dict[str, Generation]:
+    """The TPU generations that are known."""
     text = resources.files("ptapi").joinpath("data/accelerators.json").read_text(encoding="utf-8")
     table: dict[str, Generation] = json.loads(text)
     return table
@@ -153,7 +155,7 @@ def _table() -> dict[str, Generation]:
 
 @cache
 def _families() -> dict[str, str]:
-    return {name: generation for generation, facts in _table().items() for name in facts["names"]}
+    return {name: generation for generation, facts in table().items() for name in facts["names"]}
 
 
 def _product(topology: str) -> int:
@@ -161,7 +163,7 @@ def _product(topology: str) -> int:
 
 
 def _name(generation: str, topology: str) -> str:
-    facts = _table()[generation]
+    facts = table()[generation]
     return f"{facts['names'][0]}-{_product(topology) * facts['coresPerChip']}"
 
 
@@ -192,15 +194,14 @@ def _unknown_family(type: str) -> SpecError:
 def _example(family: str) -> str:
     if family == "cpu":
         return "cpu-8 (8 virtual devices)"
-    topology = _table()[_families()[family]]["topologies"][0]
+    topology = table()[_families()[family]]["topologies"][0]
     return _with_chips(_families()[family], topology, family)
 
 
 def _unknown_size(type: str, generation: str, size: int | None) -> SpecError:
-    facts = _table()[generation]
+    facts = table()[generation]
     family = type.partition("-")[0]
-    counts = [_product(topology) * facts["coresPerChip"] for topology in facts["topologies"]]
-    at = len([count for count in counts if size is not None and count < size])
+    at = len([count for count in sizes(generation) if size is not None and count < size])
     nearest = facts["topologies"][max(0, at - 1) : at + 1] if size is not None else facts["topologies"][:3]
     listed = ", ".join(_with_chips(generation, topology, family) for topology in nearest)
     unit = "chips" if facts["coresPerChip"] == 1 else "TensorCores, two per chip"
@@ -208,8 +209,8 @@ def _unknown_size(type: str, generation: str, size: int | None) -> SpecError:
 
 
 def _sized_shape(type: str, generation: str, size: int, topology: str | None) -> str:
-    facts = _table()[generation]
-    usual = {_product(shape) * facts["coresPerChip"]: shape for shape in facts["topologies"]}
+    facts = table()[generation]
+    usual = dict(zip(sizes(generation), facts["topologies"], strict=True))
     if size not in usual:
         raise _unknown_size(type, generation, size)
     chips = size // facts["coresPerChip"]
@@ -222,7 +223,7 @@ def _sized_shape(type: str, generation: str, size: int, topology: str | None) ->
 
 
 def _named_shape(type: str, generation: str, shape: str, topology: str | None) -> str:
-    facts = _table()[generation]
+    facts = table()[generation]
     if not _is_valid(facts, shape):
         fitting = _shapes(facts, _product(shape))
         if not fitting:
@@ -266,7 +267,7 @@ def _checked_slices(slices: int) -> int:
 
 
 def _slice(generation: str, topology: str, slices: int) -> Slice:
-    facts = _table()[generation]
+    facts = table()[generation]
     chips = _product(topology)
     # The smallest machine that holds the slice, else the one that large slices are made of: `1x1` on a
     # four-chip machine would ask for four chips of a one-chip slice.

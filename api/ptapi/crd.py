@@ -84,7 +84,8 @@ def openapi_schema() -> Schema:
     spec = _with_defaults(structural(PostTrainJobSpec))
     for rule in RULES:
         if rule.cel and rule.scope:
-            _attach(_descend(spec, rule.scope.split(".")[1:]), _validation(rule))
+            node = _descend(spec, rule.scope.split(".")[1:])
+            _attach(node, _validation(rule, node))
     for validation in _transitions():
         _attach(spec, validation)
     # CEL does not see a field without a type, so the value that nothing does yet is missing from the enum.
@@ -103,7 +104,7 @@ def openapi_schema() -> Schema:
     }
     for rule in RULES:
         if rule.cel and not rule.scope:
-            _attach(root, _validation(rule))
+            _attach(root, _validation(rule, root))
     return root
 
 
@@ -119,9 +120,22 @@ def _version() -> Schema:
     }
 
 
-def _validation(rule: Rule) -> Schema:
+def _validation(rule: Rule, node: Schema) -> Schema:
     validation: Schema = {"rule": rule.cel, "message": rule.message}
+    if rule.cel_message or (_is_scalar(node, rule.field) and not rule.secret):
+        validation["messageExpression"] = rule.cel_message or _message_with_value(rule)
     return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation
+
+
+def _is_scalar(node: Schema, field: str) -> bool:
+    target = _descend(node, field.split(".")) if field else node
+    return target.get("type") in ("string", "integer", "number", "boolean")
+
+
+def _message_with_value(rule: Rule) -> str:
+    """CEL: the value and the message. Where the value is absent it fails, and the message stands alone."""
+    text = rule.message.replace("\\", "\\\\").replace("'", "\\'").replace("%", "%%")
+    return f"'%s: {text}'.format([self.{rule.field}])"
 
 
 def _transitions() -> Iterator[Schema]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ptapi.accelerator_rule import UNKNOWN, name_rule, nearest_message
 from ptapi.rule import Rule
 from ptapi.spec import EnvVar, PostTrainJobSpec, Reward, Volume
 
@@ -218,6 +219,15 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: spec.export.format != "peft" or spec.training.lora is not None,
     ),
     # Chips
+    Rule(
+        scope="spec.accelerator",
+        field="type",
+        accepted=UNKNOWN,
+        cel=name_rule(),
+        cel_message=nearest_message(),
+        # Python says more: see ptapi.devices.
+        is_kept=lambda accelerator: True,
+    ),
     Rule(
         scope="spec.capacity[]",
         field="reservation",

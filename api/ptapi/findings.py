@@ -41,38 +41,6 @@ def translate(model: type[BaseModel], error: ValidationError, document: Any) -> 
     return list(findings.values())
 
 
-def null_findings(model: type[BaseModel], document: Any) -> list[Finding]:
-    """A null where a value belongs: the API server refuses it, unless the field has a default that replaces it."""
-    found = _nulls(structural(model), document, ())
-    return [Finding(dotted(path), "null", f"{accepted(schema)}; or leave the line out") for path, schema in found]
-
-
-def without_defaulted_nulls(schema: Schema, document: Any) -> Any:
-    """The document as the API server reads it: a null where a default stands is not there."""
-    if isinstance(document, dict):
-        kept = {name: value for name, value in document.items() if value is not None or not _defaults(schema, name)}
-        return {name: without_defaulted_nulls(child(schema, name) or {}, value) for name, value in kept.items()}
-    if isinstance(document, list):
-        return [without_defaulted_nulls(child(schema, at) or {}, entry) for at, entry in enumerate(document)]
-    return document
-
-
-def _defaults(schema: Schema, name: str) -> bool:
-    return "default" in (child(schema, name) or {})
-
-
-def _nulls(schema: Schema, document: Any, path: Path) -> Iterator[tuple[Path, Schema]]:
-    if document is None:
-        yield path, schema
-    entries = (
-        document.items() if isinstance(document, dict) else enumerate(document if isinstance(document, list) else [])
-    )
-    for step, value in entries:
-        below = child(schema, step)
-        if below is not None:
-            yield from _nulls(below, value, (*path, step))
-
-
 def _written(schema: Schema, location: tuple[str | int, ...]) -> Path:
     """pydantic's location without the names of a union's members, which are no part of the document."""
     path: list[str | int] = []

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ptapi import yamltext
 from ptapi.errors import Finding, SpecError
-from ptapi.findings import null_findings, translate, without_defaulted_nulls
+from ptapi.findings import translate
 from ptapi.rules import check_job
 from ptapi.schema import structural
 from ptapi.spec import PostTrainJob
@@ -27,23 +27,24 @@ def load_job(text: str) -> PostTrainJob:
 
 def parse_job(document: Any) -> PostTrainJob:
     """The job that a document describes, defaults filled in. `status` is ignored: the operator writes it."""
-    schema = structural(PostTrainJob)
     if not isinstance(document, dict):
-        raise SpecError([Finding("job", shown(document), accepted(schema))])
-    document = {name: value for name, value in document.items() if name != "status"}
-    document = without_defaulted_nulls(schema, document)
-    findings = null_findings(PostTrainJob, document)
+        raise SpecError([Finding("job", shown(document), accepted(structural(PostTrainJob)))])
+    document = without_nulls({name: value for name, value in document.items() if name != "status"})
     try:
         job = PostTrainJob.model_validate(document, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        known = {finding.field for finding in findings}
-        findings += [found for found in translate(PostTrainJob, error, document) if found.field not in known]
-    if findings:
-        raise SpecError(findings)
+        raise SpecError(translate(PostTrainJob, error, document)) from None
     findings = check_job(job)
     if findings:
         raise SpecError(findings)
     return job
+
+
+def without_nulls(document: Any) -> Any:
+    """The document as the API server reads it: a field that is null is a field that is not there."""
+    if isinstance(document, dict):
+        return {name: without_nulls(value) for name, value in document.items() if value is not None}
+    return [without_nulls(entry) for entry in document] if isinstance(document, list) else document
 
 
 def manifest(job: PostTrainJob, *, defaults: bool = True) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Rule:
     """scope: where the rule stands (`spec.rewards[]`: every entry); field: what is wrong, relative to it.
 
     cel: true when the rule is kept, over the object after defaulting; empty where CEL cannot say it.
+    cel_message: CEL that makes the message on the API server, where it depends on the value.
     secret: the value must not be shown.
     """
 
@@ -32,6 +33,7 @@ class Rule:
     is_kept: Callable[[Any], bool]
     hint: str = ""
     secret: bool = False
+    cel_message: str = ""
 
     @property
     def message(self) -> str:

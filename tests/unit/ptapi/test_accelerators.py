@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ptapi.accelerators import Slice, generations, names, resolve
+from ptapi.accelerators import Slice, names, resolve, table
 from ptapi.errors import SpecError
 
 
@@ -184,7 +184,7 @@ def test_slices_are_bounded(slices: int) -> None:
 
 
 def test_every_usual_slice_is_consistent() -> None:
-    all_slices: list[Slice] = [resolve(name) for generation in generations() for name in names(generation)]
+    all_slices: list[Slice] = [resolve(name) for generation in table() for name in names(generation)]
     assert len(all_slices) == 309
     for slice_ in all_slices:
         assert slice_.chips == math.prod(int(dim) for dim in slice_.topology.split("x"))

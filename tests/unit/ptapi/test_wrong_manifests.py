@@ -87,7 +87,8 @@ WRONG: tuple[Wrong, ...] = (
           "spec.training.schedule", '["cosine"]', "kind"),
     Wrong("map instead of list", {"spec.rewards": {"builtin": "gsm8k"}},
           "spec.rewards", '{"builtin": "gsm8k"}', "a list of"),
-    Wrong("null where text belongs", {"spec.queue": None}, "spec.queue", "null", "leave the line out"),
+    Wrong("null where something belongs", {"spec.output": None}, "spec.output", "(missing)", "is required"),
+    Wrong("null in a list", {"spec.rewards": [None]}, "spec.rewards[0]", "null", "a map with name, builtin"),
     Wrong("unknown word", {"spec.training.schedule": {"kind": "cosin"}},
           "spec.training.schedule.kind", "cosin", "one of constant, linear, cosine; hint: did you mean cosine?"),
     Wrong("unknown reward", {"spec.rewards": [{"builtin": "gsm"}]},
@@ -143,11 +144,11 @@ WRONG: tuple[Wrong, ...] = (
           "spec.training.parallelism", "tensor: 3", "product is 2", at_server=False),
     # Chips
     Wrong("unknown accelerator", {"spec.accelerator.type": "v5p-9"},
-          "spec.accelerator.type", "v5p-9", "v5p-8 (4 chips), v5p-16 (8 chips)", at_server=False),
+          "spec.accelerator.type", "v5p-9", "v5p-8 (4 chips), v5p-16 (8 chips)"),
     Wrong("unknown family", {"spec.accelerator.type": "h100-8"},
-          "spec.accelerator.type", "h100-8", "known families", at_server=False),
+          "spec.accelerator.type", "h100-8", "known families"),
     Wrong("too many virtual devices", {"spec.accelerator.type": "cpu-65"},
-          "spec.accelerator.type", "cpu-65", "cpu-1 to cpu-64", at_server=False),
+          "spec.accelerator.type", "cpu-65", "cpu-1 to cpu-64"),
     Wrong("topology that does not fit", {"spec.accelerator": {"type": "v6e-16", "topology": "2x8"}},
           "spec.accelerator.topology", "2x8", "accepted: 4x4", at_server=False),
     Wrong("topology of a laptop", {"spec.accelerator.topology": "2x2"},
@@ -237,6 +238,10 @@ def refusal(document: Any) -> SpecError:
 def test_the_good_jobs_are_good() -> None:
     parse_job(GOOD)
     parse_job(patched(SFT))
+
+
+def test_null_is_absence_as_on_the_api_server() -> None:
+    assert parse_job(patched({"spec.queue": None, "spec.training.optimizer": None})) == parse_job(GOOD)
 
 
 def test_there_are_at_least_forty_mistakes_each_of_its_own_name() -> None:
