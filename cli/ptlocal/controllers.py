@@ -56,6 +56,11 @@ class Controllers:
         self.kube.close()
         return ended
 
+    def hurry(self, grace_s: float) -> None:
+        """While `stop` is running: pods get no more than this from now on."""
+        if self.kubelet:
+            self.kubelet.hurry(grace_s)
+
 
 def start(kube: Kube, settings: KubeletSettings, *, with_kubelet: bool = True) -> Controllers:
     stop = threading.Event()

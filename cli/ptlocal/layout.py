@@ -40,6 +40,16 @@ class Layout:
         return self.data / "supervisor.pid"
 
     @property
+    def state_file(self) -> Path:
+        """JSON: what the supervisor is doing, and its components; only as true as `pid_file` is locked."""
+        return self.data / "state.json"
+
+    @property
+    def up_lock(self) -> Path:
+        """Held while a cluster is being started, so that two starts do not race."""
+        return self.data / "up.lock"
+
+    @property
     def database(self) -> Path:
         """The API server's SQLite file; -wal and -shm stand beside it while it runs."""
         return self.data / "apiserver.sqlite3"

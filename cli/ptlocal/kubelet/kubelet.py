@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _LOST = "The container could not be located after the embedded cluster stopped. It used to be Running"
 _OVER = ("Succeeded", "Failed")
+_KILL_S = 5.0  # for the kernel to end what SIGKILL was sent to, and for the last status to be written
 _HEARTBEAT = "heartbeat"  # a key beside the pods' uids
 
 
@@ -52,11 +53,12 @@ class Kubelet:
         self._pods = pods
         self._settings = settings
         self._events = EventRecorder(kube, "kubelet")
-        self._ports = PortMap(settings.layout.ports_file)
+        self._ports = PortMap(settings.layout.ports_file, seed=settings.cluster_id)
         self._runs: dict[str, PodRun] = {}
         self._by_uid: dict[str, tuple[str, str]] = {}
         self._published: dict[str, Manifest] = {}
         self._shutting_down = False
+        self._deadline = float("inf")
         self._node: Manifest = {}
         self._around = Surroundings(
             layout=settings.layout,
@@ -82,12 +84,16 @@ class Kubelet:
     def shut_down(self, limit_s: float) -> bool:
         """Stop every pod with its own grace and report it; True if all ended within the limit."""
         self._shutting_down = True
-        for uid in list(self._runs):
-            self.worker.queue.add(uid)
-        deadline = time.monotonic() + limit_s
-        while not self._all_reported() and time.monotonic() < deadline:
+        self.hurry(limit_s)
+        while not self._all_reported() and time.monotonic() < self._deadline + _KILL_S:
             time.sleep(0.02)
         return self._all_reported()
+
+    def hurry(self, limit_s: float) -> None:
+        """Pods that are being stopped get no more than this from now on."""
+        self._deadline = min(self._deadline, time.monotonic() + limit_s)
+        for uid in list(self._runs):
+            self.worker.queue.add(uid)
 
     def _all_reported(self) -> bool:
         published = [self._published.get(uid, {}).get("phase") for uid in list(self._runs)]
@@ -119,7 +125,7 @@ class Kubelet:
                 return None  # it waits for the next start
             run = self._adopt(pod)
         if self._shutting_down and not run.is_over:
-            run.request_stop(_shutdown_stop(pod))
+            run.request_stop(self._shutdown_stop(pod))
         was_over = run.is_over
         again_s = run.step(pod)
         if run.is_over and not was_over:
@@ -128,6 +134,11 @@ class Kubelet:
         if run.is_over:
             self._let_go(pod)
         return again_s
+
+    def _shutdown_stop(self, pod: Manifest) -> Stop:
+        grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
+        grace_s = max(0.0, min(grace_s, self._deadline - time.monotonic()))
+        return Stop(grace_s, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN)
 
     def _adopt(self, pod: Manifest) -> PodRun:
         uid = pod["metadata"]["uid"]
@@ -228,11 +239,6 @@ class Kubelet:
             self._events.record(
                 pod, "Warning", "Ignored", f"the embedded cluster does not act on: {', '.join(sorted(set(used)))}"
             )
-
-
-def _shutdown_stop(pod: Manifest) -> Stop:
-    grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
-    return Stop(grace_s, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN)
 
 
 def _port_group(pod: Manifest) -> str:

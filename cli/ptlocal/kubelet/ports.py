@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import socket
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -17,8 +18,10 @@ _FIRST, _LAST = 20000, 30000
 
 
 class PortMap:
-    def __init__(self, file: Path, is_free: Callable[[int], bool] | None = None) -> None:
+    def __init__(self, file: Path, seed: str = "", is_free: Callable[[int], bool] | None = None) -> None:
+        """`seed` spreads the clusters of one machine over the range."""
         self._file = file
+        self._first = _FIRST + zlib.crc32(seed.encode()) % (_LAST - _FIRST) if seed else _FIRST
         self._is_free = is_free or _can_bind
         self._ports: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
 
@@ -26,7 +29,7 @@ class PortMap:
         key = f"{group} {host}:{port}"
         if key not in self._ports:
             taken = set(self._ports.values())
-            start = max(taken, default=_FIRST - 1) + 1  # the next one up: a port just given back may linger
+            start = (list(self._ports.values())[-1] + 1) if taken else self._first  # not one just given back
             candidates = [*range(start, _LAST), *range(_FIRST, start)]
             self._ports[key] = next(p for p in candidates if p not in taken and self._is_free(p))
             self._save()
@@ -44,6 +47,13 @@ class PortMap:
         scratch = self._file.with_suffix(".new")
         scratch.write_text(json.dumps(self._ports, indent=1))
         scratch.replace(self._file)
+
+
+def free_port() -> int:
+    """Any port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def _can_bind(port: int) -> bool:

@@ -1,0 +1,214 @@
+"""Start, stop and look at an embedded cluster: what `ptctl local` and the tests call.
+
+    info = up(Path("~/.posttrain/local"))
+    ...
+    down(info.data_dir)
+
+Every function may be called at any time and from several processes at once; each data directory is its own cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ptlocal.layout import Layout, default_data_dir
+from ptlocal.locks import held, holder
+from ptlocal.state import Component, Phase, State, read_state
+
+Say = Callable[[str], None]
+
+_START_S = 90.0
+_POLL_S = 0.05
+_LOG_LINES = 15
+
+
+class LocalClusterError(Exception):
+    """The cluster cannot do what was asked; the message says why and where to look."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """A running cluster. `started` is False if it ran already."""
+
+    data_dir: Path
+    kubeconfig: Path
+    server: str
+    pid: int
+    started: bool
+
+
+@dataclass(frozen=True)
+class Status:
+    """`phase` is "stopped" whenever no supervisor lives, whatever a file of a killed one says."""
+
+    data_dir: Path
+    kubeconfig: Path
+    phase: Phase
+    pid: int | None = None
+    server: str = ""
+    message: str = ""
+    components: list[Component] = field(default_factory=list)
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def up(data_dir: Path | None = None, *, say: Say = to_stderr) -> Info:
+    """Start the cluster, or find it running; returns when it answers and the operator is ready."""
+    layout = _layout(data_dir)
+    layout.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    layout.data.chmod(0o700)
+    with held(layout.up_lock, wait_s=_START_S) as alone:
+        if not alone:
+            raise LocalClusterError(f"another start of {layout.data} is still under way after {_START_S:.0f} s")
+        pid = holder(layout.pid_file)
+        state = read_state(layout)
+        if pid and state and state.phase == "stopping":
+            say("waiting for the cluster to finish stopping")
+            _wait_for_end(layout, say)
+            pid = None
+        if pid:
+            return _await_ready(layout, say, started=False)
+        _spawn(layout)
+        try:
+            return _await_ready(layout, say, started=True)
+        except KeyboardInterrupt:
+            say("interrupted: stopping what was started")
+            _signal(layout, signal.SIGINT)
+            _wait_for_end(layout, say)
+            raise
+
+
+def down(data_dir: Path | None = None, *, say: Say = to_stderr, now: bool = False) -> bool:
+    """Stop the cluster, each pod with its own grace period (`now`: two seconds); True if it was running.
+
+    Interrupted, the cluster goes on stopping in the background.
+    """
+    layout = _layout(data_dir)
+    if not layout.data.exists():
+        return False
+    was_running = _signal(layout, signal.SIGINT if now else signal.SIGTERM)
+    if was_running:
+        _wait_for_end(layout, say)
+    _sweep(layout)
+    return was_running
+
+
+def reset(data_dir: Path | None = None, *, say: Say = to_stderr) -> bool:
+    """Stop the cluster within seconds and delete its data directory; True if there was one."""
+    layout = _layout(data_dir)
+    if not layout.data.exists():
+        return False
+    if not layout.cluster_file.exists() and any(p.name not in _FILES_BEFORE_FIRST_START for p in layout.data.iterdir()):
+        raise LocalClusterError(f"{layout.data} is not an embedded cluster's directory; nothing was deleted")
+    down(layout.data, say=say, now=True)
+    shutil.rmtree(layout.data)
+    return True
+
+
+def status(data_dir: Path | None = None) -> Status:
+    layout = _layout(data_dir)
+    pid = holder(layout.pid_file)
+    state = read_state(layout)
+    if pid is None or state is None:
+        said = state.message if state and state.phase == "failed" else ""
+        return Status(layout.data, layout.kubeconfig, "failed" if said else "stopped", message=said)
+    return Status(layout.data, layout.kubeconfig, state.phase, pid, state.server, state.message, state.components)
+
+
+_FILES_BEFORE_FIRST_START = {"up.lock", "supervisor.pid", "logs", "state.json"}
+
+
+def _layout(data_dir: Path | None) -> Layout:
+    return Layout((data_dir or default_data_dir()).expanduser().resolve())
+
+
+def _spawn(layout: Layout) -> None:
+    layout.state_file.unlink(missing_ok=True)
+    with open(layout.logs / "supervisor.log", "ab") as output:
+        subprocess.run(
+            [sys.executable, "-m", "ptlocal.supervisor", "--data", str(layout.data), "--detach"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=layout.data,
+            env=_environment(),
+            start_new_session=True,
+            check=True,
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Source checkouts are found through sys.path, which a child does not inherit."""
+    roots = [str(Path(path).resolve()) for path in sys.path if path and Path(path).is_dir()]
+    own = [
+        root
+        for root in roots
+        if any((Path(root) / name).is_dir() for name in ("ptlocal", "ptoperator", "ptapi", "pttrainer"))
+    ]
+    before = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*before, *own]))}
+
+
+def _await_ready(layout: Layout, say: Say, *, started: bool) -> Info:
+    deadline = time.monotonic() + _START_S
+    said = ""
+    while time.monotonic() < deadline:
+        state = read_state(layout)
+        pid = holder(layout.pid_file)
+        if state and state.phase == "ready" and pid:
+            return Info(layout.data, layout.kubeconfig, state.server, pid, started)
+        if state and state.phase == "starting" and state.message != said:
+            said = state.message
+            say(f"starting {said}")
+        if (state and state.phase in ("failed", "stopped")) or (state and not pid):
+            raise LocalClusterError(_failure(layout, state))
+        time.sleep(_POLL_S)
+    raise LocalClusterError(f"the cluster was not ready within {_START_S:.0f} s; see {layout.logs}")
+
+
+def _failure(layout: Layout, state: State) -> str:
+    why = state.message if state.phase == "failed" else "its supervisor ended"
+    log = layout.logs / "supervisor.log"
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:]) if log.exists() else ""
+    return (
+        f"the cluster did not start: {why}\n{tail if state.phase != 'failed' else ''}\nhint: logs are in {layout.logs}"
+    )
+
+
+def _wait_for_end(layout: Layout, say: Say) -> None:
+    """However long its pods take; says every so often what it waits for."""
+    waited_s, said = 0.0, ""
+    while holder(layout.pid_file):
+        state = read_state(layout)
+        if state and state.phase == "stopping" and state.message != said and waited_s > 0.5:
+            said = state.message
+            say(f"stopping {said}")
+        time.sleep(_POLL_S)
+        waited_s += _POLL_S
+
+
+def _signal(layout: Layout, number: signal.Signals) -> bool:
+    pid = holder(layout.pid_file)
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _sweep(layout: Layout) -> None:
+    from ptlocal.identity import sweep
+
+    sweep(layout)
