@@ -1,26 +1,160 @@
-"""Server-side apply."""
+"""Server-side apply: a configuration states the fields its manager wants, and the server works out the rest.
+
+Steps: merge the configuration into the live object along the schema; drop what this manager stated last time and no
+longer states, unless somebody else owns it; a field that would change and belongs to another manager is a conflict,
+unless forced. What results is stored like any update.
+"""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from ptlocal.apiserver import checking, patches
+from ptlocal.apiserver import checking, fieldpaths, managedfields, metadata
+from ptlocal.apiserver.fieldpaths import Path, Paths
 from ptlocal.apiserver.kinds import Kind
+from ptlocal.apiserver.managedfields import Entry, Manager, Managers
 from ptlocal.apiserver.options import WriteOptions
-from ptlocal.apiserver.status import StatusError
+from ptlocal.apiserver.status import StatusError, bad_request, not_found
 from ptlocal.apiserver.writing import Writer
 
 Manifest = dict[str, Any]
+Schema = dict[str, Any]
+_BEFORE = "before-first-apply"
 
 
-def apply(writer: Writer, kind: Kind, namespace: str, name: str, sent: Any, asked: WriteOptions) -> tuple[Manifest, bool]:
-    checking.decode(sent, kind, "Strict")
-    sent["metadata"].setdefault("name", name)
+def apply(writer: Writer, kind: Kind, namespace: str, name: str, sent: Any, asked: WriteOptions,
+          ) -> tuple[Manifest, bool]:
+    """The stored object, and whether it is new."""
+    _decode(sent, kind, name, namespace)
+    live = writer.find(kind, namespace, name)
+    schema = managedfields.whole_schema(kind)
+    mine = Manager(asked.manager, "Apply", kind.api_version, asked.subresource)
+    wanted = managedfields.ownable(fieldpaths.stated(sent, schema), kind, asked.subresource)
+    if live is None:
+        if asked.subresource:
+            raise not_found(kind.named(name))
+        entries = managedfields.encode({mine: Entry(wanted, metadata.now())})
+        return writer.create(kind, namespace, sent, asked, managed=entries), True
+    managers = _known_managers(live, kind, schema)
+    last = managers.pop(mine, Entry(set(), "")).paths
+    merged = merge(live, sent, schema)
+    _drop(merged, schema, _unwanted(last - wanted, wanted, managers))
+    changed = fieldpaths.difference(live, merged, schema)
+    _settle_conflicts(managers, changed.added | changed.modified, asked.force)
+    managedfields.release(managers, changed.removed)
+    managers[mine] = Entry(wanted, metadata.now())
+    merged["metadata"]["resourceVersion"] = sent["metadata"].get("resourceVersion")
+    merged["metadata"].pop("managedFields", None)
+    return writer.update(kind, namespace, name, merged, asked, managers=managers), False
+
+
+def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
+    if isinstance(sent, dict) and isinstance(sent.get("metadata"), dict) and sent["metadata"].get("managedFields"):
+        raise bad_request("metadata.managedFields must be nil")
     try:
-        live = writer.current(kind, namespace, name)
+        checking.decode(sent, kind, "Strict")
     except StatusError as error:
-        if error.reason != "NotFound":
+        if "strict decoding error" not in error.message:
             raise
-        return writer.create(kind, namespace, sent, asked), True
-    return writer.update(kind, namespace, name, patches.merge(copy.deepcopy(live), sent), asked), False
+        fields = error.message.partition("unknown field ")[2]
+        first = fields.split(",")[0].strip('"')
+        raise bad_request(f"failed to create typed patch object ({namespace}/{name}; {kind.api_version}, "
+                          f"Kind={kind.kind}): .{first}: field not declared in schema") from None
+    if sent["metadata"].setdefault("name", name) != name:
+        raise bad_request(f"the name of the object ({sent['metadata']['name']}) does not match the name on the URL "
+                          f"({name})")
+
+
+def _known_managers(live: Manifest, kind: Kind, schema: Schema) -> Managers:
+    """Objects that nobody is known to own were owned by everybody before."""
+    if "managedFields" in live["metadata"]:
+        return managedfields.decode(live["metadata"]["managedFields"])
+    everything = managedfields.ownable(fieldpaths.stated(live, schema), kind, "")
+    return {Manager(_BEFORE, "Update", kind.api_version): Entry(everything, metadata.now())}
+
+
+def merge(live: Any, sent: Any, schema: Schema) -> Any:
+    """What is sent wins; maps, sets and keyed lists are merged by their parts."""
+    before, stated = fieldpaths.children(live, schema), fieldpaths.children(sent, schema)
+    if before is None or stated is None or type(live) is not type(sent):
+        return copy.deepcopy(sent)
+    parts = {element: copy.deepcopy(item) for element, (item, _) in before.items()}
+    order = list(before)
+    previous = None
+    for element, (item, item_schema) in stated.items():
+        if element in parts:
+            parts[element] = merge(before[element][0], item, item_schema)
+        else:
+            parts[element] = copy.deepcopy(item)
+            order.insert(order.index(previous) + 1 if previous in parts else len(order), element)
+        previous = element
+    if isinstance(live, dict):
+        return {element[2:]: parts[element] for element in order}
+    return [parts[element] for element in order]
+
+
+def _unwanted(candidates: Paths, wanted: Paths, managers: Managers) -> Paths:
+    """Of the fields this manager gave up, those that nobody owns, themselves or in part."""
+    kept: Paths = set()
+    for paths in (wanted, *(entry.paths for entry in managers.values())):
+        for path in paths:
+            kept.update(path[:length] for length in range(1, len(path) + 1))
+    return candidates - kept
+
+
+def _drop(value: Any, schema: Schema, paths: Paths, path: Path = ()) -> None:
+    """Remove the paths, and maps that become empty by it, in place."""
+    parts = fieldpaths.children(value, schema)
+    if not paths or parts is None:
+        return
+    for element, (item, item_schema) in parts.items():
+        here = (*path, element)
+        if here in paths:
+            _remove(value, element, item)
+            continue
+        had_parts = bool(item)
+        _drop(item, item_schema, paths, here)
+        if had_parts and not item and isinstance(item, dict | list):
+            _remove(value, element, item)
+
+
+def _remove(container: Any, element: str, item: Any) -> None:
+    if isinstance(container, dict):
+        del container[element[2:]]
+    else:
+        container[:] = [other for other in container if other is not item]
+
+
+def _settle_conflicts(managers: Managers, changed: Paths, force: bool) -> None:
+    conflicts = [(manager, path) for manager, entry in managers.items() for path in sorted(entry.paths & changed)]
+    if conflicts and not force:
+        raise _conflict(conflicts, managers)
+    for manager, path in conflicts:
+        managers[manager].paths.discard(path)
+
+
+def _conflict(conflicts: list[tuple[Manager, Path]], managers: Managers) -> StatusError:
+    causes = [{"reason": "FieldManagerConflict", "message": f"conflict with {_named(manager, managers)}",
+               "field": fieldpaths.shown(path)} for manager, path in conflicts]
+    if len(conflicts) == 1:
+        manager, path = conflicts[0]
+        text = f"Apply failed with 1 conflict: conflict with {_named(manager, managers)}: {fieldpaths.shown(path)}"
+    else:
+        lines = []
+        for manager in sorted({manager for manager, _ in conflicts}, key=lambda m: m.name):
+            lines.append(f"conflicts with {_named(manager, managers)}:")
+            lines += [f"- {fieldpaths.shown(path)}" for other, path in conflicts if other == manager]
+        text = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
+    return StatusError(409, "Conflict", text, {"causes": causes})
+
+
+def _named(manager: Manager, managers: Managers) -> str:
+    text = f'"{manager.name}"'
+    if manager.subresource:
+        text += f' with subresource "{manager.subresource}"'
+    if manager.operation == "Update":
+        text += f" using {manager.api_version}"
+        if managers[manager].time:
+            text += f" at {managers[manager].time}"
+    return text

@@ -9,18 +9,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ptlocal.apiserver import crds
+from ptlocal.apiserver import crds, jobset_crd
 from ptlocal.apiserver.options import WriteOptions
 from ptlocal.apiserver.registry import Registry
-from ptlocal.apiserver.rules.namespaces import NAME_LABEL
 from ptlocal.apiserver.store import Change, Store
 from ptlocal.apiserver.sweeper import Sweeper
 from ptlocal.apiserver.watching import Hub
 from ptlocal.apiserver.writing import Writer
 from ptlocal.layout import Layout
 
+Manifest = dict[str, Any]
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _SELF = WriteOptions(manager="posttrain-local")
+_OWNER = [{"manager": _SELF.manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+           "fieldsV1": {}}]
 
 
 class Cluster:
@@ -38,24 +40,37 @@ class Cluster:
         self._seed()
         self._sweeper.sweep()
 
-    def sweep_after(self, obj: dict[str, Any]) -> None:
+    def sweep_after(self, obj: Manifest) -> None:
         """Go on emptying what is being deleted, if this object is part of that."""
         if obj["metadata"].get("deletionTimestamp") or self._sweeper.has_work:
             self._sweeper.sweep()
 
     def _seed(self) -> None:
-        namespaces = self.registry.find("", "v1", "namespaces")
-        assert namespaces is not None
         for name in _NAMESPACES:
-            if self.store.get(namespaces.storage_key, "", name) is None:
-                self.writer.create(namespaces, "", {"apiVersion": "v1", "kind": "Namespace",
-                                                    "metadata": {"name": name}}, _SELF)
+            self._add("", "namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        wanted = jobset_crd.definition()
+        there = self.store.get(crds.STORAGE_KEY, "", wanted["metadata"]["name"])
+        if there is None:
+            self._add("apiextensions.k8s.io", "customresourcedefinitions", "", wanted)
+        elif there["metadata"].get("managedFields") == _OWNER:
+            self._renew_definition(wanted)
+
+    def _renew_definition(self, wanted: Manifest) -> None:
+        """Ours of an older release; a public one that a user installed stays."""
+        def renew(crd: Manifest) -> None:
+            crd["spec"] = {**wanted["spec"], "conversion": {"strategy": "None"}}
+
+        kind = self.registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+        assert kind is not None
+        self.writer.change(kind, "", wanted["metadata"]["name"], renew)
 
     def _on_change(self, change: Change) -> None:
         if change.resource == crds.STORAGE_KEY:
             self._serve(change.name, b"" if change.type == "DELETED" else change.body)
         elif change.resource == "/namespaces" and change.type == "ADDED":
-            self._add_service_account(change.name)
+            # every namespace has this account, which a controller makes on a real cluster
+            self._add("", "serviceaccounts", change.name,
+                      {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
 
     def _serve(self, crd_name: str, body: bytes) -> None:
         kinds = crds.kinds_of(json.loads(body)) if body else []
@@ -70,10 +85,9 @@ class Cluster:
             elif dict(now.fields) != dict(old.fields):
                 self.store.reindex(now)
 
-    def _add_service_account(self, namespace: str) -> None:
-        """Every namespace has the account `default`, which a controller makes on a real cluster."""
-        accounts = self.registry.find("", "v1", "serviceaccounts")
-        assert accounts is not None
-        if self.store.get(accounts.storage_key, namespace, "default") is None:
-            self.writer.create(accounts, namespace, {"apiVersion": "v1", "kind": "ServiceAccount",
-                                                     "metadata": {"name": "default"}}, _SELF)
+    def _add(self, group: str, plural: str, namespace: str, obj: Manifest) -> None:
+        kind = self.registry.find(group, "v1", plural)
+        assert kind is not None
+        if self.store.get(kind.storage_key, namespace, obj["metadata"]["name"]) is None:
+            # nobody owns what the server itself made, so whoever applies it meets no conflict
+            self.writer.create(kind, namespace, obj, _SELF, managed=_OWNER)

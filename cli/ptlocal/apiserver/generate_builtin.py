@@ -67,6 +67,8 @@ INT_OR_STRING = {
     ("TCPSocketAction", "port"), ("HTTPGetAction", "port"), ("ServicePort", "targetPort"),
     ("RollingUpdateDeployment", "maxSurge"), ("RollingUpdateDeployment", "maxUnavailable"),
 }
+# Only those that are keys of a list: a manifest may leave them out and still name its item.
+DEFAULTS = {("ContainerPort", "protocol"): "TCP", ("ServicePort", "protocol"): "TCP"}
 QUANTITY_FIELDS = {
     "limits", "requests", "capacity", "allocatable", "overhead", "sizeLimit", "divisor", "allocatedResources",
 }
@@ -127,6 +129,8 @@ class Generator:
             quantity = {"x-kubernetes-int-or-string": True, "format": "quantity"}
             return {"type": "object", "additionalProperties": quantity} if "Dict" in kind else quantity
         schema = self.type_of(kind)
+        if (model, key) in DEFAULTS:
+            schema["default"] = DEFAULTS[model, key]
         self.merge_rules(schema, model, key)
         return schema
 

@@ -52,10 +52,7 @@ def apply(writer: Writer, target: Target, kind: Kind, patch: Patch, asked: Write
     sent = bodies.parse(patch.raw, patch.media, (patch.media,))
     live = writer.current(kind, target.space, target.name)
     obj = _patched(live, sent, patch.media, kind)
-    version = obj.get("metadata", {}).get("resourceVersion") if isinstance(obj.get("metadata"), dict) else None
     warnings = checking.decode(obj, kind, asked.field_validation)
-    if version == live["metadata"]["resourceVersion"]:
-        obj["metadata"].pop("resourceVersion", None)
     return Patched(writer.update(kind, target.space, target.name, obj, asked), warnings=warnings)
 
 

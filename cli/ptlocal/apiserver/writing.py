@@ -12,6 +12,7 @@ from typing import Any
 
 from ptlocal.apiserver import checking, crds, managedfields, metadata
 from ptlocal.apiserver.kinds import Kind
+from ptlocal.apiserver.managedfields import Managers
 from ptlocal.apiserver.options import DeleteOptions, WriteOptions
 from ptlocal.apiserver.rules import rules_of
 from ptlocal.apiserver.status import (
@@ -35,13 +36,19 @@ class Writer:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def current(self, kind: Kind, namespace: str, name: str) -> Manifest:
+    def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         found = self._store.get(kind.storage_key, namespace, name)
+        return None if found is None else {"apiVersion": kind.api_version, "kind": kind.kind, **found}
+
+    def current(self, kind: Kind, namespace: str, name: str) -> Manifest:
+        found = self.find(kind, namespace, name)
         if found is None:
             raise not_found(kind.named(name))
-        return {"apiVersion": kind.api_version, "kind": kind.kind, **found}
+        return found
 
-    def create(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions) -> Manifest:
+    def create(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions,
+               *, managed: list[Manifest] | None = None) -> Manifest:
+        """`managed`: the managedFields that server-side apply worked out."""
         meta = obj["metadata"]
         _place(kind, namespace, meta)
         if meta.get("resourceVersion"):
@@ -52,13 +59,15 @@ class Writer:
             if not name_given and meta.get("generateName"):
                 meta["name"] = metadata.generated_name(meta["generateName"])
             try:
-                return self._create_named(kind, namespace, copy.deepcopy(obj) if not name_given else obj, options)
+                return self._create_named(kind, namespace, copy.deepcopy(obj) if not name_given else obj, options,
+                                          managed)
             except StatusError as error:
                 if name_given or last or error.reason != "AlreadyExists":
                     raise
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _create_named(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions) -> Manifest:
+    def _create_named(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions,
+                      managed: list[Manifest] | None) -> Manifest:
         meta = obj["metadata"]
         sent_managed = meta.pop("managedFields", None)
         metadata.stamp_new(meta, kind)
@@ -69,14 +78,17 @@ class Writer:
         checking.check(obj, kind)
         if self._store.get(kind.storage_key, namespace, meta["name"]) is not None:
             raise already_exists(kind.named(meta["name"]))
-        managedfields.own_changes(obj, None, kind, options, sent_managed)
+        if managed is not None:
+            meta["managedFields"] = managed
+        else:
+            managedfields.own_changes(obj, None, kind, options, sent_managed)
         if options.dry_run:
             return obj
         return self._store.write(kind, obj, "ADDED")
 
     def update(self, kind: Kind, namespace: str, name: str, obj: Manifest, options: WriteOptions,
-               *, requires_version: bool = False, applied: Manifest | None = None) -> Manifest:
-        """Replace an object by a decoded one. `applied` carries managedFields worked out by server-side apply."""
+               *, requires_version: bool = False, managers: Managers | None = None) -> Manifest:
+        """Replace an object by a decoded one. `managers`: the owners that server-side apply worked out."""
         old = self.current(kind, namespace, name)
         meta = obj["metadata"]
         _place(kind, namespace, meta)
@@ -86,11 +98,13 @@ class Writer:
         sent_managed = meta.pop("managedFields", None)
         metadata.keep_server_set(meta, old["metadata"])
         obj = _merge_by_subresource(kind, obj, old, options.subresource)
+        if "managedFields" in old["metadata"]:
+            obj["metadata"]["managedFields"] = old["metadata"]["managedFields"]
         checking.fill_in(obj, kind)
         checking.check(obj, kind, old, options.subresource)
         _bump_generation(kind, obj, old)
-        if applied is not None:
-            obj["metadata"]["managedFields"] = applied["metadata"]["managedFields"]
+        if managers is not None:
+            managedfields.store(obj, managers, old)
         else:
             managedfields.own_changes(obj, old, kind, options, sent_managed)
         if options.dry_run or obj == old:
@@ -158,7 +172,7 @@ def _place(kind: Kind, namespace: str, meta: Manifest) -> None:
         meta.pop("namespace", None)
         return
     if meta.setdefault("namespace", namespace) not in ("", namespace):
-        raise bad_request(f"the namespace of the provided object does not match the namespace sent on the request")
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     meta["namespace"] = namespace
 
 
