@@ -27,8 +27,10 @@ def curve(xs: Sequence[float], ys: Sequence[float], title: str, width: int, heig
     labels = [f"{low + (high - low) * (height - 1 - row) / (height - 1):.3g}" for row in range(height)]
     left = max(map(len, labels))
     cells = _draw(xs, ys, low, high, max(8, width - left - 2), height)
-    rows = [f"{label if row % 3 == 0 or row == height - 1 else '':>{left}} ┤{cells[row]}" for row, label in
-            enumerate(labels)]
+    rows = [
+        f"{label if row % 3 == 0 or row == height - 1 else '':>{left}} ┤{cells[row]}"
+        for row, label in enumerate(labels)
+    ]
     first, last = f"{xs[0]:g}", f"{xs[-1]:g}"
     axis = f"{'':>{left}} └{'─' * len(cells[0])}"
     ends = f"{'':>{left}}  {first}{last:>{max(1, len(cells[0]) - len(first))}}"

@@ -29,7 +29,7 @@ def delete_jobs(app: App, target: Target, wanted: Filter, wait_s: float | None) 
     if not jobs:
         app.console.say(f"no jobs found in namespace {namespace!r}")
     elif wait_s is not None:
-        await_gone(app, kube, jobs, wait_s)
+        await_gone(kube, jobs, wait_s)
 
 
 def _delete(app: App, kube: Kube, job: JobView) -> None:
@@ -42,7 +42,7 @@ def _delete(app: App, kube: Kube, job: JobView) -> None:
         app.console.say(f"its run directory stays: {job.run_uri}")
 
 
-def await_gone(app: App, kube: Kube, jobs: list[JobView], wait_s: float) -> None:
+def await_gone(kube: Kube, jobs: list[JobView], wait_s: float) -> None:
     """Return when none of these objects exists any more."""
     left = {job.uid: job for job in jobs}
     until = time.monotonic() + wait_s

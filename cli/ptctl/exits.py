@@ -23,6 +23,8 @@ def report(error: BaseException, console: Console) -> int:
         return error.code
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
+    if isinstance(error, SystemExit):  # click's shell completion ends the program itself
+        return error.code if isinstance(error.code, int) else errors.FAILED
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         console.say("interrupted")
         return errors.INTERRUPTED

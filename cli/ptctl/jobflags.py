@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ptctl.choices import BUILTIN_REWARDS, GRPO_LOSSES
 from ptctl.errors import InputError
 from ptctl.setpath import assign
 
 Manifest = dict[str, Any]
-
-GRPO_LOSSES = ("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo")
-ALGORITHMS = ("sft", "dpo", *GRPO_LOSSES, "distill")
-BUILTIN_REWARDS = ("gsm8k", "format", "math", "length", "code", "tool-use", "choice")
 
 _PLACES = {
     "workload": "metadata.name",

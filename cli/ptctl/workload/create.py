@@ -14,7 +14,7 @@ import click
 from ptctl.app import App, Target, pass_app
 from ptctl.command import Headed, Verb
 from ptctl.foreign import CREATE
-from ptctl.jobflags import ALGORITHMS, BUILTIN_REWARDS
+from ptctl.choices import ALGORITHMS, BUILTIN_REWARDS
 from ptctl.lazygroup import SETTINGS
 from ptctl.options import to_cluster
 

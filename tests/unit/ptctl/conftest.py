@@ -58,10 +58,16 @@ class FakeKube:
 
     def put(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
-        body = {**body, "metadata": {
-            "namespace": "default", "uid": f"uid-{meta['name']}", "resourceVersion": "1",
-            "creationTimestamp": "2026-01-01T00:00:00Z", **meta,
-        }}
+        body = {
+            **body,
+            "metadata": {
+                "namespace": "default",
+                "uid": f"uid-{meta['name']}",
+                "resourceVersion": "1",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                **meta,
+            },
+        }
         self.objects[(r.plural, body["metadata"]["namespace"], meta["name"])] = body
         return body
 
@@ -78,8 +84,13 @@ class FakeKube:
         self._raise()
         self.calls.append(("list", (r.plural, namespace, labels, fields)))
         found = [
-            copy.deepcopy(body) for (plural, ns, name), body in self.objects.items()
-            if plural == r.plural and namespace in (None, ns) and _has(body, labels) and fields in (None, f"metadata.name={name}", f"involvedObject.name={body.get('involvedObject', {}).get('name')}")
+            copy.deepcopy(body)
+            for (plural, ns, name), body in self.objects.items()
+            if plural == r.plural
+            and namespace in (None, ns)
+            and _has(body, labels)
+            and fields
+            in (None, f"metadata.name={name}", f"involvedObject.name={body.get('involvedObject', {}).get('name')}")
         ]
         return ListResult(found, "1")
 
@@ -104,7 +115,9 @@ class FakeKube:
     def watch(self, r: Resource, namespace: str | None = None, **options: Any) -> Iterator[tuple[str, Manifest]]:
         while self.events:
             kind, body = self.events.pop(0)
-            body = self.put(r, {**body, "metadata": {**body["metadata"], "resourceVersion": str(len(self.events) + 10)}})
+            body = self.put(
+                r, {**body, "metadata": {**body["metadata"], "resourceVersion": str(len(self.events) + 10)}}
+            )
             if kind == "DELETED":
                 self.objects.pop((r.plural, body["metadata"]["namespace"], body["metadata"]["name"]))
             yield kind, body
@@ -115,7 +128,7 @@ class FakeKube:
         self, name: str, namespace: str, *, container: str | None = None, follow: bool = False, tail: int | None = None
     ) -> Iterator[str]:
         lines = self.logs[(name, container or "trainer")]
-        return iter(lines if tail is None else lines[len(lines) - min(tail, len(lines)):])
+        return iter(lines if tail is None else lines[len(lines) - min(tail, len(lines)) :])
 
     def _raise(self) -> None:
         if self.error is not None:
@@ -158,15 +171,26 @@ def invoke(kube: FakeKube) -> Invoke:
 def make_job() -> Callable[..., Manifest]:
     """A PostTrainJob as the API server has it: `status` fields by keyword."""
 
-    def make(name: str = "a", phase: str = "Running", *, namespace: str = "default", spec: Manifest | None = None,
-             labels: Manifest | None = None, **status: Any) -> Manifest:
+    def make(
+        name: str = "a",
+        phase: str = "Running",
+        *,
+        namespace: str = "default",
+        spec: Manifest | None = None,
+        labels: Manifest | None = None,
+        **status: Any,
+    ) -> Manifest:
         return {
-            "apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob",
+            "apiVersion": "posttrain.dev/v1alpha1",
+            "kind": "PostTrainJob",
             "metadata": {"name": name, "namespace": namespace, **({"labels": labels} if labels else {})},
             "spec": {
-                "model": {"uri": "random://tiny"}, "algorithm": {"grpo": {}},
-                "data": {"train": {"uri": "file:///data/train.jsonl"}}, "accelerator": {"type": "cpu-1"},
-                "output": {"uri": "file:///runs"}, **(spec or {}),
+                "model": {"uri": "random://tiny"},
+                "algorithm": {"grpo": {}},
+                "data": {"train": {"uri": "file:///data/train.jsonl"}},
+                "accelerator": {"type": "cpu-1"},
+                "output": {"uri": "file:///runs"},
+                **(spec or {}),
             },
             "status": {"phase": phase, **status},
         }

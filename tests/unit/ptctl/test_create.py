@@ -12,12 +12,25 @@ from typing import Any
 import pytest
 import yaml
 
+from ptctl.jobflags import overlay, skeleton
+
 Invoke = Callable[..., Any]
 
 FLAGS = (
-    "--workload", "llama-gsm8k", "--tpu-type", "v6e-16", "--algorithm", "grpo",
-    "--model", "hf://meta-llama/Llama-3.1-8B-Instruct", "--data", "gs://my-bucket/gsm8k/train.jsonl",
-    "--reward", "gsm8k", "--output", "gs://my-bucket/runs",
+    "--workload",
+    "llama-gsm8k",
+    "--tpu-type",
+    "v6e-16",
+    "--algorithm",
+    "grpo",
+    "--model",
+    "hf://meta-llama/Llama-3.1-8B-Instruct",
+    "--data",
+    "gs://my-bucket/gsm8k/train.jsonl",
+    "--reward",
+    "gsm8k",
+    "--output",
+    "gs://my-bucket/runs",
 )
 
 
@@ -35,20 +48,59 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
     env_file = tmp_path / "env"
     env_file.write_text("# comment\n\nA=1\nB=x=y\n")
     spec = dry(
-        invoke, *FLAGS, "--eval-data", "gs://b/test.jsonl", "--reward", "gs://b/reward.py:score",
-        "--steps", "200", "--batch-size", "128", "--group-size", "16", "--sequence-length", "2048",
-        "--max-new-tokens", "256", "--learning-rate", "2e-6", "--num-slices", "2", "--docker-image", "repo/image:1",
-        "--docker-image-pull-secret", "pull", "--env", "C=", "--env-file", str(env_file), "--priority", "high",
-        "--service-account", "trainer", "--max-restarts", "7",
-        "--ttl-seconds-after-finished", "60", "--termination-grace-period-seconds", "90", "--suspend",
-        "--set", "checkpoint.everySteps=10", "--set", "metadata.labels.team=search",
+        invoke,
+        *FLAGS,
+        "--eval-data",
+        "gs://b/test.jsonl",
+        "--reward",
+        "gs://b/reward.py:score",
+        "--steps",
+        "200",
+        "--batch-size",
+        "128",
+        "--group-size",
+        "16",
+        "--sequence-length",
+        "2048",
+        "--max-new-tokens",
+        "256",
+        "--learning-rate",
+        "2e-6",
+        "--num-slices",
+        "2",
+        "--docker-image",
+        "repo/image:1",
+        "--docker-image-pull-secret",
+        "pull",
+        "--env",
+        "C=",
+        "--env-file",
+        str(env_file),
+        "--priority",
+        "high",
+        "--service-account",
+        "trainer",
+        "--max-restarts",
+        "7",
+        "--ttl-seconds-after-finished",
+        "60",
+        "--termination-grace-period-seconds",
+        "90",
+        "--suspend",
+        "--set",
+        "checkpoint.everySteps=10",
+        "--set",
+        "metadata.labels.team=search",
     )
     assert spec["metadata"] == {"name": "llama-gsm8k", "labels": {"team": "search"}}
     spec = spec["spec"]
     assert spec["data"]["eval"] == {"uri": "gs://b/test.jsonl"}
     assert spec["rewards"] == [{"builtin": "gsm8k"}, {"python": {"uri": "gs://b/reward.py", "function": "score"}}]
     assert spec["training"] == {
-        "steps": 200, "batchSize": 128, "sequenceLength": 2048, "optimizer": {"learningRate": 2e-6},
+        "steps": 200,
+        "batchSize": 128,
+        "sequenceLength": 2048,
+        "optimizer": {"learningRate": 2e-6},
     }
     assert spec["algorithm"] == {"grpo": {"groupSize": 16}}
     assert spec["rollout"] == {"maxNewTokens": 256}
@@ -59,14 +111,22 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
     assert spec["priorityClassName"] == "high"
     assert spec["serviceAccountName"] == "trainer"
     assert spec["runPolicy"] == {
-        "maxRestarts": 7, "ttlSecondsAfterFinished": 60, "terminationGracePeriodSeconds": 90, "suspend": True,
+        "maxRestarts": 7,
+        "ttlSecondsAfterFinished": 60,
+        "terminationGracePeriodSeconds": 90,
+        "suspend": True,
     }
     assert spec["checkpoint"] == {"everySteps": 10}
 
 
-def test_a_grpo_variant_is_an_algorithm_of_its_own_name(invoke: Invoke) -> None:
-    words = [word if word != "grpo" else "dr-grpo" for word in FLAGS]
-    assert dry(invoke, *words)["spec"]["algorithm"] == {"grpo": {"loss": "dr-grpo"}}
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("sft", {"sft": {}}), ("grpo", {"grpo": {}}), ("dr-grpo", {"grpo": {"loss": "dr-grpo"}}), ("dpo", {"dpo": {}})],
+)
+def test_a_grpo_variant_is_an_algorithm_of_its_own_name(name: str, algorithm: dict[str, Any]) -> None:
+    job = skeleton()
+    overlay(job, {"algorithm": name})
+    assert job["spec"]["algorithm"] == algorithm
 
 
 def test_device_type_is_tpu_type(invoke: Invoke) -> None:
@@ -80,14 +140,26 @@ def test_a_path_becomes_a_file_uri(invoke: Invoke, tmp_path: Path, monkeypatch: 
     assert job["spec"]["data"]["train"]["uri"] == f"file://{tmp_path.resolve()}/train.jsonl"
     assert job["spec"]["output"]["uri"] == f"file://{tmp_path.resolve()}/runs"
     assert job["spec"]["rewards"] == [
-        {"builtin": "gsm8k"}, {"python": {"uri": f"file://{tmp_path.resolve()}/my/r.py"}},
+        {"builtin": "gsm8k"},
+        {"python": {"uri": f"file://{tmp_path.resolve()}/my/r.py"}},
     ]
 
 
 def test_flags_change_the_file_and_set_has_the_last_word(invoke: Invoke, job_file: Path) -> None:
     job = dry(
-        invoke, "-f", str(job_file), "--workload", "second", "--steps", "5", "--set", "training.steps=6",
-        "--set", "spec.rewards[0].weight=2", "--set", "rewards[1]={builtin: format}",
+        invoke,
+        "-f",
+        str(job_file),
+        "--workload",
+        "second",
+        "--steps",
+        "5",
+        "--set",
+        "training.steps=6",
+        "--set",
+        "spec.rewards[0].weight=2",
+        "--set",
+        "rewards[1]={builtin: format}",
     )
     assert job["metadata"]["name"] == "second"
     assert job["spec"]["training"]["steps"] == 6
@@ -117,9 +189,7 @@ def test_what_is_sent_is_what_the_client_dry_run_printed(invoke: Invoke, kube: A
     assert (sent, is_dry) == (printed, False)
 
 
-def test_after_submit_the_next_commands_are_on_stderr_and_carry_the_place(
-    invoke: Invoke, job_file: Path
-) -> None:
+def test_after_submit_the_next_commands_are_on_stderr_and_carry_the_place(invoke: Invoke, job_file: Path) -> None:
     result = invoke("workload", "create", "-f", str(job_file), "-n", "team", "--context", "prod")
     assert result.out == "posttrainjob.posttrain.dev/llama-gsm8k created\n"
     assert "\n  ptctl workload logs llama-gsm8k -f -n team --context prod\n" in result.err
@@ -131,9 +201,7 @@ def test_document_forms_print_no_next_commands(invoke: Invoke, job_file: Path) -
     assert (result.out, result.err) == ("posttrainjob.posttrain.dev/llama-gsm8k\n", "")
 
 
-def test_a_job_comes_from_standard_input(
-    invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_comes_from_standard_input(invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin = SimpleNamespace(buffer=io.BytesIO(job_file.read_bytes()), isatty=lambda: False)
     monkeypatch.setattr("sys.stdin", stdin)
     assert dry(invoke, "-f", "-")["metadata"]["name"] == "llama-gsm8k"
@@ -146,9 +214,7 @@ def test_a_job_that_exists_is_not_overwritten(invoke: Invoke, kube: Any, job_fil
     assert "'llama-gsm8k' exists already in namespace 'default'" in result.err
 
 
-def test_every_finding_of_a_wrong_job_is_printed_and_nothing_is_sent(
-    invoke: Invoke, kube: Any, job_file: Path
-) -> None:
+def test_every_finding_of_a_wrong_job_is_printed_and_nothing_is_sent(invoke: Invoke, kube: Any, job_file: Path) -> None:
     result = invoke("workload", "create", "-f", str(job_file), "--steps", "0", "--tpu-type", "v5p", "--set", "x=1")
     assert result.code == 2
     assert result.out == ""
@@ -218,9 +284,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "said"), FILES.values(), ids=FILES)
-def test_a_wrong_file_exits_2_and_names_itself(
-    invoke: Invoke, tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_wrong_file_exits_2_and_names_itself(invoke: Invoke, tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     for words in (("workload", "create"), ("validate",), ("workload", "render"), ("train",)):

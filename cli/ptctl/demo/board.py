@@ -1,0 +1,78 @@
+"""What the demo shows while it runs: a list of tasks, each with a state and a line. Pure; `show.py` draws it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+State = Literal["waiting", "running", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part of the demo. `share` is how much of it is done; `series` becomes a sparkline."""
+
+    title: str
+    state: State = "waiting"
+    text: str = ""
+    share: float | None = None
+    series: tuple[float, ...] = ()
+    series_name: str = ""
+    started: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass
+class Board:
+    """All tasks, and the clock. Changed by the demo's thread, read by the drawing one; each change is one assignment."""
+
+    tasks: dict[str, Task]
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(default=0.0)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def start(self, name: str, text: str = "") -> None:
+        """The task begins."""
+        self.tasks[name] = replace(self.tasks[name], state="running", text=text, started=self.clock())
+
+    def update(
+        self, name: str, text: str, share: float | None = None, series: Sequence[float] = (), series_name: str = ""
+    ) -> None:
+        """How the task is doing."""
+        self.tasks[name] = replace(
+            self.tasks[name], text=text, share=share, series=tuple(series), series_name=series_name
+        )
+
+    def finish(self, name: str, text: str) -> None:
+        """The task is done."""
+        task = self.tasks[name]
+        self.tasks[name] = replace(task, state="done", text=text, share=None, seconds=self.clock() - task.started)
+
+    def fail(self) -> None:
+        """What runs now has failed."""
+        for name, task in self.tasks.items():
+            if task.state == "running":
+                self.tasks[name] = replace(task, state="failed", seconds=self.clock() - task.started)
+
+    @property
+    def current(self) -> Task | None:
+        """The task that runs."""
+        return next((task for task in self.tasks.values() if task.state == "running"), None)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the demo began."""
+        return self.clock() - self.began
+
+    def spent(self, task: Task) -> float:
+        """Seconds of a task so far."""
+        return self.clock() - task.started if task.state == "running" else task.seconds
+
+
+def clock_text(seconds: float) -> str:
+    """`1:05`."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,100 @@
+"""Following a job of the demo to its end: phase from the cluster, steps and metrics from the run directory.
+
+The run directory is read directly because it is fresher than the status, which the operator writes every few seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptapi.rundir import COMPLETION_LENGTH, LOSS, PROGRESS, REWARD
+from ptctl import rundir
+from ptctl.demo.board import Board
+from ptctl.demo.place import NAMESPACE
+from ptctl.duration import short
+from ptctl.errors import CliError
+from ptctl.jobview import JobView, view
+from ptoperator.apierrors import NotFound
+from ptoperator.resources import POSTTRAINJOBS
+
+if TYPE_CHECKING:
+    from ptoperator.kube import Kube
+
+_LOOK_EVERY_S = 0.5
+_STAGES = {
+    "loading": "loading the model",
+    "compiling": "compiling",
+    "restoring": "restoring a checkpoint",
+    "evaluating": "measuring held-out accuracy",
+    "saving": "saving a checkpoint",
+    "exporting": "exporting the model",
+}
+
+
+def follow(kube: Kube, name: str, run: Path, board: Board, series: str) -> None:
+    """Return when the job has succeeded. Raises CliError with the job's own message when it has failed."""
+    while True:
+        try:
+            job = view(kube.get(POSTTRAINJOBS, name, NAMESPACE))
+        except NotFound as error:
+            raise CliError(f"job {name} was deleted while the demo followed it") from error
+        if job.phase == "Failed":
+            raise CliError(
+                f"job {name} failed: {job.failure or failed_message(job)}",
+                f"its results so far are in {run}",
+            )
+        rows = rundir.metrics(run)
+        progress = read_progress(run)
+        board.update(
+            name,
+            describe(job, progress, rows),
+            share(progress),
+            [float(row[series]) for row in rows if series in row],
+            series,
+        )
+        if job.phase == "Succeeded":
+            return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def describe(job: JobView, progress: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """What the job is doing, in a line."""
+    stage = str(progress.get("stage") or "")
+    if not stage:
+        return {"Pending": "accepted", "Starting": "the trainer starts"}.get(job.phase, job.phase.lower())
+    step, total = int(progress.get("step") or 0), int(progress.get("totalSteps") or 0)
+    parts = [f"step {step}/{total}"] if total else []
+    if stage in _STAGES:
+        parts.append(_STAGES[stage])
+    newest = next((row for row in reversed(rows) if LOSS in row or REWARD in row), {})
+    for key, label in ((REWARD, "reward"), (COMPLETION_LENGTH, "length"), (LOSS, "loss")):
+        if key in newest and (key != LOSS or REWARD not in newest):
+            parts.append(f"{label} {newest[key]:.3g}")
+    eta = progress.get("etaSeconds")
+    if eta and stage == "training":
+        parts.append(f"{short(eta)} left")
+    return ", ".join(parts)
+
+
+def share(progress: dict[str, Any]) -> float | None:
+    """How much of the steps is done."""
+    total = int(progress.get("totalSteps") or 0)
+    return min(1.0, int(progress.get("step") or 0) / total) if total else None
+
+
+def read_progress(run: Path) -> dict[str, Any]:
+    """The progress document; empty before there is one."""
+    try:
+        document = json.loads((run / PROGRESS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def failed_message(job: JobView) -> str:
+    """What the Failed condition says."""
+    condition = job.condition("Failed") or {}
+    return f"{condition.get('reason', '')}: {condition.get('message', '')}".strip(": ")

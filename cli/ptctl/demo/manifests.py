@@ -1,0 +1,35 @@
+"""The demo's two jobs: files that are jobs as they stand, with this machine's paths put in."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from ptapi import yamltext
+from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT, Place
+
+Manifest = dict[str, Any]
+
+
+def sft(place: Place, seed: int) -> Manifest:
+    """Imitation: half of the examples reason step by step, half answer at once."""
+    return _placed("sft.yaml", SFT, place, seed)
+
+
+def grpo(place: Place, seed: int) -> Manifest:
+    """Reward: starts from what the first job exported."""
+    job = _placed("grpo.yaml", GRPO, place, seed)
+    job["spec"]["model"]["uri"] = f"{place.run(SFT).as_uri()}/export"
+    return job
+
+
+def _placed(template: str, name: str, place: Place, seed: int) -> Manifest:
+    job: Manifest = yamltext.read(resources.files("ptctl.demo").joinpath(template).read_text(encoding="utf-8"))
+    labels = {**(job["metadata"].get("labels") or {}), LABEL: "true"}
+    job["metadata"] = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    spec = job["spec"]
+    spec["data"]["train"]["uri"] = place.train.as_uri()
+    spec["data"]["eval"] = {**(spec["data"].get("eval") or {}), "uri": place.held_out.as_uri()}
+    spec["output"]["uri"] = place.runs.as_uri()
+    spec["training"]["seed"] = seed
+    return job

@@ -1,0 +1,148 @@
+"""What `--help` says, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from ptctl.command import TEXT_WIDTH
+from ptctl.lazygroup import LazyGroup
+from ptctl.root import root
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def commands(
+    group: click.Command, path: tuple[str, ...] = ("ptctl",)
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, group
+    if isinstance(group, LazyGroup):
+        for name in group.table:
+            command = group.get_command(click.Context(group), name)
+            assert command is not None
+            yield from commands(command, (*path, name))
+
+
+ALL = dict(commands(root))
+
+
+def help_of(path: tuple[str, ...]) -> str:
+    context = None
+    for length in range(1, len(path) + 1):
+        command = ALL[path[:length]]
+        context = click.Context(
+            command, info_name=path[length - 1], parent=context, terminal_width=80, max_content_width=TEXT_WIDTH
+        )
+    assert context is not None
+    return ALL[path].get_help(context) + "\n"
+
+
+@pytest.mark.parametrize("path", list(ALL), ids="-".join)
+def test_golden_help_of_every_command(path: tuple[str, ...]) -> None:
+    file = GOLDEN / f"{'-'.join(path)}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(help_of(path))
+    assert help_of(path) == file.read_text()
+
+
+def test_there_is_no_golden_help_of_a_command_that_is_gone() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.txt")} == {"-".join(path) for path in ALL}
+
+
+@pytest.mark.parametrize("path", list(ALL), ids="-".join)
+def test_every_help_has_examples(path: tuple[str, ...]) -> None:
+    assert "\nExamples:\n  " in help_of(path)
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if isinstance(ALL[path], LazyGroup)], ids="-".join)
+def test_the_line_in_the_table_is_the_first_sentence_of_the_command(path: tuple[str, ...]) -> None:
+    group = ALL[path]
+    assert isinstance(group, LazyGroup)
+    for name, entry in group.table.items():
+        text = " ".join((ALL[(*path, name)].help or "").split())
+        assert text.startswith(entry.help), (name, text)
+
+
+@pytest.mark.parametrize("path", list(ALL), ids="-".join)
+def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
+    before_examples = help_of(path).split("\nExamples:")[0]
+    assert max(map(len, before_examples.splitlines())) <= 80
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+LOADED = """
+import json, sys
+sys.argv = ["ptctl"]
+from ptctl.__main__ import run
+try:
+    run({args!r})
+finally:
+    print("\\n" + json.dumps(sorted(sys.modules)))
+"""
+
+HEAVY = {
+    "pydantic",
+    "yaml",
+    "rich",
+    "kubernetes",
+    "kopf",
+    "aiohttp",
+    "requests",
+    "urllib3",
+    "jax",
+    "numpy",
+    "matplotlib",
+    "plotext",
+    "ptapi.spec",
+    "ptoperator.kube",
+    "http.client",
+    "ssl",
+    "asyncio",
+    "jinja2",
+    "difflib",
+    "subprocess",
+}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["workload", "--help"], ["local", "--help"]], ids=" ".join)
+def test_help_of_a_group_imports_nothing_heavy(args: list[str]) -> None:
+    modules = set(json.loads(run_python(LOADED.format(args=args)).splitlines()[-1]))
+    assert modules & HEAVY == set()
+    assert not any(name.startswith("ptctl.workload.") for name in modules)
+
+
+@pytest.mark.parametrize("verb", ["create", "list", "logs", "wait"])
+def test_help_of_a_verb_imports_neither_a_cluster_client_nor_the_models(verb: str) -> None:
+    modules = set(json.loads(run_python(LOADED.format(args=["workload", verb, "--help"])).splitlines()[-1]))
+    assert modules & HEAVY == set()
+
+
+def test_listing_imports_no_models(tmp_path: Path) -> None:
+    args = ["workload", "list", "--kubeconfig", str(tmp_path / "none")]
+    modules = set(json.loads(run_python(LOADED.format(args=args)).splitlines()[-1]))
+    assert "ptoperator.kube" in modules
+    assert modules & {"pydantic", "rich", "ptapi.spec", "kubernetes", "aiohttp"} == set()
+
+
+def cpu_seconds(words: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "ptctl", *words], capture_output=True, timeout=60, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+
+
+def test_root_help_costs_less_than_150_ms_of_cpu() -> None:
+    # The least of several: a busy machine adds, nothing takes away.
+    assert min(cpu_seconds(["--help"]) for _ in range(7)) < 0.15

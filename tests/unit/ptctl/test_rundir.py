@@ -1,0 +1,85 @@
+"""`metrics`, `samples`, `tensorboard`: what the trainer left in the run directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ptoperator.resources import POSTTRAINJOBS
+
+Invoke = Callable[..., Any]
+
+
+@pytest.fixture
+def run(kube: Any, make_job: Callable[..., Any], tmp_path: Path) -> Path:
+    kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": tmp_path.as_uri()}}))
+    folder = tmp_path / "a"
+    (folder / "samples").mkdir(parents=True)
+    rows = [{"step": step, "time": 1.0, "loss": 1.0 / step, "reward": step / 12} for step in range(1, 13)]
+    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 13, "lo'
+    (folder / "metrics.jsonl").write_text(text)
+    for step in (1, 12):
+        sample = {"prompt": f"P{step}", "completion": "C", "reward": 1.0, "advantage": -0.5}
+        (folder / "samples" / f"step-{step:08d}.jsonl").write_text(json.dumps(sample) + "\n")
+    return folder
+
+
+@pytest.mark.usefixtures("run")
+def test_metrics_are_a_table_of_the_newest_steps_and_a_half_written_line_does_not_count(invoke: Invoke) -> None:
+    lines = invoke("workload", "metrics", "a", "--last", "2").out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["STEP", "LOSS", "REWARD"],
+        ["11", "0.09091", "0.9167"],
+        ["12", "0.08333", "1"],
+    ]
+
+
+@pytest.mark.usefixtures("run")
+def test_metrics_as_json_are_every_step(invoke: Invoke) -> None:
+    rows = [json.loads(line) for line in invoke("workload", "metrics", "a", "-o", "json").out.splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 13))
+
+
+@pytest.mark.usefixtures("run")
+def test_a_curve_has_the_name_the_range_and_the_steps(invoke: Invoke) -> None:
+    out = invoke("workload", "metrics", "a", "--plot", "reward").out
+    assert out.splitlines()[0].strip() == "reward"
+    assert out.splitlines()[1].split()[0] == "1"
+    assert out.splitlines()[-1].split() == ["1", "12"]
+
+
+@pytest.mark.usefixtures("run")
+def test_a_metric_that_does_not_exist_is_refused_with_those_that_do(invoke: Invoke) -> None:
+    result = invoke("workload", "metrics", "a", "--plot", "los")
+    assert (result.code, "there are: loss, reward" in result.err) == (3, True)
+
+
+def test_before_the_first_step_there_are_no_metrics(invoke: Invoke, run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    result = invoke("workload", "metrics", "a")
+    assert (result.code, "no metrics yet" in result.err) == (3, True)
+
+
+@pytest.mark.usefixtures("run")
+def test_samples_are_those_of_the_newest_or_the_given_step(invoke: Invoke) -> None:
+    assert "P12" in invoke("workload", "samples", "a").out
+    assert "step 1   reward 1   advantage -0.5\nP1\nC\n" in invoke("workload", "samples", "a", "--step", "1").out
+    result = invoke("workload", "samples", "a", "--step", "5")
+    assert (result.code, "there are: 1, 12" in result.err) == (3, True)
+
+
+def test_tensorboard_prints_the_command(invoke: Invoke, run: Path) -> None:
+    assert invoke("workload", "tensorboard", "a").out == f"tensorboard --logdir {run}/tensorboard --port 6006\n"
+
+
+def test_a_run_in_a_bucket_names_the_command_that_reads_it(
+    invoke: Invoke, kube: Any, make_job: Callable[..., Any]
+) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://b/runs"}}))
+    result = invoke("workload", "metrics", "a")
+    assert (result.code, "gcloud storage cat gs://b/runs/a/metrics.jsonl" in result.err) == (1, True)
+    assert "gs://b/runs/a/tensorboard" in invoke("workload", "tensorboard", "a").out

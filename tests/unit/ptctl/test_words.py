@@ -1,0 +1,200 @@
+"""Foreign words, small functions, and the shell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptctl import foreign
+from ptctl.columns import COLUMNS
+from ptctl.curve import curve, sparkline
+from ptctl.duration import age, parse_duration, short
+from ptctl.root import MOVED
+from ptctl.workload import MOVED as WORKLOAD_MOVED
+from ptctl.workload.create import create
+
+Invoke = Callable[..., Any]
+
+
+@pytest.mark.parametrize("flag", foreign.CREATE)
+def test_a_flag_of_xpk_that_means_nothing_here_is_refused_with_what_to_use(invoke: Invoke, flag: str) -> None:
+    result = invoke("workload", "create", flag, "x")
+    assert result.code == 2
+    assert f"{flag} does not exist here" in result.err
+    assert foreign.CREATE[flag] in result.err
+
+
+def test_no_foreign_flag_is_one_of_ours() -> None:
+    ours = {word for param in create.params for word in param.opts}
+    assert ours & set(foreign.CREATE) == set()
+
+
+@pytest.mark.parametrize("word", MOVED)
+def test_a_command_of_another_tool_is_answered(invoke: Invoke, word: str) -> None:
+    result = invoke(word)
+    assert (result.code, MOVED[word] in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("word", WORKLOAD_MOVED)
+def test_a_verb_of_another_tool_is_answered(invoke: Invoke, word: str) -> None:
+    result = invoke("workload", word, "--some", "x")
+    assert (result.code, WORKLOAD_MOVED[word] in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("words", [[], ["workload"], ["local"]])
+def test_a_group_alone_shows_its_help_and_exits_2(invoke: Invoke, words: list[str]) -> None:
+    result = invoke(*words)
+    assert result.code == 2
+    assert "Usage: ptctl" in result.err
+    assert result.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("1.5", 1.5), ("90s", 90), ("15m", 900), ("2h30m", 9000), ("1d", 86400), ("0", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5x", "-3", "1h30", "1 h", "inf", "nan", "1e3"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (119, "119s"),
+        (200, "3m20s"),
+        (3000, "50m"),
+        (5 * 3600 + 60, "5h1m"),
+        (40 * 3600, "40h"),
+        (3 * 86400, "3d"),
+        (3 * 86400 + 7200, "3d2h"),
+        (40 * 86400, "40d"),
+    ],
+)
+def test_short_durations_are_kubectls(seconds: int, text: str) -> None:
+    assert short(seconds) == text
+
+
+def test_ages_of_odd_times() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert age("2026-01-01T00:00:00Z", now + timedelta(seconds=5)) == "5s"
+    assert age("2026-01-01T00:00:30Z", now) == "0s"
+    assert age("", now) == age("yesterday", now) == ""
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.integers(20, 100))
+def test_a_curve_never_leaves_its_frame(values: list[float], width: int) -> None:
+    lines = curve(list(range(len(values))), values, "x", width).splitlines()
+    assert len(lines) == 12 + 3
+    assert all(len(line) <= max(width, 8 + 2 + max(len(line.split(" ┤")[0]) for line in lines)) for line in lines)
+    assert len(sparkline(values, 10)) == min(10, len(values))
+
+
+def test_a_sparkline_rises_with_its_values() -> None:
+    assert sparkline([0, 1, 2, 3], 4) == "▁▃▆█"
+    assert sparkline([5, 5], 4) == "▁▁"
+    assert sparkline([], 4) == ""
+
+
+def test_name_and_phase_are_never_given_up() -> None:
+    assert {column.title for column in COLUMNS if column.rank == 0} == {"NAME", "PHASE"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_of_each_shell(invoke: Invoke, shell: str) -> None:
+    result = invoke("completion", shell)
+    assert (result.code, "_PTCTL_COMPLETE" in result.out) == (0, True)
+    assert invoke("completion", "tcsh").code == 2
+
+
+def test_completion_completes_verbs_flags_and_survives_no_cluster(tmp_path: Path) -> None:
+    def complete(words: str, position: int) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "ptctl"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            env={
+                "_PTCTL_COMPLETE": "bash_complete",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(position),
+                "HOME": str(tmp_path),
+                "PATH": "/usr/bin:/bin",
+            },
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return [line.split(",", 1)[1] for line in done.stdout.splitlines() if line]
+
+    assert complete("ptctl wo", 1) == ["workload"]
+    assert "logs" in complete("ptctl workload l", 2)
+    assert complete("ptctl workload list --filter-by-s", 3) == ["--filter-by-status"]
+    assert complete("ptctl workload logs ", 3) == []
+
+
+def test_render_prints_what_the_operator_makes(invoke: Invoke, job_file: Path) -> None:
+    from ptapi.load import load_job
+    from ptoperator.render import render
+    from ptoperator.settings import Settings
+
+    printed = list(yaml.safe_load_all(invoke("workload", "render", "-f", str(job_file)).out))
+    assert printed == render(load_job(job_file.read_text()), Settings())
+    named = list(
+        yaml.safe_load_all(
+            invoke("workload", "render", "-f", str(job_file), "-n", "team", "--trainer-image", "i:1").out
+        )
+    )
+    assert {body["metadata"]["namespace"] for body in named} == {"team"}
+    assert "i:1" in str(named)
+
+
+def test_validate_counts_the_chips(invoke: Invoke, job_file: Path) -> None:
+    assert (
+        "grpo of hf://meta-llama/Llama-3.1-8B-Instruct on v6e-16 (16 chips)"
+        in invoke("validate", "-f", str(job_file)).out
+    )
+
+
+def test_a_bug_is_one_line_and_a_file_with_the_details(
+    invoke: Invoke, kube: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.error = ZeroDivisionError("what")
+    result = invoke("workload", "list")
+    assert result.code == 1
+    assert result.err.startswith("error: a bug in ptctl: ZeroDivisionError: what\nhint: ")
+    log = Path(result.err.split("with ")[1].split(",")[0])
+    assert "Traceback" in log.read_text()
+    log.unlink()
+
+
+def test_output_into_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m ptctl completion zsh | head -c 1; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
+
+
+def test_without_the_extra_the_missing_package_is_named(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['click'] = None; from ptctl.__main__ import run; sys.exit(run([]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "pip install 'posttrain[cli]'" in done.stderr) == (1, True)
