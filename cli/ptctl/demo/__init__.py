@@ -1,1 +1,1 @@
-"""`ptctl demo`: the product in minutes, on a laptop. A small model learns to add: first by imitation, then by reward."""
+"""`ptctl demo`: the product in minutes, on a laptop: a small model learns to add, by imitation and by reward."""

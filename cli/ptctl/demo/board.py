@@ -26,7 +26,7 @@ class Task:
 
 @dataclass
 class Board:
-    """All tasks, and the clock. Changed by the demo's thread, read by the drawing one; each change is one assignment."""
+    """All tasks, and the clock. The demo's thread changes it, the drawing one reads it; a change is one assignment."""
 
     tasks: dict[str, Task]
     clock: Callable[[], float] = time.monotonic

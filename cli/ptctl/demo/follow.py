@@ -69,7 +69,7 @@ def describe(job: JobView, progress: dict[str, Any], rows: list[dict[str, Any]])
     parts = [f"step {step}/{total}"] if total else []
     if stage in _STAGES:
         parts.append(_STAGES[stage])
-    newest = next((row for row in reversed(rows) if LOSS in row or REWARD in row), {})
+    newest: dict[str, Any] = next((row for row in reversed(rows) if LOSS in row or REWARD in row), {})
     for key, label in ((REWARD, "reward"), (COMPLETION_LENGTH, "length"), (LOSS, "loss")):
         if key in newest and (key != LOSS or REWARD not in newest):
             parts.append(f"{label} {newest[key]:.3g}")

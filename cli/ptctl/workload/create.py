@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from ptctl.app import App, Target, pass_app
+from ptctl.choices import ALGORITHMS, BUILTIN_REWARDS
 from ptctl.command import Headed, Verb
 from ptctl.foreign import CREATE
-from ptctl.choices import ALGORITHMS, BUILTIN_REWARDS
 from ptctl.lazygroup import SETTINGS
 from ptctl.options import to_cluster
 

@@ -22,7 +22,10 @@ ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o ya
 @click.option("-o", "--output", "form", type=click.Choice(("yaml", "json")), default="yaml", help="Form of the output.")
 @pass_app
 def render(app: App, filename: str, namespace: str | None, trainer_image: str | None, form: str) -> None:
-    """Print every manifest that the operator would create for a job. Needs no cluster."""
+    """Print every manifest that the operator would create.
+
+    Needs no cluster: it is the operator's own code that runs here.
+    """
     import json
 
     from ptctl.jobfile import check, read

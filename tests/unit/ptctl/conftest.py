@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +17,7 @@ from ptctl.exits import report
 from ptctl.root import root
 from ptoperator.apierrors import AlreadyExists, ApiError, NotFound
 from ptoperator.kube import Kube, ListResult
-from ptoperator.resources import EVENTS, PODS, POSTTRAINJOBS, Resource
+from ptoperator.resources import Resource
 
 Manifest = dict[str, Any]
 Invoke = Callable[..., "Outcome"]

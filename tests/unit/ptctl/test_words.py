@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptctl import foreign
+from ptapi.spec.algorithm import ALGORITHMS, GrpoLoss
+from ptapi.spec.rewards import BuiltinReward
+from ptctl import choices, foreign
 from ptctl.columns import COLUMNS
 from ptctl.curve import curve, sparkline
 from ptctl.duration import age, parse_duration, short
@@ -31,6 +33,12 @@ def test_a_flag_of_xpk_that_means_nothing_here_is_refused_with_what_to_use(invok
     assert result.code == 2
     assert f"{flag} does not exist here" in result.err
     assert foreign.CREATE[flag] in result.err
+
+
+def test_the_words_of_flags_are_those_of_the_models() -> None:
+    assert get_args(GrpoLoss) == choices.GRPO_LOSSES
+    assert get_args(BuiltinReward) == choices.BUILTIN_REWARDS
+    assert set(choices.ALGORITHMS) - set(choices.GRPO_LOSSES) == set(ALGORITHMS) - {"grpo"}
 
 
 def test_no_foreign_flag_is_one_of_ours() -> None:
