@@ -12,7 +12,7 @@ import argparse
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from ptlocal.layout import Layout
 from ptlocal.scheduler import Scheduler
 from ptlocal.workqueue import Worker
 from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
+from ptoperator.resources import CONFIGMAPS, JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
 
 log = logging.getLogger(__name__)
 
+PARTS = ("jobset", "job", "gc", "scheduler", "kubelet")
 _SYNC_S = 30.0
 
 
@@ -62,7 +63,8 @@ class Controllers:
             self.kubelet.hurry(grace_s)
 
 
-def start(kube: Kube, settings: KubeletSettings, *, with_kubelet: bool = True) -> Controllers:
+def start(kube: Kube, settings: KubeletSettings, without: Collection[str] = ()) -> Controllers:
+    """Start all of PARTS but those named in `without` and those the cluster has already."""
     stop = threading.Event()
     informers = {r: Informer(kube, r, stop) for r in (JOBSETS, JOBS, PODS, SERVICES, NODES)}
     for informer in informers.values():
@@ -71,23 +73,17 @@ def start(kube: Kube, settings: KubeletSettings, *, with_kubelet: bool = True) -
         if not informer.synced.wait(_SYNC_S):
             raise TimeoutError(f"no list of {informer.resource.plural} from the API server within {_SYNC_S:.0f} s")
     running = Controllers(kube, None, [], stop)
-    has_manager, has_scheduler = (
-        _component_runs(kube, "kube-controller-manager"),
-        _component_runs(kube, "kube-scheduler"),
-    )
-    if jobset_controller_is_installed(kube, timestamp()):
-        log.info("a JobSet controller is installed: ours steps aside")
-    else:
+    if "jobset" not in without and not jobset_controller_is_installed(kube, timestamp()):
         _add(running, JobSetController(kube, informers[JOBSETS], informers[JOBS], informers[SERVICES]).worker)
-    if has_manager:
-        log.info("a kube-controller-manager runs: no Job controller and no garbage collector of ours")
-    else:
+    has_manager = _has_controller_manager(kube)
+    if "job" not in without and not has_manager:
         _add(running, JobController(kube, informers[JOBS], informers[PODS]).worker)
+    if "gc" not in without and not has_manager:
         collector = GarbageCollector(kube, list(informers.values()), stop)
         _add(running, collector.worker, collector.start)
-    if not has_scheduler:
+    if "scheduler" not in without and not _holds_lease(kube, "kube-scheduler"):
         _add(running, Scheduler(kube, informers[PODS], informers[NODES]).worker)
-    if with_kubelet:
+    if "kubelet" not in without:
         running.kubelet = Kubelet(kube, informers[PODS], settings)
         running.kubelet.start()
         running.names.append("kubelet")
@@ -100,7 +96,18 @@ def _add(running: Controllers, worker: Worker[Any], begin: Callable[[], object] 
     running.names.append(worker.name)
 
 
-def _component_runs(kube: Kube, name: str) -> bool:
+def _has_controller_manager(kube: Kube) -> bool:
+    """It holds a Lease, unless it was started without leader election; it always publishes the cluster's CA."""
+    if _holds_lease(kube, "kube-controller-manager"):
+        return True
+    try:
+        kube.get(CONFIGMAPS, "kube-root-ca.crt", "kube-system")
+    except NotFound:
+        return False
+    return True
+
+
+def _holds_lease(kube: Kube, name: str) -> bool:
     try:
         return lease_is_held(kube.get(LEASES, name, "kube-system"), timestamp())
     except NotFound:
@@ -113,12 +120,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--context")
     parser.add_argument("--data", type=Path, required=True, help="directory for pods' volumes and logs")
     parser.add_argument("--node-name", default="local")
-    parser.add_argument("--no-kubelet", action="store_true", help="controllers only")
+    parser.add_argument("--without", action="append", default=[], choices=PARTS, help="leave this one out")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     args.data.mkdir(parents=True, exist_ok=True)
     settings = KubeletSettings(Layout(args.data), cluster_id=f"{args.data.resolve()}", node_name=args.node_name)
-    running = start(Kube.load(args.kubeconfig, args.context), settings, with_kubelet=not args.no_kubelet)
+    running = start(Kube.load(args.kubeconfig, args.context), settings, without=args.without)
     log.info("running: %s", ", ".join(running.names))
     done = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,20 +1,23 @@
 """Is a real JobSet controller at work on this cluster? Then ours steps aside.
 
-Two signs: its leader election Lease is being renewed (it holds however the controller was started), or its
-Deployment asks for replicas.
+Signs: its webhooks are registered (JobSets cannot even be created without it then), its leader election Lease is being
+renewed, or its Deployment asks for replicas.
 """
 
 from __future__ import annotations
 
 from ptlocal.events import seconds_since
 from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import DEPLOYMENTS, LEASES, Manifest, Resource
+from ptoperator.resources import DEPLOYMENTS, LEASES, MUTATING_WEBHOOKS, Manifest, Resource
 
 _LEASE_SUFFIX = ".jobset.x-k8s.io"
+_WEBHOOKS = "jobset-mutating-webhook-configuration"
 _PART_OF = "app.kubernetes.io/part-of=jobset"
 
 
 def jobset_controller_is_installed(kube: Kube, now: str) -> bool:
+    if any(item["metadata"]["name"] == _WEBHOOKS for item in _items(kube, MUTATING_WEBHOOKS, None)):
+        return True
     leases = _items(kube, LEASES, None)
     if any(i["metadata"]["name"].endswith(_LEASE_SUFFIX) and lease_is_held(i, now) for i in leases):
         return True
