@@ -93,6 +93,12 @@ def _key(loader: _Loader, node: yaml.Node) -> str:
     return str(node.value)
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Several lines as a block that a person can read (a ConfigMap's file)."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
 _Loader.add_constructor(_TRAP_TAG, _refuse_trap)
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
