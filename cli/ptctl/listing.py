@@ -11,7 +11,7 @@ from ptctl import columns
 from ptctl.app import App, Target
 from ptctl.jobs import Filter, fetch, namespace_of
 from ptctl.jobview import JobView, view
-from ptctl.output import DOCUMENT_FORMS, RESOURCE, show, to_yaml
+from ptctl.output import DOCUMENT_FORMS, RESOURCE, show, to_yaml, without_managed_fields
 from ptctl.table import line, widths
 from ptctl.watching import changes
 from ptoperator.resources import POSTTRAINJOBS
@@ -70,8 +70,10 @@ def watch_jobs(app: App, target: Target, wanted: Filter, form: str | None) -> No
 
 def _one(item: Manifest, form: str) -> str:
     if form == "json":
-        return json.dumps(item)
-    return f"{RESOURCE}/{item['metadata']['name']}" if form == "name" else f"{to_yaml(item)}\n---"
+        return json.dumps(without_managed_fields(item))
+    return (
+        f"{RESOURCE}/{item['metadata']['name']}" if form == "name" else f"{to_yaml(without_managed_fields(item))}\n---"
+    )
 
 
 class JobTable:

@@ -55,7 +55,7 @@ def number(value: Any) -> str:
         return ""
     if isinstance(value, int):
         return str(value)
-    return f"{value:.4g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _is_number(value: Any) -> bool:

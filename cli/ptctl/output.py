@@ -16,6 +16,7 @@ RESOURCE = "posttrainjob.posttrain.dev"
 
 def document(objects: Sequence[Manifest], form: str, *, as_list: bool = False) -> str:
     """One object, or with `as_list` (or several) a v1 List, as kubectl prints them."""
+    objects = [without_managed_fields(body) for body in objects]
     if form == "name":
         return "\n".join(f"{RESOURCE}/{obj['metadata']['name']}" for obj in objects)
     body: Manifest = (
@@ -40,6 +41,11 @@ def to_yaml(body: Manifest) -> str:
 
     Dumper.add_representer(str, _text)
     return str(yaml.dump(body, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)).rstrip("\n")
+
+
+def without_managed_fields(body: Manifest) -> Manifest:
+    """As kubectl: hundreds of lines that only server-side apply needs."""
+    return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "managedFields"}}
 
 
 def stream(objects: Sequence[Manifest]) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 import pytest
 
-from ptctl.command import TEXT_WIDTH
 from ptctl.lazygroup import LazyGroup
 from ptctl.root import root
 
@@ -37,9 +36,8 @@ ALL = dict(commands(root))
 def help_of(path: tuple[str, ...]) -> str:
     context = None
     for length in range(1, len(path) + 1):
-        command = ALL[path[:length]]
-        context = click.Context(
-            command, info_name=path[length - 1], parent=context, terminal_width=80, max_content_width=TEXT_WIDTH
+        context = ALL[path[:length]].make_context(
+            path[length - 1], [], context, resilient_parsing=True, terminal_width=80
         )
     assert context is not None
     return ALL[path].get_help(context) + "\n"
