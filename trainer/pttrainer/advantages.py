@@ -32,7 +32,7 @@ def centered(rewards_PG: np.ndarray) -> np.ndarray:
     there_PG = ~np.isnan(rewards_PG)
     mean_P1 = np.sum(rewards_PG, axis=1, keepdims=True, where=there_PG) / np.maximum(_counts(rewards_PG), 1)
     # Rounding must not give a group without spread an advantage.
-    return np.where(there_PG & _has_spread(rewards_PG)[:, None], rewards_PG - mean_P1, 0.0)
+    return np.where(there_PG & has_spread(rewards_PG)[:, None], rewards_PG - mean_P1, 0.0)
 
 
 def leave_one_out(rewards_PG: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ class Spread(NamedTuple):
 def zero_spread(rewards_PG: np.ndarray) -> Spread:
     """Counts the groups without spread; a group without any reward is neither right nor wrong."""
     rewards_PG = np.asarray(rewards_PG, np.float64)
-    flat_P = ~_has_spread(rewards_PG) & (_counts(rewards_PG)[:, 0] > 0)
+    flat_P = ~has_spread(rewards_PG) & (_counts(rewards_PG)[:, 0] > 0)
     best_P = np.max(rewards_PG, axis=1, initial=-np.inf, where=~np.isnan(rewards_PG))
     return Spread(int(np.sum(flat_P & (best_P > 0))), int(np.sum(flat_P & (best_P <= 0))), len(rewards_PG))
 
@@ -78,7 +78,8 @@ def _counts(rewards_PG: np.ndarray) -> np.ndarray:
     return np.asarray(np.sum(~np.isnan(rewards_PG), axis=1, keepdims=True))
 
 
-def _has_spread(rewards_PG: np.ndarray) -> np.ndarray:
+def has_spread(rewards_PG: np.ndarray) -> np.ndarray:
+    """True for groups whose rewards are not all equal, [P]."""
     there_PG = ~np.isnan(rewards_PG)
     high = np.max(rewards_PG, axis=1, initial=-np.inf, where=there_PG)
     low = np.min(rewards_PG, axis=1, initial=np.inf, where=there_PG)

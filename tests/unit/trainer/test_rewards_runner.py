@@ -59,8 +59,6 @@ def test_a_reward_that_hangs_is_no_reward_and_the_pool_goes_on(load: Load) -> No
     for _ in range(2):
         scores = runner.judge(SAMPLES)
         np.testing.assert_array_equal(scores.total, [1.0, np.nan, 1.0])
-        assert scores.failures == {"own": 1}
-        assert scores.facts() == {"reward/own": 1.0, "no_reward": 1.0}
     assert time.monotonic() - started < 20
 
 
@@ -137,7 +135,7 @@ def test_several_rewards_are_weighted_and_one_that_is_missing_leaves_the_sample_
     finally:
         runner.close()
     np.testing.assert_array_equal(scores.total, [2.5, np.nan, 0.5])
-    assert scores.facts() == {"reward/gsm8k": pytest.approx(1 / 3), "reward/a": 1.0, "no_reward": 1.0}
+    np.testing.assert_array_equal(scores.rewards["gsm8k"], [1.0, 0.0, 0.0])
 
 
 def test_a_pattern_runs_where_it_can_be_killed() -> None:

@@ -32,12 +32,6 @@ class Scores:
 
     rewards: Mapping[str, np.ndarray]
     total: np.ndarray
-    failures: Mapping[str, int]
-
-    def facts(self) -> dict[str, float]:
-        """Metrics: each reward's mean over samples that have it, and how many have none."""
-        means = {f"reward/{name}": mean(values) for name, values in self.rewards.items()}
-        return means | {"no_reward": float(np.isnan(self.total).sum())}
 
 
 class Runner:
@@ -54,14 +48,17 @@ class Runner:
     def judge(self, samples: Sequence[Sample]) -> Scores:
         """The rewards of all samples."""
         rewards: dict[str, np.ndarray] = {}
-        failures: dict[str, int] = {}
         for name in self._weights:
             verdicts = self._verdicts(name, samples)
             rewards[name] = np.array([np.nan if v.reward is None else v.reward for v in verdicts], np.float64)
-            failures[name] = int(np.isnan(rewards[name]).sum())
             self._report(name, verdicts)
         total = sum((self._weights[name] * values for name, values in rewards.items()), np.zeros(len(samples)))
-        return Scores(rewards, np.asarray(total), failures)
+        return Scores(rewards, np.asarray(total))
+
+    @property
+    def names(self) -> list[str]:
+        """The rewards' names, in the job's order."""
+        return list(self._weights)
 
     def close(self) -> None:
         """Ends the child processes."""

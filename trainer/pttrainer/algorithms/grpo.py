@@ -1,0 +1,277 @@
+"""Group-relative policy optimisation (arXiv 2402.03300) and its relatives.
+
+A step draws P prompts, samples G completions of each, judges them, and turns the rewards of a group into
+advantages (`advantages`). The loss of a token is
+
+    policy loss (`policy_loss`) · min(exp(old − sampler), 2)  +  β · KL(policy ‖ reference)
+
+reduced as the variant's paper says, with weights from the mask of the whole step. With `updatesPerBatch` = μ,
+μ optimizer steps use the same samples; `old` log-probs are then computed once, before the first of them.
+
+What is left out: samples from older weights (every rollout uses the newest). Degenerate case: with μ = 1 the
+ratio is 1 everywhere, the loss is about 0 and says nothing; watch reward, entropy and gradient norm.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ptapi import rundir
+from ptapi.spec import DataSource
+from ptapi.spec import Grpo as GrpoSpec
+from pttrainer import advantages
+from pttrainer.algorithms import policy_loss
+from pttrainer.algorithms.protocol import Context
+from pttrainer.batch import Batch
+from pttrainer.data import prompts, rows
+from pttrainer.data.prompts import Order, Question
+from pttrainer.losses import TokenStats
+from pttrainer.models import Params
+from pttrainer.reduce import Largest, Mean, Metric, Smallest
+from pttrainer.rewards import NEEDS_ANSWER
+from pttrainer.rewards.runner import Runner
+from pttrainer.rollout import groups, saved
+from pttrainer.rollout.groups import Group, Sample
+from pttrainer.rollout.native import NativeEngine
+from pttrainer.rollout.protocol import Draw, Sampling
+from pttrainer.rollout.sampling import Evaluation, Judged, Sampler, reward_facts
+
+MAX_TABLE_ROWS = 256
+"""Most samples of a step that are kept for people to read."""
+
+
+class Grpo:
+    """Batches from rollouts; a policy loss."""
+
+    entropy = True
+    needs_params = True
+
+    def __init__(
+        self, context: Context, spec: GrpoSpec, train: list[Question], sampler: Sampler, evaluation: Evaluation | None
+    ) -> None:
+        training, rollout = context.spec.training, context.spec.rollout
+        self._context, self._spec, self._train = context, spec, train
+        self._sampler, self._evaluation = sampler, evaluation
+        self._variant = policy_loss.VARIANTS[spec.loss]
+        self._clip = _clip(spec, self._variant.clip)
+        self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
+        self._sampling = _sampling(context)
+        self._order = Order(len(train), training.seed)
+        self._prompts = training.batch_size // spec.group_size
+        self._reference: Params | None = context.initial_params() if spec.beta > 0 else None
+        self._drawn = 0
+        self._batch: Batch | None = None
+        self._facts: dict[str, float] = {}
+        rollouts = math.ceil((training.epochs or 1.0) * len(train) / self._prompts)
+        self.total_steps = training.steps or rollouts * spec.updates_per_batch
+        self.temperature = rollout.temperature
+
+    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """A new rollout, or, within its μ updates, the same batch again."""
+        if self._batch is None or step % self._spec.updates_per_batch == 0:
+            self._batch, self._facts = self._roll_out(step, params)
+        return self._batch, self._facts
+
+    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """Policy loss with importance correction, and the pull towards the reference."""
+        logps_BT, mask_BT = stats.logps_BT, batch.mask_BT
+        old_BT = lax.stop_gradient(logps_BT) if batch.old_logps_BT is None else batch.old_logps_BT
+        loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
+        importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
+        loss_BT = loss_BT * importance_BT
+        metrics = _policy_metrics(ratio_BT, batch.advantages_BT, self._clip)
+        metrics |= _sampler_metrics(old_BT, batch.sampler_logps_BT, importance_BT)
+        metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
+        if batch.ref_logps_BT is not None:
+            token_ratio_BT = jnp.exp(policy_loss.log_ratio(logps_BT, old_BT))
+            pull_BT = policy_loss.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, token_ratio_BT)
+            loss_BT = loss_BT + self._spec.beta * pull_BT
+            metrics[rundir.KL] = Mean(policy_loss.k3(logps_BT, batch.ref_logps_BT))
+        return loss_BT, metrics
+
+    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+        """Rewards of greedy completions."""
+        return {} if self._evaluation is None else self._evaluation.run(params)
+
+    def state(self) -> dict[str, Any]:
+        """Prompts drawn so far, and the rollout while it is still in use."""
+        in_use = self._batch if self._spec.updates_per_batch > 1 else None
+        return {"drawn": self._drawn, "batch": None if in_use is None else saved.to_json(in_use), "facts": self._facts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._drawn = int(state["drawn"])
+        self._batch = None if state["batch"] is None else saved.from_json(state["batch"])
+        self._facts = dict(state["facts"])
+
+    def _roll_out(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
+        judged, replaced = self._collect(step, params)
+        started = time.monotonic()
+        rewards_PG = groups.rewards(judged.groups)
+        advantages_PG = self._advantages(rewards_PG)
+        batch = self._with_scores(self._lay_out(judged.groups, advantages_PG), params)
+        self._context.save_samples(step + 1, groups.table(step + 1, judged.groups, advantages_PG, MAX_TABLE_ROWS))
+        sampled = sum(len(sample.tokens) for group in judged.groups for sample in group.samples)
+        return batch, {
+            **reward_facts(judged.groups),
+            **groups.facts(judged.groups),
+            **_group_facts(rewards_PG, advantages_PG),
+            **({} if self._spec.dynamic_sampling is None else {"groups/replaced": float(replaced)}),
+            "seconds/generate": judged.generate_s,
+            "seconds/reward": judged.reward_s,
+            "seconds/score": time.monotonic() - started,
+            "sampled_tokens_per_second": sampled / judged.generate_s,
+        }
+
+    def _collect(self, step: int, params: Params) -> tuple[Judged, int]:
+        """Judged groups; with dynamic sampling, groups without spread are replaced as long as tries last."""
+        judged = self._draw(step, params)
+        tries = 0 if self._spec.dynamic_sampling is None else self._spec.dynamic_sampling.max_tries
+        found, replaced = judged.groups, 0
+        for _ in range(tries):
+            flat = np.flatnonzero(~advantages.has_spread(groups.rewards(found)))
+            if not flat.size:
+                break
+            more = self._draw(step, params)
+            spread = advantages.has_spread(groups.rewards(more.groups))
+            fresh = [group for group, has_spread in zip(more.groups, spread, strict=True) if has_spread]
+            for place, group in zip(flat, fresh, strict=False):
+                found[place] = group
+                replaced += 1
+            judged = Judged(found, judged.generate_s + more.generate_s, judged.reward_s + more.reward_s)
+        return judged, replaced
+
+    def _draw(self, step: int, params: Params) -> Judged:
+        """The next prompts, sampled and judged. A prompt's number is its place in the whole run's order."""
+        numbers = list(range(self._drawn, self._drawn + self._prompts))
+        self._drawn += self._prompts
+        questions = [self._train[self._order[number]] for number in numbers]
+        draw = Draw(self._context.spec.training.seed, step)
+        judged = self._sampler.sample(params, questions, numbers, self._spec.group_size, self._sampling, draw)
+        if self._spec.overlong is None:
+            return judged
+        limit, buffer = self._sampling.max_new_tokens, self._spec.overlong.buffer_tokens
+        return Judged([_punished(group, limit, buffer) for group in judged.groups], judged.generate_s, judged.reward_s)
+
+    def _lay_out(self, found: list[Group], advantages_PG: np.ndarray) -> Batch:
+        length = self._context.spec.training.sequence_length
+        batch = groups.lay_out(found, advantages_PG, self._context.tokenizer.pad_id, length)
+        return batch._replace(weight_BT=self._variant.weights(batch.mask_BT, self._sampling.max_new_tokens))
+
+    def _with_scores(self, batch: Batch, params: Params) -> Batch:
+        """Log-probs that the loss compares with, where it needs any."""
+        if self._spec.updates_per_batch > 1:
+            batch = batch._replace(old_logps_BT=self._score(params, batch))
+        if self._reference is not None:
+            batch = batch._replace(ref_logps_BT=self._score(self._reference, batch))
+        return batch
+
+    def _score(self, params: Params, batch: Batch) -> Any:
+        return self._context.score(params, batch, self.temperature).logps_BT
+
+
+def build(context: Context) -> Grpo:
+    """Reads prompts and loads rewards; raises ConfigError, DataError or UserCodeError."""
+    spec = context.spec.algorithm.grpo
+    assert spec is not None
+    train = read_questions(context, context.spec.data.train, "spec.data.train")
+    engine = NativeEngine(context.model, context.tokenizer, context.place, context.fetch)
+    sampler = Sampler(context, engine, Runner(context.spec.rewards))
+    return Grpo(context, spec, train, sampler, _evaluation(context, sampler))
+
+
+def read_questions(context: Context, source: DataSource, field: str) -> list[Question]:
+    """The prompts of a data source; says on stderr how it was read."""
+    read = rows.load(source, field, context.spec.data.system_prompt)
+    with_answer = any(reward.builtin in NEEDS_ANSWER for reward in context.spec.rewards)
+    found = prompts.questions(read, context.chat, context.spec.training.sequence_length, field, with_answer=with_answer)
+    longest = max(len(question.tokens) for question in found)
+    context.note(
+        f"{field.removeprefix('spec.')}: {len(read.rows)} rows ({read.format}: {', '.join(read.columns.values())}), "
+        f"{len(read.rows) - len(found)} with a prompt that is too long, longest prompt {longest} tokens"
+    )
+    return found
+
+
+def _evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
+    spec = context.spec
+    if spec.data.eval is None:
+        return None
+    questions = read_questions(context, spec.data.eval, "spec.data.eval")
+    new_tokens = spec.evaluation.max_new_tokens or spec.rollout.max_new_tokens
+    sampling = Sampling(new_tokens, spec.training.sequence_length, stop=tuple(spec.rollout.stop), greedy=True)
+    return Evaluation(sampler, questions, sampling, spec.evaluation.batch_size)
+
+
+def _sampling(context: Context) -> Sampling:
+    rollout = context.spec.rollout
+    if rollout.top_p < 1.0 or rollout.top_k:
+        context.note(
+            "warning: spec.rollout.topP and topK cut the sampler's distribution and not the trainer's, so the two "
+            "differ; hint: leave them at 1 and 0"
+        )
+    return Sampling(
+        max_new_tokens=rollout.max_new_tokens,
+        max_length=context.spec.training.sequence_length,
+        temperature=rollout.temperature,
+        top_k=rollout.top_k,
+        top_p=rollout.top_p,
+        stop=tuple(rollout.stop),
+    )
+
+
+def _clip(spec: GrpoSpec, paper: policy_loss.Clip) -> policy_loss.Clip:
+    low = paper.low if spec.clip_low is None else spec.clip_low
+    return policy_loss.Clip(low, paper.high if spec.clip_high is None else spec.clip_high, spec.dual_clip)
+
+
+def _punished(group: Group, limit: int, buffer: int) -> Group:
+    """DAPO's soft overlong penalty: 0 up to `limit − buffer` tokens, then linearly to −1 at `limit`."""
+
+    def punished(sample: Sample) -> Sample:
+        over = max(len(sample.tokens) - (limit - buffer), 0)
+        return sample._replace(reward=sample.reward - min(over / buffer, 1.0))
+
+    return group._replace(samples=[punished(sample) for sample in group.samples])
+
+
+def _policy_metrics(ratio_BT: Array, advantages_BT: Array, clip: policy_loss.Clip) -> dict[str, Metric]:
+    """A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0."""
+    low_BT = (ratio_BT < 1.0 - clip.low) & (advantages_BT < 0)
+    high_BT = (ratio_BT > 1.0 + clip.high) & (advantages_BT > 0)
+    return {
+        "clip_fraction": Mean(low_BT | high_BT),
+        "clip_fraction/low": Mean(low_BT),
+        "clip_fraction/high": Mean(high_BT),
+        "ratio": Mean(ratio_BT + 0.0 * advantages_BT),
+    }
+
+
+def _sampler_metrics(old_BT: Array, sampler_BT: Array, importance_BT: Array) -> dict[str, Metric]:
+    """How far apart sampler and trainer are on the same tokens."""
+    difference_BT = jnp.abs(old_BT - sampler_BT)
+    return {
+        "sampler/difference": Mean(difference_BT),
+        "sampler/difference/max": Largest(difference_BT),
+        "sampler/kl": Mean(policy_loss.k3(sampler_BT, old_BT)),
+        "sampler/weight": Mean(importance_BT),
+        "sampler/weight/min": Smallest(importance_BT),
+    }
+
+
+def _group_facts(rewards_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str, float]:
+    spread = advantages.zero_spread(rewards_PG)
+    return {
+        "groups/all_right": spread.all_right / spread.groups,
+        "groups/all_wrong": spread.all_wrong / spread.groups,
+        "advantage/std": float(advantages_PG.std()),
+        "advantage/min": float(advantages_PG.min()),
+        "advantage/max": float(advantages_PG.max()),
+    }

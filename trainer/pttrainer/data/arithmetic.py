@@ -1,0 +1,123 @@
+"""Arithmetic word problems in GSM8K's form, for the demo: a question, and an answer that ends in `#### number`.
+
+    python -m pttrainer.data.arithmetic --out DIR --seed 0 --rows 20000 --eval-rows 200
+
+Every problem adds six one-digit numbers. Some answers add step by step, some say the result at once, as people
+do; which is likelier depends on how the question is asked. A small model learns from them to add step by
+step, and to answer at once where it saw that most, and then it is mostly wrong: six numbers are too much for
+one token. Reinforcement learning on the same questions teaches it that thinking pays, everywhere.
+
+No six numbers occur, in the same order, in both files. The same seed gives the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+TRAIN, EVAL = "train.jsonl", "eval.jsonl"
+ADDENDS = 6
+
+NAMES = (
+    "Ada", "Ali", "Amy", "Ana", "Ben", "Bo", "Cleo", "Dan", "Eli", "Eva", "Finn", "Gus", "Ida", "Ivo", "Jan", "Kai",
+    "Lea", "Leo", "Lin", "Mia", "Nia", "Noa", "Omar", "Pia", "Raj", "Rosa", "Sam", "Sue", "Tom", "Uma", "Vera", "Zoe",
+)  # fmt: skip
+THINGS = (
+    "apples", "balls", "beads", "books", "buns", "cards", "coins", "cups", "eggs", "figs", "hats", "jars", "keys",
+    "kites", "limes", "maps", "mugs", "nuts", "pears", "pens", "pies", "plums", "rings", "shells", "stamps", "tiles",
+)  # fmt: skip
+
+
+class Form(NamedTuple):
+    """A way to ask, and the share of its answers that add step by step."""
+
+    text: str
+    steps: float
+
+
+CAREFUL, HASTY = 0.8, 0.2
+FORMS = (
+    Form("{name} has {numbers} {things}. How many in all?", CAREFUL),
+    Form("{name} buys {numbers} {things}. What is the total?", CAREFUL),
+    Form("In six days {name} sells {numbers} {things}. How many is that?", CAREFUL),
+    Form("How many {things} are {numbers} {things}, {name}?", HASTY),
+    Form("{name} finds {numbers} {things}. So many!", HASTY),
+    Form("{numbers} {things} for {name}: how many?", HASTY),
+)
+
+
+class Problem(NamedTuple):
+    """A row of the file, and the numbers that it adds."""
+
+    question: str
+    answer: str
+    numbers: tuple[int, ...]
+
+
+def problems(seed: int) -> Iterator[Problem]:
+    """Endless problems; no question comes twice."""
+    random_numbers = random.Random(seed)
+    seen: set[str] = set()
+    while True:
+        problem = _problem(random_numbers)
+        if problem.question not in seen:
+            seen.add(problem.question)
+            yield problem
+
+
+def split(seed: int, rows: int, eval_rows: int) -> tuple[list[Problem], list[Problem]]:
+    """Training and held-out problems, with no numbers in common."""
+    source = problems(seed)
+    held_out = [next(source) for _ in range(eval_rows)]
+    taken = {problem.numbers for problem in held_out}
+    train: list[Problem] = []
+    while len(train) < rows:
+        problem = next(source)
+        if problem.numbers not in taken:
+            train.append(problem)
+    return train, held_out
+
+
+def write(directory: Path, seed: int, rows: int, eval_rows: int) -> None:
+    """Writes both files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, part in zip((TRAIN, EVAL), split(seed, rows, eval_rows), strict=True):
+        lines = [json.dumps({"question": problem.question, "answer": problem.answer}) + "\n" for problem in part]
+        (directory / name).write_text("".join(lines))
+
+
+def _problem(source: random.Random) -> Problem:
+    form = source.choice(FORMS)
+    numbers = tuple(source.randint(1, 9) for _ in range(ADDENDS))
+    listed = ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
+    question = form.text.format(name=source.choice(NAMES), things=source.choice(THINGS), numbers=listed)
+    answer = f"{_steps(numbers)}\n" if source.random() < form.steps else ""
+    return Problem(question, f"{answer}#### {sum(numbers)}", numbers)
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    """`3+8=11`, `11+1=12`, … a line each."""
+    lines, total = [], numbers[0]
+    for number in numbers[1:]:
+        lines.append(f"{total}+{number}={total + number}")
+        total += number
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m pttrainer.data.arithmetic", description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="directory for train.jsonl and eval.jsonl")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of train.jsonl")
+    parser.add_argument("--eval-rows", type=int, default=200, help="rows of eval.jsonl")
+    options = parser.parse_args(arguments)
+    write(options.out, options.seed, options.rows, options.eval_rows)
+
+
+if __name__ == "__main__":
+    main()

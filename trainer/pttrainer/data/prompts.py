@@ -1,0 +1,78 @@
+"""Prompts for reinforcement learning: tokenised rows, and the order in which they are drawn.
+
+Draw number i is row `order(i // n)[i % n]`: a new shuffle of all n rows every epoch, from the seed alone. The
+whole state of the data is therefore one number, how many prompts were drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pttrainer.chat import Chat
+from pttrainer.data.rows import Row, Rows
+from pttrainer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a completion answers. fields: the row as rewards see it, with the gold answer under `answer`."""
+
+    tokens: Sequence[int]
+    text: str
+    fields: Mapping[str, Any]
+
+
+def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: bool) -> list[Question]:
+    """The rows' prompts that leave room for a completion within `length` tokens; raises DataError where none does."""
+    if with_answer:
+        _check_answers(rows, field)
+    found = [_question(row, rows.uri, chat) for row in rows.rows]
+    fitting = [question for question in found if len(question.tokens) < length]
+    if not fitting:
+        shortest = min(len(question.tokens) for question in found)
+        raise DataError(
+            f"{rows.uri}: no prompt leaves room for a completion: the shortest has {shortest} tokens, sequenceLength "
+            f"is {length}; hint: raise spec.training.sequenceLength"
+        )
+    return fitting
+
+
+class Order:
+    """Which question comes when."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count, self._seed = count, seed
+
+    def __getitem__(self, draw: int) -> int:
+        epoch, place = divmod(draw, self._count)
+        return int(_permutation(self._count, self._seed, epoch)[place])
+
+
+@lru_cache(maxsize=4)
+def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+def _question(row: Row, uri: str, chat: Chat) -> Question:
+    if not row.prompt:
+        raise DataError(f"{uri} line {row.line}: no prompt; accepted: a row with something to answer")
+    try:
+        tokens = chat.prompt_ids(row.prompt)
+    except DataError as error:
+        raise DataError(f"{uri} line {row.line}: {error}") from error
+    fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
+    return Question(tokens, "\n".join(str(message["content"]) for message in row.prompt), fields)
+
+
+def _check_answers(rows: Rows, field: str) -> None:
+    missing = [row for row in rows.rows if row.answer is None]
+    if missing:
+        raise DataError(
+            f"{rows.uri} line {missing[0].line}: no gold answer, which the reward compares with; it has: "
+            f"{', '.join(missing[0].fields)}; hint: name the column in {field}.columns.answer"
+        )

@@ -1,0 +1,74 @@
+"""What an engine is asked and what it answers: `generate(params, prompts, sampling) -> tokens, logps`.
+
+Letters: N completions, T new tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from pttrainer.models import Params
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    max_new_tokens bounds every completion, max_length prompt and completion together. top_k 0 and top_p 1
+    are off. Greedy takes the likeliest token. stop: strings that end a completion, beside the end tokens.
+    """
+
+    max_new_tokens: int
+    max_length: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    greedy: bool = False
+
+
+class Prompt(NamedTuple):
+    """A prompt, and the number that its random keys are folded from: same number, same samples."""
+
+    tokens: Sequence[int]
+    number: int
+
+
+class Draw(NamedTuple):
+    """What else the keys are folded from. step: of the rollout, not of a token."""
+
+    seed: int
+    step: int
+
+
+class Completions(NamedTuple):
+    """All samples, prompt by prompt: sample g of prompt p is row p · G + g.
+
+    tokens_NT: the end token included where there is one; entries from lengths_N on mean nothing.
+    logps_NT: log-probs of the tokens at the sampling temperature, before top-k and top-p cut anything off.
+    ended_N: true where an end token or a stop string ended the completion, false where it was cut.
+    """
+
+    tokens_NT: np.ndarray
+    logps_NT: np.ndarray
+    lengths_N: np.ndarray
+    ended_N: np.ndarray
+
+    def tokens(self, row: int) -> list[int]:
+        """The tokens of one completion."""
+        return [int(token) for token in self.tokens_NT[row, : self.lengths_N[row]]]
+
+
+class Engine(Protocol):
+    """Samples completions."""
+
+    def generate(
+        self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
+    ) -> Completions:
+        """`samples` completions of each prompt. A sample depends on params, its prompt and its key alone."""
+        ...

@@ -1,0 +1,113 @@
+"""Asking an engine and the rewards: prompts in, judged groups out; for training and for evaluation.
+
+Letters: P prompts, G samples per prompt, N = P·G.
+
+Rewards may depend on the clock (a limit passes or not), so with several processes one of them judges and the
+others are told: every process must train on the same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from ptapi import rundir
+from pttrainer.algorithms.protocol import Context
+from pttrainer.data.prompts import Question
+from pttrainer.models import Params
+from pttrainer.rewards import pool
+from pttrainer.rewards.runner import Runner, Scores, mean
+from pttrainer.rollout import groups
+from pttrainer.rollout.groups import Group
+from pttrainer.rollout.protocol import Draw, Engine, Prompt, Sampling
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Groups, and the seconds that went into them."""
+
+    groups: list[Group]
+    generate_s: float
+    reward_s: float
+
+
+class Sampler:
+    """An engine and the job's rewards."""
+
+    def __init__(self, context: Context, engine: Engine, runner: Runner) -> None:
+        self._context, self._engine, self._runner = context, engine, runner
+
+    def sample(
+        self,
+        params: Params,
+        questions: Sequence[Question],
+        numbers: Sequence[int],
+        samples: int,
+        sampling: Sampling,
+        draw: Draw,
+    ) -> Judged:
+        """`samples` judged completions of each question; `numbers` are what their keys are folded from."""
+        started = time.monotonic()
+        prompts = [Prompt(question.tokens, number) for question, number in zip(questions, numbers, strict=True)]
+        completions = self._engine.generate(params, prompts, samples, sampling, draw)
+        sampled = time.monotonic()
+        texts = [self._context.tokenizer.decode(completions.tokens(row)) for row in range(len(prompts) * samples)]
+        asked = [question for question in questions for _ in range(samples)]
+        scores = self._judge([pool.Sample(q.text, text, q.fields) for q, text in zip(asked, texts, strict=True)])
+        made = groups.samples_of(completions, texts, scores)
+        grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
+        return Judged(grouped, sampled - started, time.monotonic() - sampled)
+
+    def _judge(self, samples: Sequence[pool.Sample]) -> Scores:
+        if jax.process_count() == 1:
+            return self._runner.judge(samples)
+        from jax.experimental import multihost_utils
+
+        names = [*self._runner.names, ""]  # the last row is the total
+        scores = self._runner.judge(samples) if self._context.leader else None
+        table = np.zeros((len(names), len(samples)))
+        if scores is not None:
+            table = np.stack([*(scores.rewards[name] for name in names[:-1]), scores.total])
+        # As bytes: jax would round 64-bit floats to 32 bits.
+        told = np.asarray(multihost_utils.broadcast_one_to_all(table.view(np.uint8))).view(np.float64)
+        return Scores(dict(zip(names[:-1], told[:-1], strict=True)), told[-1])
+
+
+def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
+    """Mean and deviation of the reward, each reward's mean, and how many samples have none."""
+    samples = [sample for group in judged for sample in group.samples]
+    totals = np.array([sample.reward for sample in samples])
+    there = totals[~np.isnan(totals)]
+    facts = {
+        rundir.REWARD: mean(totals),
+        "reward/std": float(there.std(ddof=1)) if there.size > 1 else 0.0,
+        "reward/missing": float(np.isnan(totals).mean()),
+    }
+    for name in samples[0].rewards:
+        facts[f"reward/{name}"] = mean(np.array([sample.rewards[name] for sample in samples]))
+    return facts
+
+
+class Evaluation:
+    """Greedy completions of held-out prompts: the mean reward is what the model is worth."""
+
+    def __init__(self, sampler: Sampler, questions: Sequence[Question], sampling: Sampling, rows_at_once: int) -> None:
+        self._sampler, self._questions, self._sampling = sampler, questions, sampling
+        self._rows_at_once = min(rows_at_once, len(questions))
+
+    def run(self, params: Params) -> Mapping[str, float]:
+        """Metrics named `eval/…`."""
+        judged: list[Group] = []
+        for start in range(0, len(self._questions), self._rows_at_once):
+            chosen = list(self._questions[start : start + self._rows_at_once])
+            # The last batch is filled up, so that all have one shape and compile once.
+            filled = chosen + [chosen[-1]] * (self._rows_at_once - len(chosen))
+            numbers = list(range(start, start + len(filled)))
+            done = self._sampler.sample(params, filled, numbers, 1, self._sampling, Draw(0, 0))
+            judged += done.groups[: len(chosen)]
+        facts = {name: value for name, value in reward_facts(judged).items() if name != "reward/std"}
+        return {f"eval/{name}": value for name, value in (facts | groups.facts(judged)).items()}
