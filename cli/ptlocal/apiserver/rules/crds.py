@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ptlocal.apiserver.cel.rules import program
+from ptlocal.apiserver.cel.syntax import CelError
 from ptlocal.apiserver.metadata import now
 from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
 from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
@@ -51,7 +53,7 @@ def _validate(crd: Manifest) -> list[FieldError]:
     wanted = f"{names['plural']}.{spec['group']}"
     if crd["metadata"]["name"] != wanted:
         found.append(invalid_value("metadata.name", crd["metadata"]["name"],
-                                   f'must be spec.names.plural+"."+spec.group'))
+                                   'must be spec.names.plural+"."+spec.group'))
     if "." not in spec["group"]:
         found.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
     if not _LABEL.fullmatch(names["plural"]):
@@ -94,12 +96,31 @@ def _schema_errors(schema: Any, path: str, is_root: bool = False) -> list[FieldE
         except (re.error, TypeError) as error:
             found.append(invalid_value(f"{path}.pattern", schema["pattern"],
                                        f"must be a valid regular expression, but isn't: {error}"))
+    found += _rule_errors(schema, path)
     for name, child in (schema.get("properties") or {}).items():
         found += _schema_errors(child, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), dict):
         found += _schema_errors(schema["items"], f"{path}.items")
     if isinstance(schema.get("additionalProperties"), dict):
         found += _schema_errors(schema["additionalProperties"], f"{path}.additionalProperties")
+    return found
+
+
+def _rule_errors(schema: Manifest, path: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    for index, rule in enumerate(schema.get("x-kubernetes-validations") or []):
+        for key in ("rule", "messageExpression"):
+            source = rule.get(key)
+            if source is None and key == "messageExpression":
+                continue
+            where = f"{path}.x-kubernetes-validations[{index}].{key}"
+            if not source:
+                found.append(required(where, "rule is not specified"))
+                continue
+            try:
+                program(source)
+            except CelError as error:
+                found.append(invalid_value(where, source, f"compilation failed: ERROR: <input>: {error}"))
     return found
 
 
