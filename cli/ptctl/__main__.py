@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 
@@ -24,10 +25,16 @@ def run(args: list[str]) -> int:
         return 1
     app = App()
     try:
-        outcome = root.main(args, prog_name="ptctl", standalone_mode=False, obj=app)
+        outcome = root.main(args, prog_name="ptctl", standalone_mode=False, obj=app, terminal_width=narrow_width())
         return outcome if isinstance(outcome, int) else 0
     except BaseException as error:
         return report(error, app.console)
+
+
+def narrow_width() -> int | None:
+    """The width of a terminal so narrow that click's help, which never goes below 50, would not fit it."""
+    columns = shutil.get_terminal_size().columns
+    return max(columns - 1, 20) if columns < 52 else None
 
 
 if __name__ == "__main__":

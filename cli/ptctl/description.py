@@ -10,12 +10,13 @@ from ptctl.columns import slice_label
 from ptctl.duration import age, short
 from ptctl.jobview import JobView, part
 from ptctl.ranks import ranks
-from ptctl.table import table
+from ptctl.table import table_or_records
 
 Manifest = dict[str, Any]
 
 _NEWEST_EVENTS = 20
 _LABEL_WIDTH = 16
+_INDENT = 2
 _METRICS = (
     ("loss", "Loss"),
     ("reward", "Reward"),
@@ -30,17 +31,20 @@ _METRICS = (
 )
 
 
-def describe_job(job: JobView, pods: Sequence[Manifest], events: Sequence[Manifest], now: datetime) -> str:
-    """Everything about a job."""
+def describe_job(
+    job: JobView, pods: Sequence[Manifest], events: Sequence[Manifest], now: datetime, width: int | None
+) -> str:
+    """Everything about a job, in tables where `width` has room for them (None: always)."""
+    room = None if width is None else width - _INDENT
     sections = (
         _head(job, now),
         _progress(job, now),
         _failure(job, now),
-        _conditions(job, now),
-        _capacity(job, now),
+        _conditions(job, now, room),
+        _capacity(job, now, room),
         _time(job),
-        _pods(pods),
-        _events(job, events, now),
+        _pods(pods, room),
+        _events(job, events, now, room),
         _links(job),
     )
     return "\n\n".join("\n".join(lines) for lines in (list(section) for section in sections) if lines)
@@ -104,7 +108,7 @@ def _failure(job: JobView, now: datetime) -> Iterator[str]:
         yield f"  {', '.join(filter(None, facts))}".rstrip()
 
 
-def _conditions(job: JobView, now: datetime) -> Iterator[str]:
+def _conditions(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
     found = part(job.raw, "status", "conditions", [])
     if found:
         yield "Conditions:"
@@ -112,15 +116,15 @@ def _conditions(job: JobView, now: datetime) -> Iterator[str]:
             (c["type"], c["status"], c["reason"], age(c["lastTransitionTime"], now), c.get("message", ""))
             for c in found
         ]
-        yield from _indented(table(("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), rows))
+        yield from _indented(table_or_records(("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), rows, room))
 
 
-def _capacity(job: JobView, now: datetime) -> Iterator[str]:
+def _capacity(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
     attempts = part(part(job.raw, "status", "capacity", {}) and job.raw["status"], "capacity", "attempts", [])
     if attempts:
         yield "Capacity attempts:"
         rows = [(a["option"], age(a.get("started", ""), now), a.get("outcome") or "in progress") for a in attempts]
-        yield from _indented(table(("OPTION", "STARTED", "OUTCOME"), rows))
+        yield from _indented(table_or_records(("OPTION", "STARTED", "OUTCOME"), rows, room))
 
 
 def _time(job: JobView) -> Iterator[str]:
@@ -143,7 +147,7 @@ def _time(job: JobView) -> Iterator[str]:
     yield from _pair("Cost", cost.get("amount"))
 
 
-def _pods(pods: Sequence[Manifest]) -> Iterator[str]:
+def _pods(pods: Sequence[Manifest], room: int | None) -> Iterator[str]:
     found = ranks(pods)
     if found:
         phases = {pod["metadata"]["name"]: part(pod, "status", "phase", "") for pod in pods}
@@ -153,10 +157,10 @@ def _pods(pods: Sequence[Manifest]) -> Iterator[str]:
             (str(r.number), str(r.attempt), r.pod, phases[r.pod], nodes[r.pod], "" if r.has_started else r.waiting_for)
             for r in found
         ]
-        yield from _indented(table(("RANK", "ATTEMPT", "POD", "PHASE", "NODE", "WAITS FOR"), rows))
+        yield from _indented(table_or_records(("RANK", "ATTEMPT", "POD", "PHASE", "NODE", "WAITS FOR"), rows, room))
 
 
-def _events(job: JobView, events: Sequence[Manifest], now: datetime) -> Iterator[str]:
+def _events(job: JobView, events: Sequence[Manifest], now: datetime, room: int | None) -> Iterator[str]:
     ours = [event for event in events if event["involvedObject"].get("uid", job.uid) == job.uid]
     newest = sorted(ours, key=_event_time)[-_NEWEST_EVENTS:]
     if newest:
@@ -165,7 +169,7 @@ def _events(job: JobView, events: Sequence[Manifest], now: datetime) -> Iterator
             (age(_event_time(e), now), e.get("type", ""), e.get("reason", ""), " ".join(e.get("message", "").split()))
             for e in newest
         ]
-        yield from _indented(table(("AGE", "TYPE", "REASON", "MESSAGE"), rows))
+        yield from _indented(table_or_records(("AGE", "TYPE", "REASON", "MESSAGE"), rows, room))
 
 
 def _event_time(event: Manifest) -> str:
@@ -180,4 +184,4 @@ def _links(job: JobView) -> Iterator[str]:
 
 
 def _indented(text: str) -> Iterator[str]:
-    return (f"  {line}" for line in text.splitlines())
+    return (f"{' ' * _INDENT}{line}" for line in text.splitlines())

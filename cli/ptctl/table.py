@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 GAP = 3
@@ -24,3 +25,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     everything = [headers, *rows]
     sizes = widths(everything)
     return "\n".join(line(row, sizes) for row in everything)
+
+
+def table_or_records(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """The table; where it does not fit, each row as a line of its short cells and its last, longest, below."""
+    text = table(headers, rows)
+    if width is None or max(map(len, text.splitlines())) <= width:
+        return text
+    lines = []
+    for *short, last in rows:
+        lines.append("  ".join(cell for cell in short if cell))
+        lines.extend(textwrap.wrap(last, max(20, width), initial_indent="  ", subsequent_indent="  "))
+    return "\n".join(lines)

@@ -34,4 +34,4 @@ def describe(app: App, target: Target, name: str) -> None:
     job = view(fetch(kube, target, name))
     pods = kube.list(PODS, job.namespace, labels=labels.selector(name)).items
     events = kube.list(EVENTS, job.namespace, fields=f"involvedObject.name={name}").items
-    app.console.data(describe_job(job, pods, events, datetime.now(UTC)))
+    app.console.data(describe_job(job, pods, events, datetime.now(UTC), app.console.width))
