@@ -28,6 +28,9 @@ app.kubernetes.io/component: operator
 - apiGroups: [posttrain.dev]
   resources: [posttrainjobs/status]
   verbs: [get, patch, update]
+- apiGroups: [posttrain.dev]
+  resources: [posttrainjobs/finalizers]   # owner references that block deletion
+  verbs: [update]
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]
   verbs: [get, list, watch, create, patch, delete]
