@@ -1,0 +1,172 @@
+"""Policy losses: values computed by hand, gradients against formulas, degenerate and extreme cases."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from pttrainer.algorithms import policy_loss
+from pttrainer.algorithms.policy_loss import VARIANTS, Clip
+
+# Two sequences of three and two tokens; ratios of exp(0.3), exp(-0.3), 1, exp(0.1), 2.
+OLD = np.log(np.array([[0.2, 0.5, 0.4, 0.9], [0.3, 0.1, 0.7, 0.9]], np.float32))
+NEW = OLD + np.array([[0.3, -0.3, 0.0, 0.0], [0.1, np.log(2.0), 0.0, 0.0]], np.float32)
+MASK = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.float32)
+A = np.array([[1.5], [-0.5]], np.float32) * MASK
+MAX_NEW = 10
+
+
+def reduced(name: str, new: Array, old: Array = OLD, clip: Clip | None = None, advantages: Array = A) -> Array:
+    variant = VARIANTS[name]
+    loss_BT, _ = variant.loss(jnp.asarray(new), jnp.asarray(old), advantages, MASK, clip or variant.clip)
+    return jnp.sum(loss_BT * variant.weights(MASK, MAX_NEW))
+
+
+def by_hand_tokens(low: float, high: float) -> list[list[float]]:
+    """−min(w·A, clip(w)·A) of every token that counts."""
+    rows = []
+    for ratios, advantage in (([np.exp(0.3), np.exp(-0.3), 1.0], 1.5), ([np.exp(0.1), 2.0], -0.5)):
+        rows.append([-min(w * advantage, min(max(w, 1 - low), 1 + high) * advantage) for w in ratios])
+    return rows
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr-grpo", "dapo", "rloo"])
+def test_token_level_losses_by_hand(name: str) -> None:
+    clip = VARIANTS[name].clip
+    assert (clip.low, clip.high) == ((0.2, 0.28) if name == "dapo" else (0.2, 0.2))
+    first, second = by_hand_tokens(clip.low, clip.high)
+    wanted = {
+        "grpo": (np.mean(first) + np.mean(second)) / 2,
+        "dr-grpo": (np.sum(first) + np.sum(second)) / (2 * MAX_NEW),
+        "dapo": (np.sum(first) + np.sum(second)) / 5,
+        "rloo": (np.sum(first) + np.sum(second)) / 5,
+    }[name]
+    np.testing.assert_allclose(reduced(name, NEW), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gspo", "gspo-token"])
+def test_sequence_level_losses_by_hand(name: str) -> None:
+    assert VARIANTS[name].clip == Clip(3e-4, 4e-4)
+    s = [np.exp(0.0), np.exp((0.1 + np.log(2.0)) / 2)]
+    wanted = (-1.5 * s[0] - min(s[1] * -0.5, (1 + 4e-4) * -0.5)) / 2
+    np.testing.assert_allclose(reduced(name, NEW), wanted, rtol=1e-5)
+
+
+def test_cispo_by_hand() -> None:
+    weights = [[1.2, np.exp(-0.3), 1.0], [np.exp(0.1), 1.2]]
+    total = sum(
+        -w * a * lp
+        for ws, a, lps in zip(weights, (1.5, -0.5), NEW, strict=True)
+        for w, lp in zip(ws, lps, strict=False)
+    )
+    np.testing.assert_allclose(reduced("cispo", NEW, clip=Clip(0.2, 1.2)), total / 5, rtol=1e-6)
+    assert VARIANTS["cispo"].clip.high == 5.0
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_with_equal_policies_the_gradient_is_the_plain_policy_gradient(name: str) -> None:
+    gradient = jax.grad(lambda new: reduced(name, new))(jnp.asarray(OLD))
+    np.testing.assert_allclose(gradient, -A * VARIANTS[name].weights(MASK, MAX_NEW), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr-grpo", "dapo", "rloo", "gspo"])
+def test_gradients_agree_with_finite_differences(name: str) -> None:
+    new = (OLD + 1e-4 * np.array([[1.0, -2.0, 0.5, 0.0], [0.3, 0.2, 0.0, 0.0]])).astype(np.float64)
+    with jax.enable_x64(True):
+        gradient = jax.grad(lambda x: reduced(name, x, np.float64(OLD)))(jnp.asarray(new))
+        for at in [(0, 0), (0, 2), (1, 1)]:
+            step = np.zeros_like(new)
+            step[at] = 1e-6
+            up, down = (float(reduced(name, jnp.asarray(new + sign * step), np.float64(OLD))) for sign in (1, -1))
+            np.testing.assert_allclose(gradient[at], (up - down) / 2e-6, rtol=1e-4)
+
+
+def test_gspo_token_has_the_gradient_of_gspo_when_advantages_are_equal_within_a_sequence() -> None:
+    new = jnp.asarray(OLD + 1e-4)
+    by_token = jax.grad(lambda x: reduced("gspo-token", x))(new)
+    np.testing.assert_allclose(by_token, jax.grad(lambda x: reduced("gspo", x))(new), rtol=1e-5, atol=1e-8)
+
+
+def test_a_clipped_token_has_no_gradient_and_cispo_keeps_it() -> None:
+    gradient = jax.grad(lambda new: reduced("grpo", new))(jnp.asarray(NEW))
+    assert gradient[0, 0] == 0.0  # ratio above 1 + ε with A > 0
+    assert gradient[1, 1] != 0.0  # ratio above 1 + ε with A < 0: not clipped
+    kept = jax.grad(lambda new: reduced("cispo", new, clip=Clip(0.2, 1.2)))(jnp.asarray(NEW))
+    np.testing.assert_allclose(kept[1, 1], -1.2 * -0.5 / 5, rtol=1e-6)
+
+
+def test_gspo_clips_where_epsilon_of_grpo_would_not() -> None:
+    new = jnp.asarray(OLD + 0.01)
+    assert np.all(jax.grad(lambda x: reduced("gspo", x))(new)[0] == 0.0)
+    assert np.all(jax.grad(lambda x: reduced("gspo", x, clip=Clip(0.2, 0.2)))(new)[0, :3] != 0.0)
+
+
+def test_dual_clip_bounds_the_loss_of_bad_tokens() -> None:
+    new = OLD.copy()
+    new[1, 0] += 4.0
+    single = policy_loss.surrogate(jnp.exp(new - OLD), A, Clip(0.2, 0.2))
+    dual = policy_loss.surrogate(jnp.exp(new - OLD), A, Clip(0.2, 0.2, dual=3.0))
+    np.testing.assert_allclose(single[1, 0], 0.5 * np.exp(4.0), rtol=1e-5)
+    assert dual[1, 0] == 1.5
+    np.testing.assert_array_equal(dual[0], single[0])
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+@pytest.mark.parametrize("distance", [-1e4, 1e4])
+def test_extreme_ratios_stay_finite(name: str, distance: float) -> None:
+    value, gradient = jax.value_and_grad(lambda new: reduced(name, new))(jnp.asarray(OLD + distance))
+    assert np.isfinite(value)
+    assert np.all(np.isfinite(gradient))
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_zero_advantages_and_masked_tokens_have_no_gradient(name: str) -> None:
+    assert not np.any(jax.grad(lambda new: reduced(name, new, advantages=0.0 * A))(jnp.asarray(NEW)))
+    assert not np.any(jax.grad(lambda new: reduced(name, new))(jnp.asarray(NEW))[MASK == 0])
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_kl_as_a_loss_has_the_gradient_of_the_reverse_kl(estimator: str) -> None:
+    """Expectation over the policy of the estimator's gradient, on a categorical of three outcomes."""
+    theta, reference = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
+    exact = jax.grad(lambda t: jnp.sum(jax.nn.softmax(t) * (jax.nn.log_softmax(t) - reference)))(theta)
+
+    def estimated(t: Array) -> Array:
+        logps = jax.nn.log_softmax(t)
+        old = jax.lax.stop_gradient(logps)
+        return jnp.sum(jnp.exp(old) * policy_loss.kl(estimator, logps, reference, jnp.exp(logps - old)))
+
+    np.testing.assert_allclose(jax.grad(estimated)(theta), exact, rtol=1e-5)
+
+
+def test_kl_off_policy_with_k3_is_unbiased_in_value_and_gradient() -> None:
+    theta, behind = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([0.0, 0.0, 0.3]))
+    reference = jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
+
+    def exact(t: Array) -> Array:
+        return jnp.sum(jax.nn.softmax(t) * (jax.nn.log_softmax(t) - reference))
+
+    def estimated(t: Array) -> Array:
+        logps = jax.nn.log_softmax(t)
+        return jnp.sum(jnp.exp(behind) * policy_loss.kl("k3", logps, reference, jnp.exp(logps - behind)))
+
+    np.testing.assert_allclose(estimated(theta), exact(theta), rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(estimated)(theta), jax.grad(exact)(theta), rtol=1e-4, atol=1e-7)
+
+
+def test_k1_as_a_loss_would_have_no_gradient_which_is_why_it_is_not_here() -> None:
+    theta, reference = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
+
+    def k1(t: Array) -> Array:
+        logps = jax.nn.log_softmax(t)
+        return jnp.sum(jnp.exp(jax.lax.stop_gradient(logps)) * (logps - reference))
+
+    np.testing.assert_allclose(jax.grad(k1)(theta), 0.0, atol=1e-6)
+
+
+def test_importance_weights_are_cut_at_two() -> None:
+    got = policy_loss.truncated_importance(jnp.array([0.0, -1.0, 3.0]), jnp.array([0.0, 0.0, 0.0]))
+    np.testing.assert_allclose(got, [1.0, np.exp(-1.0), 2.0], rtol=1e-6)
