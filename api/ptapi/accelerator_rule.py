@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ptapi.accelerators import FAMILIES, Generation, sizes, table
 
-UNKNOWN = f"is not a known accelerator; a type is <family>-<size>: {FAMILIES}"
+UNKNOWN = f"is not a known accelerator; a type is a family and a number, of {FAMILIES}"
 CPU_PATTERN = "cpu-([1-9]|[1-5][0-9]|6[0-4])"
 
 

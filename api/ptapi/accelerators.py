@@ -188,7 +188,9 @@ def _unknown_family(type: str) -> SpecError:
     close = [name for word in words for name in difflib.get_close_matches(word, known, n=3, cutoff=0.5)]
     examples = [_example(family) for family in dict.fromkeys(close)]
     nearest = f"nearest: {', '.join(examples[:3])}" if examples else f"known families: {FAMILIES}"
-    return _refuse(TYPE_FIELD, type, f"is not a known accelerator; {nearest}", f"a type is <family>-<size>: {FAMILIES}")
+    return _refuse(
+        TYPE_FIELD, type, f"is not a known accelerator; {nearest}", f"a type is a family and a number, of {FAMILIES}"
+    )
 
 
 def _example(family: str) -> str:
