@@ -1,0 +1,106 @@
+"""The local copy of a kind: list, watch, resume, and writes of our own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ptlocal.informer import Informer
+from ptoperator.kube import Gone, ListResult
+from ptoperator.resources import PODS, Manifest
+
+
+def pod(name: str, version: int, uid: str = "u") -> Manifest:
+    return {"metadata": {"name": name, "namespace": "ns", "uid": uid, "resourceVersion": str(version)}}
+
+
+class Scripted:
+    """Stands for a Kube: each list and watch answers with the next entry of its script."""
+
+    def __init__(self, lists: list[ListResult], watches: list[Any], stop: threading.Event) -> None:
+        self.lists, self.watches, self.stop = lists, watches, stop
+        self.asked: list[str | None] = []
+
+    def list(self, *_: Any, **__: Any) -> ListResult:
+        return self.lists.pop(0)
+
+    def watch(self, *_: Any, resource_version: str | None = None, **__: Any) -> Iterator[tuple[str, Manifest]]:
+        self.asked.append(resource_version)
+        if not self.watches:
+            self.stop.set()
+            return
+        script = self.watches.pop(0)
+        if isinstance(script, Exception):
+            raise script
+        yield from script
+
+
+def follow(lists: list[ListResult], watches: list[Any]) -> tuple[Informer, Scripted, list[tuple[str, str]]]:
+    stop = threading.Event()
+    kube = Scripted(lists, watches, stop)
+    informer = Informer(kube, PODS, stop)  # type: ignore[arg-type]
+    heard: list[tuple[str, str]] = []
+    informer.listen(lambda kind, item: heard.append((kind, item["metadata"]["name"])))
+    informer.run()
+    return informer, kube, heard
+
+
+def names(informer: Informer) -> list[str]:
+    return sorted(item["metadata"]["name"] for item in informer.items())
+
+
+def test_events_change_the_copy_and_reach_the_listener() -> None:
+    informer, kube, heard = follow(
+        [ListResult([pod("a", 1)], "5")],
+        [[("ADDED", pod("b", 6)), ("MODIFIED", pod("a", 7)), ("DELETED", pod("b", 8))]],
+    )
+    assert names(informer) == ["a"]
+    assert heard == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
+    assert kube.asked == ["5", "8"]
+
+
+def test_bookmarks_move_the_place_to_resume_from_and_nothing_else() -> None:
+    informer, kube, heard = follow([ListResult([], "5")], [[("BOOKMARK", {"metadata": {"resourceVersion": "40"}})]])
+    assert (names(informer), heard, kube.asked) == ([], [], ["5", "40"])
+
+
+def test_after_gone_the_new_list_tells_what_was_missed() -> None:
+    informer, kube, heard = follow(
+        [
+            ListResult([pod("a", 1), pod("b", 2), pod("c", 3)], "5"),
+            ListResult([pod("a", 1), pod("b", 9), pod("c", 10, uid="other"), pod("d", 11)], "20"),
+        ],
+        [Gone(410, "Gone", "too old")],
+    )
+    assert names(informer) == ["a", "b", "c", "d"]
+    assert heard[3:] == [("DELETED", "c"), ("MODIFIED", "b"), ("ADDED", "c"), ("ADDED", "d")]
+    assert kube.asked == ["5", "20"]
+
+
+def test_our_own_write_is_seen_at_once_unless_the_watch_is_past_it() -> None:
+    informer, _, _ = follow([ListResult([pod("a", 1)], "5")], [])
+    informer.record(pod("new", 6))
+    informer.record(pod("a", 7))
+    informer.record(pod("a", 6))
+    informer.record(pod("ghost", 4))
+    assert names(informer) == ["a", "new"]
+    found = informer.get("ns", "a")
+    assert found is not None
+    assert found["metadata"]["resourceVersion"] == "7"
+
+
+def test_a_late_event_does_not_undo_a_newer_write_of_ours() -> None:
+    stop = threading.Event()
+    kube = Scripted([ListResult([pod("a", 1)], "5")], [], stop)
+    informer = Informer(kube, PODS, stop)  # type: ignore[arg-type]
+
+    def events() -> Iterator[tuple[str, Manifest]]:
+        informer.record(pod("a", 9))
+        yield "MODIFIED", pod("a", 7)
+
+    kube.watches.append(events())
+    informer.run()
+    found = informer.get("ns", "a")
+    assert found is not None
+    assert found["metadata"]["resourceVersion"] == "9"
