@@ -81,13 +81,13 @@ def merge(live: Any, sent: Any, schema: Schema) -> Any:
         return copy.deepcopy(sent)
     parts = {element: copy.deepcopy(item) for element, (item, _) in before.items()}
     order = list(before)
-    previous = None
+    previous: str | None = None
     for element, (item, item_schema) in stated.items():
         if element in parts:
             parts[element] = merge(before[element][0], item, item_schema)
         else:
             parts[element] = copy.deepcopy(item)
-            order.insert(order.index(previous) + 1 if previous in parts else len(order), element)
+            order.insert(len(order) if previous is None else order.index(previous) + 1, element)
         previous = element
     if isinstance(live, dict):
         return {element[2:]: parts[element] for element in order}

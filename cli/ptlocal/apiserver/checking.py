@@ -6,17 +6,20 @@ then defaults are filled in, then everything wrong is reported together as a 422
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from ptlocal.apiserver import builtin_schemas, cel, defaulting, metadata, pruning, validation
+from ptlocal.apiserver import builtin_schemas, defaulting, metadata, pruning, validation
+from ptlocal.apiserver.cel import RuleWalk
 from ptlocal.apiserver.kinds import Kind
 from ptlocal.apiserver.options import FieldValidation
 from ptlocal.apiserver.rules import rules_of
 from ptlocal.apiserver.status import FieldError, bad_request, invalid
 
 Manifest = dict[str, Any]
-_plain = validation.Validator()
-_with_cel = validation.Validator(cel.rule_errors)
+_BLOCKING = ("FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid")
+_NOT_CHECKED = FieldError("<nil>", "FieldValueInvalid", "Invalid value: null: some validation rules were not checked "
+                          "because the object was invalid; correct the existing errors to complete validation")
 
 
 def decode(obj: Any, kind: Kind, field_validation: FieldValidation) -> list[str]:
@@ -40,9 +43,9 @@ def decode(obj: Any, kind: Kind, field_validation: FieldValidation) -> list[str]
     if unknown and field_validation == "Strict":
         problems = ", ".join(f'unknown field "{path}"' for path in unknown)
         raise bad_request(_cannot(kind, f"strict decoding error: {problems}"))
-    wrong = _plain.errors(obj["metadata"], meta_schema, "metadata")
+    wrong = validation.errors(obj["metadata"], meta_schema, "metadata")
     if not kind.is_custom:
-        wrong += [e for e in _plain.errors(_without_meta(obj), kind.schema) if e.reason == "FieldValueTypeInvalid"]
+        wrong += [e for e in validation.errors(_without_meta(obj), kind.schema) if e.reason == "FieldValueTypeInvalid"]
     wrong = [e for e in wrong if e.reason in ("FieldValueTypeInvalid", "FieldValueInvalid")]
     if wrong:
         raise bad_request(_cannot(kind, ", ".join(map(str, wrong))))
@@ -87,10 +90,17 @@ def check(obj: Manifest, kind: Kind, old: Manifest | None = None, subresource: s
 
 def _schema_errors(obj: Manifest, kind: Kind, old: Manifest | None) -> list[FieldError]:
     if not kind.is_custom:
-        if old is None:
-            return _plain.errors(_without_meta(obj), kind.schema)
-        return _plain.errors(_without_meta(obj), kind.schema, "", _without_meta(old))
-    # CEL rules at the root may read metadata.name, and metadata has its own checks
-    if old is None:
-        return _with_cel.errors(obj, kind.schema)
-    return _with_cel.errors(obj, kind.schema, "", old)
+        before = validation.MISSING if old is None else _without_meta(old)
+        return validation.errors(_without_meta(obj), kind.schema, "", before)
+    before = validation.MISSING if old is None else old
+    found = validation.errors(_without_meta(obj), kind.schema, "",
+                              before if old is None else _without_meta(old))
+    walk = _rules_of(kind)
+    if walk.has_rules and any(error.reason in _BLOCKING for error in found):
+        return [*found, _NOT_CHECKED]
+    return found + walk.errors(obj, before)
+
+
+@lru_cache(maxsize=256)
+def _rules_of(kind: Kind) -> RuleWalk:
+    return RuleWalk(kind.schema)

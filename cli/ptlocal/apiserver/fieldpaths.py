@@ -102,7 +102,7 @@ def _compare(old: Any, new: Any, schema: Schema, path: Path, found: Difference) 
         if before is None or after is None:
             found.modified.add(path)
             return
-        nothing = (MISSING, {})
+        nothing: tuple[Any, Schema] = (MISSING, {})
         for element in {**before, **after}:
             was, is_now = before.get(element, nothing), after.get(element, nothing)
             item_schema = is_now[1] if is_now[0] is not MISSING else was[1]

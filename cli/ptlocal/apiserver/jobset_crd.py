@@ -48,8 +48,13 @@ def _column(name: str, path: str, description: str, kind: str = "string") -> Sch
     return {"name": name, "jsonPath": path, "description": description, "type": kind}
 
 
-def _object(properties: Schema, required: list[str] | None = None, **more: Any) -> Schema:
-    return {"type": "object", "properties": properties, **({"required": required} if required else {}), **more}
+def _object(properties: Schema, required: list[str] | None = None, rules: list[Schema] | None = None) -> Schema:
+    made: Schema = {"type": "object", "properties": properties}
+    if required:
+        made["required"] = required
+    if rules:
+        made["x-kubernetes-validations"] = rules
+    return made
 
 
 def _enum(*values: str) -> Schema:
@@ -65,31 +70,31 @@ def _list(items: Schema, key: str | None = None) -> Schema:
 def _spec() -> Schema:
     return _object({
         "replicatedJobs": _list(_replicated_job(), key="name"),
-        "network": _object({
+        "network": {"default": {}, **_object({
             "enableDNSHostnames": {"type": "boolean", "default": True},
             "publishNotReadyAddresses": {"type": "boolean", "default": True},
             "subdomain": _STRING,
-        }, default={}, **{"x-kubernetes-validations": _IMMUTABLE}),
-        "successPolicy": _object({
+        }, rules=_IMMUTABLE)},
+        "successPolicy": {"default": {}, **_object({
             "operator": {**_enum("All", "Any"), "default": "All"},
             "targetReplicatedJobs": _list(_STRING),
-        }, ["operator"], default={}, **{"x-kubernetes-validations": _IMMUTABLE}),
+        }, ["operator"], _IMMUTABLE)},
         "failurePolicy": _failure_policy(),
-        "startupPolicy": _object({
+        "startupPolicy": {"default": {}, **_object({
             "startupPolicyOrder": {**_enum("AnyOrder", "InOrder"), "default": "AnyOrder"},
-        }, ["startupPolicyOrder"], default={}, **{"x-kubernetes-validations": _IMMUTABLE}),
+        }, ["startupPolicyOrder"], _IMMUTABLE)},
         "suspend": {"type": "boolean"},
         "coordinator": _object({"replicatedJob": _STRING, "jobIndex": {"type": "integer"},
                                 "podIndex": {"type": "integer"}}, ["replicatedJob"]),
         "managedBy": {**_STRING, "x-kubernetes-validations": _IMMUTABLE},
         "ttlSecondsAfterFinished": _COUNT,
-    }, **{"x-kubernetes-validations": [
+    }, rules=[
         {"rule": "!(has(self.startupPolicy) && self.startupPolicy.startupPolicyOrder == 'InOrder' "
                  "&& self.replicatedJobs.exists(x, has(x.dependsOn)))",
          "message": "StartupPolicy and DependsOn APIs are mutually exclusive"},
         {"rule": "(has(oldSelf.suspend) && oldSelf.suspend) || self.replicatedJobs == oldSelf.replicatedJobs",
          "message": "replicatedJobs: field is immutable while the JobSet is not suspended"},
-    ]})
+    ])
 
 
 def _failure_policy() -> Schema:
@@ -106,7 +111,7 @@ def _failure_policy() -> Schema:
         "maxRestarts": {"type": "integer", "format": "int32"},
         "restartStrategy": {**_enum("Recreate", "BlockingRecreate", "InPlaceRestart"), "default": "Recreate"},
         "rules": _list(rule),
-    }, **{"x-kubernetes-validations": _IMMUTABLE})
+    }, rules=_IMMUTABLE)
 
 
 def _replicated_job() -> Schema:
@@ -153,7 +158,7 @@ def _status() -> Schema:
     }, ["type", "status", "reason", "message", "lastTransitionTime"])
     counts = ("ready", "succeeded", "failed", "active", "suspended")
     whole: Schema = {"type": "integer", "format": "int32"}
-    per_job = _object({"name": _STRING, **{name: whole for name in counts}, "jobRestarts": _list(whole),
+    per_job = _object({"name": _STRING, **dict.fromkeys(counts, whole), "jobRestarts": _list(whole),
                        "jobRestartsCountTowardsMax": _list(whole)}, ["name", *counts])
     return _object({
         "conditions": _list(condition, key="type"),

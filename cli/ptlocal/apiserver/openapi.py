@@ -78,9 +78,9 @@ def _paths(kind: Kind) -> Manifest:
                   for name in _QUERY_PARAMETERS]
     ok = {"200": {"description": "OK"}}
     by_verb = {
-        verb: {"operationId": f"{verb}{kind.kind}", "x-kubernetes-action": action, "x-kubernetes-group-version-kind": gvk,
+        verb: {"operationId": f"{verb}{kind.kind}", "x-kubernetes-action": verb, "x-kubernetes-group-version-kind": gvk,
                "parameters": parameters, "responses": ok}
-        for verb, action in (("get", "get"), ("put", "put"), ("patch", "patch"), ("delete", "delete"))
+        for verb in ("get", "put", "patch", "delete")
     }
     create = {"operationId": f"create{kind.kind}", "x-kubernetes-action": "post",
               "x-kubernetes-group-version-kind": gvk, "parameters": parameters, "responses": ok}

@@ -42,7 +42,7 @@ def pod_state(pod: Manifest) -> str:
     for container in status.get("initContainerStatuses") or []:
         state = container.get("state") or {}
         ended = state.get("terminated")
-        if ended and ended.get("exitCode") == 0 or container.get("started"):
+        if (ended and ended.get("exitCode") == 0) or container.get("started"):
             continue
         waiting = (state.get("waiting") or {}).get("reason")
         if ended:
@@ -131,7 +131,7 @@ def _event(event: Manifest) -> list[Any]:
 
 def _node(node: Manifest) -> list[Any]:
     status, labels = node.get("status") or {}, node["metadata"].get("labels") or {}
-    ready = next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), {})
+    ready: Manifest = next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), {})
     state = {"True": "Ready", "False": "NotReady"}.get(str(ready.get("status")), "Unknown")
     if node.get("spec", {}).get("unschedulable"):
         state += ",SchedulingDisabled"

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ptlocal.apiserver import bodies, checking, jsonpath, options, podlogs
+from ptlocal.apiserver import bodies, checking, jsonpath, metadata, options, podlogs
 from ptlocal.apiserver.cluster import Cluster
 from ptlocal.apiserver.kinds import Kind
 from ptlocal.apiserver.routes import Target
@@ -93,7 +93,7 @@ class Subresources:
             obj["spec"]["nodeName"] = node
             obj.setdefault("status", {}).setdefault("conditions", []).append(
                 {"type": "PodScheduled", "status": "True", "lastProbeTime": None,
-                 "lastTransitionTime": checking.metadata.now()})
+                 "lastTransitionTime": metadata.now()})
 
         if not dry_run:
             self._cluster.writer.change(target.kind, target.space, target.name, assign)

@@ -2,13 +2,13 @@
 
 Returns every error with the path and the words of a real API server. With `old`, parts of the object that did not
 change are skipped: Kubernetes lets an update pass whose wrong fields were wrong before ("ratcheting"), and it keeps
-status updates of large objects cheap. CEL rules run in the same walk through `rules`, so they see the same paths.
+status updates of large objects cheap. CEL rules are a walk of their own (cel/rules.py), after this one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -17,72 +17,61 @@ from ptlocal.apiserver import quantity
 from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
 
 Schema = dict[str, Any]
-Rules = Callable[[Any, Any, bool, Schema, str], list[FieldError]]
-"""(value, old value, whether there is an old value, schema, path) -> errors of the schema's CEL rules."""
-
-_MISSING = object()
+MISSING: Any = object()
 _GO_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "object": (dict,),
     "array": (list,),
 }
 
 
-def no_rules(value: Any, old: Any, has_old: bool, schema: Schema, path: str) -> list[FieldError]:
-    return []
+def errors(value: Any, schema: Schema, path: str = "", old: Any = MISSING) -> list[FieldError]:
+    if old is not MISSING and old == value:
+        return []
+    found = _own_errors(value, schema, path)
+    if not any(error.reason == "FieldValueTypeInvalid" for error in found):
+        for item, item_schema, item_path, item_old in parts(value, schema, path, old):
+            found += errors(item, item_schema, item_path, item_old)
+    return found
 
 
-class Validator:
-    def __init__(self, rules: Rules = no_rules) -> None:
-        self._rules = rules
-
-    def errors(self, value: Any, schema: Schema, path: str = "", old: Any = _MISSING) -> list[FieldError]:
-        if old is not _MISSING and old == value:
+def _own_errors(value: Any, schema: Schema, path: str) -> list[FieldError]:
+    if value is None:
+        if schema.get("nullable") or not schema.get("type"):
             return []
-        found = self._own_errors(value, schema, path)
-        if not any(error.reason == "FieldValueTypeInvalid" for error in found):
-            found += self._child_errors(value, schema, path, old)
-        if not found and "x-kubernetes-validations" in schema:
-            found += self._rules(value, None if old is _MISSING else old, old is not _MISSING, schema, path)
-        return found
+        return [_wrong_type(path, schema["type"], "null")]
+    if schema.get("x-kubernetes-int-or-string"):
+        if isinstance(value, bool) or not isinstance(value, int | str | float):
+            return [_wrong_type(path, "integer,string", _type_name(value))]
+        if schema.get("format") == "quantity" and not quantity.is_quantity(value):
+            return [invalid_value(path, value, quantity.RULE)]
+    elif schema.get("type") and not _is_type(value, schema["type"]):
+        return [_wrong_type(path, schema["type"], _type_name(value))]
+    return [*_bounds(value, schema, path), *_junctors(value, schema, path)]
 
-    def _own_errors(self, value: Any, schema: Schema, path: str) -> list[FieldError]:
-        if value is None:
-            if schema.get("nullable") or not schema.get("type"):
-                return []
-            return [_wrong_type(path, schema["type"], "null")]
-        if schema.get("x-kubernetes-int-or-string"):
-            if isinstance(value, bool) or not isinstance(value, int | str | float):
-                return [_wrong_type(path, "integer,string", _type_name(value))]
-            if schema.get("format") == "quantity" and not quantity.is_quantity(value):
-                return [invalid_value(path, value, quantity.RULE)]
-        elif schema.get("type") and not _is_type(value, schema["type"]):
-            return [_wrong_type(path, schema["type"], _type_name(value))]
-        return [*_bounds(value, schema, path), *_junctors(self, value, schema, path)]
 
-    def _child_errors(self, value: Any, schema: Schema, path: str, old: Any) -> list[FieldError]:
-        found: list[FieldError] = []
-        if isinstance(value, dict):
-            properties: dict[str, Schema] = schema.get("properties") or {}
-            additional = schema.get("additionalProperties")
-            old_map = old if isinstance(old, dict) else {}
-            for key, item in value.items():
-                child = properties.get(key) or (additional if isinstance(additional, dict) else None)
-                if child is not None:
-                    found += self.errors(item, child, f"{path}.{key}" if path else key, old_map.get(key, _MISSING))
-        elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-            partner = _partners(schema, old)
-            for index, item in enumerate(value):
-                found += self.errors(item, schema["items"], f"{path}[{index}]", partner(item))
-        return found
+def parts(value: Any, schema: Schema, path: str, old: Any) -> Iterator[tuple[Any, Schema, str, Any]]:
+    """What a value is made of and the schema knows: (part, its schema, its path, the part before or MISSING)."""
+    if isinstance(value, dict):
+        properties: dict[str, Schema] = schema.get("properties") or {}
+        additional = schema.get("additionalProperties")
+        old_map = old if isinstance(old, dict) else {}
+        for key, item in value.items():
+            child = properties.get(key) or (additional if isinstance(additional, dict) else None)
+            if child is not None:
+                yield item, child, f"{path}.{key}" if path else key, old_map.get(key, MISSING)
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        partner = _partners(schema, old)
+        for index, item in enumerate(value):
+            yield item, schema["items"], f"{path}[{index}]", partner(item)
 
 
 def _partners(schema: Schema, old: Any) -> Callable[[Any], Any]:
     """Old items are found by their map keys; items of other lists have no older self."""
     keys = schema.get("x-kubernetes-list-map-keys")
     if not keys or not isinstance(old, list):
-        return lambda item: _MISSING
+        return lambda item: MISSING
     by_key = {_map_key(item, keys): item for item in old if isinstance(item, dict)}
-    return lambda item: by_key.get(_map_key(item, keys), _MISSING) if isinstance(item, dict) else _MISSING
+    return lambda item: by_key.get(_map_key(item, keys), MISSING) if isinstance(item, dict) else MISSING
 
 
 def _map_key(item: dict[str, Any], keys: list[str]) -> tuple[str, ...]:
@@ -216,21 +205,20 @@ def _map_errors(value: dict[str, Any], schema: Schema, path: str) -> list[FieldE
     return found
 
 
-def _junctors(validator: Validator, value: Any, schema: Schema, path: str) -> list[FieldError]:
+def _junctors(value: Any, schema: Schema, path: str) -> list[FieldError]:
     """allOf, anyOf, oneOf, not: only value checks, as structural schemas allow."""
     found: list[FieldError] = []
     where = f'"{path}" must'
     for part in schema.get("allOf") or []:
-        found += validator.errors(value, part, path)
-    if schema.get("anyOf") and all(validator.errors(value, part, path) for part in schema["anyOf"]):
-        if not schema.get("x-kubernetes-int-or-string"):
-            found.append(_junctor_error(path, f"{where} validate at least one schema (anyOf)"))
+        found += errors(value, part, path)
+    if schema.get("anyOf") and all(errors(value, part, path) for part in schema["anyOf"]):
+        found.append(_junctor_error(path, f"{where} validate at least one schema (anyOf)"))
     if schema.get("oneOf"):
-        valid = sum(not validator.errors(value, part, path) for part in schema["oneOf"])
+        valid = sum(not errors(value, part, path) for part in schema["oneOf"])
         if valid != 1:
             seen = "Found none valid" if not valid else f"Found {valid} valid alternatives"
             found.append(_junctor_error(path, f"{where} validate one and only one schema (oneOf). {seen}"))
-    if schema.get("not") and not validator.errors(value, schema["not"], path):
+    if schema.get("not") and not errors(value, schema["not"], path):
         found.append(_junctor_error(path, f"{where} not validate the schema (not)"))
     return found
 

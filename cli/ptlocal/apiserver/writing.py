@@ -248,10 +248,11 @@ def _grace_s(kind: Kind, obj: Manifest, options: DeleteOptions) -> int:
         return 0
     if not obj["spec"].get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
-    wanted = options.grace_s if options.grace_s is not None else obj["spec"].get("terminationGracePeriodSeconds", 30)
+    given = options.grace_s
     if obj["metadata"].get("deletionTimestamp"):
-        return min(wanted if options.grace_s is not None else 2**31, obj["metadata"]["deletionGracePeriodSeconds"])
-    return max(wanted, 0)
+        left = int(obj["metadata"]["deletionGracePeriodSeconds"])
+        return left if given is None else min(given, left)
+    return max(given if given is not None else int(obj["spec"].get("terminationGracePeriodSeconds", 30)), 0)
 
 
 def _mark_deleted(meta: Manifest, kind: Kind, obj: Manifest, grace_s: int) -> None:

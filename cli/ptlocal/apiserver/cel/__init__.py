@@ -6,7 +6,7 @@ cost more than everything else the server does. A test holds it against that int
 their own, protobuf messages, and the libraries nobody's definitions used when this was written (see library.py).
 """
 
-from ptlocal.apiserver.cel.rules import rule_errors
+from ptlocal.apiserver.cel.rules import RuleWalk
 from ptlocal.apiserver.cel.syntax import CelError
 
-__all__ = ["CelError", "rule_errors"]
+__all__ = ["CelError", "RuleWalk"]

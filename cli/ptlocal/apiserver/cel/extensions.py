@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,7 +44,7 @@ def _last_index_of(container: Any, item: Any) -> int:
 
 
 def _is_sorted(items: list[Any]) -> bool:
-    return all(a <= b for a, b in zip(items, items[1:], strict=False))
+    return all(a <= b for a, b in pairwise(items))
 
 
 def _extreme(pick: Callable[[Any], Any]) -> Callable[[list[Any]], Any]:
@@ -77,7 +78,7 @@ def _quantity(text: Any) -> Decimal:
 
 
 def _compare(left: Any, right: Any) -> int:
-    return (left > right) - (left < right)
+    return int(left > right) - int(left < right)
 
 
 def _value(optional: Optional) -> Any:

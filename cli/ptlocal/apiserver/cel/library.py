@@ -149,7 +149,7 @@ _minus = _arithmetic(lambda left, right: left - right)
 def _ordered(function: Function) -> Function:
     def run(left: Any, right: Any) -> bool:
         numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (left, right))
-        if not numbers and type(left) is not type(right) or isinstance(left, dict | list | None):
+        if (not numbers and type(left) is not type(right)) or isinstance(left, dict | list | None):
             raise TypeError
         return bool(function(left, right))
 

@@ -15,6 +15,7 @@ from ptlocal.apiserver.cel.compiling import Program, compile_text
 from ptlocal.apiserver.cel.extensions import to_duration
 from ptlocal.apiserver.cel.syntax import CelError
 from ptlocal.apiserver.status import FieldError
+from ptlocal.apiserver.validation import MISSING, parts
 
 Schema = dict[str, Any]
 _VARIABLES = ("self", "oldSelf")
@@ -30,14 +31,43 @@ def program(source: str) -> Program:
     return compile_text(source, _VARIABLES)
 
 
-def rule_errors(value: Any, old: Any, has_old: bool, schema: Schema, path: str) -> list[FieldError]:
+class RuleWalk:
+    """The rules of one schema; knows where in it there are any, so that nothing else is walked."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._has_rules: dict[int, bool] = {}
+        self.has_rules = self._mark(schema)
+
+    def _mark(self, schema: Schema) -> bool:
+        children = [*(schema.get("properties") or {}).values()]
+        children += [schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), dict)]
+        below = [self._mark(child) for child in children]
+        self._has_rules[id(schema)] = any(below) or bool(schema.get("x-kubernetes-validations"))
+        return self._has_rules[id(schema)]
+
+    def errors(self, value: Any, old: Any = MISSING) -> list[FieldError]:
+        return self._errors(value, self._schema, "", old)
+
+    def _errors(self, value: Any, schema: Schema, path: str, old: Any) -> list[FieldError]:
+        if not self._has_rules[id(schema)] or value is None or (old is not MISSING and old == value):
+            return []
+        found: list[FieldError] = []
+        if schema.get("x-kubernetes-validations"):
+            found += _run(value, old, schema, path)
+        for item, item_schema, item_path, item_old in parts(value, schema, path, old):
+            found += self._errors(item, item_schema, item_path, item_old)
+        return found
+
+
+def _run(value: Any, old: Any, schema: Schema, path: str) -> list[FieldError]:
     found = []
     variables = {"self": typed(_visible(value, path), schema)}
-    if has_old:
+    if old is not MISSING:
         variables["oldSelf"] = typed(_visible(old, path), schema)
     for rule in schema["x-kubernetes-validations"]:
         code = program(rule["rule"])
-        if "oldSelf" in code.names and not has_old:
+        if "oldSelf" in code.names and old is MISSING:
             continue
         try:
             if code.run(variables) is True:

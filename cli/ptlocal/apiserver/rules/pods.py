@@ -25,9 +25,10 @@ _TOLERATED_S = 300
 
 def default_spec(spec: Manifest) -> None:
     """Defaults of a pod template too; in place."""
-    for key, value in (("restartPolicy", "Always"), ("terminationGracePeriodSeconds", 30), ("dnsPolicy", "ClusterFirst"),
-                       ("schedulerName", "default-scheduler")):
-        spec.setdefault(key, value)
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("schedulerName", "default-scheduler")
     spec.setdefault("securityContext", {})
     if spec.get("serviceAccountName"):
         spec.setdefault("serviceAccount", spec["serviceAccountName"])

@@ -78,7 +78,8 @@ def _default_claim(claim: Manifest) -> None:
 def _default_deployment(deployment: Manifest) -> None:
     spec = deployment.setdefault("spec", {})
     spec.setdefault("replicas", 1)
-    spec.setdefault("strategy", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}})
+    rolling = {"maxSurge": "25%", "maxUnavailable": "25%"}
+    spec.setdefault("strategy", {"type": "RollingUpdate", "rollingUpdate": rolling})
     spec.setdefault("revisionHistoryLimit", 10)
     spec.setdefault("progressDeadlineSeconds", 600)
     template = spec.get("template")
