@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ptapi.accelerator_rule import UNKNOWN, name_rule, nearest_message
+from ptapi import accelerator_cel as chips
 from ptapi.rule import Rule
 from ptapi.spec import EnvVar, PostTrainJobSpec, Reward, Volume
 
@@ -66,6 +66,11 @@ def _leaves_room_for_a_prompt(spec: PostTrainJobSpec) -> bool:
 def _evaluates_in_the_row(spec: PostTrainJobSpec) -> bool:
     longest = spec.evaluation.max_new_tokens
     return spec.algorithm.grpo is None or longest is None or longest < spec.training.sequence_length
+
+
+def checked_in_devices(_: object) -> bool:
+    """Checked by `ptapi.devices`, with the accelerators table at hand."""
+    return True
 
 
 def _is_literal_secret(variable: EnvVar) -> bool:
@@ -219,14 +224,40 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: spec.export.format != "peft" or spec.training.lora is not None,
     ),
     # Chips
+    # Python says more about these four: see ptapi.devices.
     Rule(
         scope="spec.accelerator",
         field="type",
-        accepted=UNKNOWN,
-        cel=name_rule(),
-        cel_message=nearest_message(),
-        # Python says more: see ptapi.devices.
-        is_kept=lambda accelerator: True,
+        accepted=chips.UNKNOWN,
+        cel=chips.name_rule(),
+        cel_message=chips.nearest_message(),
+        is_kept=checked_in_devices,
+    ),
+    Rule(
+        scope="spec.accelerator",
+        field="topology",
+        accepted=chips.TOPOLOGY,
+        cel=chips.topology_rule(),
+        is_kept=checked_in_devices,
+    ),
+    Rule(
+        scope="spec",
+        field="training.parallelism",
+        accepted=chips.MESH,
+        cel=chips.mesh_rule(),
+        cel_message=chips.mesh_message(),
+        is_kept=checked_in_devices,
+    ),
+    *(
+        Rule(
+            scope="spec",
+            field=f"training.{name}",
+            accepted=chips.BATCH,
+            cel=chips.batch_rule(name),
+            cel_message=chips.batch_message(name),
+            is_kept=checked_in_devices,
+        )
+        for name in ("batchSize", "microBatchSize")
     ),
     Rule(
         scope="spec.capacity[]",

@@ -1,0 +1,128 @@
+"""What the chips ask of a job, as far as CEL can say it: names, topologies, the mesh, the batch.
+
+Generated from the accelerators table, so that `kubectl apply` refuses `v5p-9`, and names its neighbours, before
+anything is stored. Left to Python (`ptapi.devices`): which shapes exist, and jobs that name a shape (`v5p-4x4x4`).
+Messages are computed by CEL too: "not known" is of little help without the names beside it.
+"""
+
+from __future__ import annotations
+
+from ptapi.accelerators import FAMILIES, Generation, sizes, table
+
+UNKNOWN = f"is not a known accelerator; a type is a family and a number, of {FAMILIES}"
+TOPOLOGY = "does not fit the accelerator: a topology has as many chips as the type, and cpu-N has none"
+MESH = "axes whose product is the number of JAX devices of all slices"
+BATCH = "a multiple of the ways in which the devices split the batch (data x fsdp)"
+SHAPE = "^[0-9]{1,4}x[0-9]{1,4}(x[0-9]{1,4})?$"
+SIZED = "^[a-z0-9]+-[1-9][0-9]{0,5}$"
+CPU_PATTERN = "cpu-([1-9]|[1-5][0-9]|6[0-4])"
+
+
+def name_rule() -> str:
+    """CEL over spec.accelerator: whether the type is one of the names."""
+    patterns = [CPU_PATTERN, *(_pattern(name, facts) for name, facts in table().items())]
+    return f"self.type.matches('^({'|'.join(patterns)})$')"
+
+
+def nearest_message() -> str:
+    """CEL over spec.accelerator: the message for an unknown name, with its nearest neighbours and their chips."""
+    choices = "".join(_choice(name, facts) for name, facts in table().items())
+    return f"{choices}'%s: {UNKNOWN}'.format([self.type])"
+
+
+def topology_rule() -> str:
+    """CEL over spec.accelerator: whether the topology has the chips that the type says."""
+    dims = "self.topology.split('x')"
+    product = f"int({dims}[0]) * int({dims}[1]) * ({dims}.size() == 3 ? int({dims}[2]) : 1)"
+    number = "int(self.type.split('-')[1])"
+    chips = f"{number} / (self.type.matches('^({_families_of(cores=2)})-') ? 2 : 1)"
+    fits = f"!self.type.matches('{SIZED}') || {product} == {chips}"
+    shaped = f"self.topology.matches('{SHAPE}')"
+    return f"!has(self.topology) || (!self.type.startsWith('cpu-') && (!{shaped} || {fits}))"
+
+
+def mesh_rule() -> str:
+    """CEL over spec: whether the mesh's axes multiply to the devices; `auto` takes what is left."""
+    axes = "self.training.parallelism"
+    is_whole = f"{axes}.data == 'auto' || {axes}.fsdp == 'auto'"
+    # What is wrong in itself (0 slices, an axis of 0) is refused in itself, without a second message from here.
+    fits = f"p < 1 || (d % p == 0 && (d == p || {is_whole}))"
+    return _sized(f"[{_product('data', 'fsdp', 'tensor', 'sequence')}].all(p, {fits})")
+
+
+def batch_rule(field: str) -> str:
+    """CEL over spec: whether the batch, or the micro-batch, divides over data x fsdp."""
+    size = f"self.training.{field}"
+    present = "" if field == "batchSize" else f"!has({size}) || "
+    return present + _sized(f"[{_product('tensor', 'sequence')}].all(t, t < 1 || d < t || {size} % (d / t) == 0)")
+
+
+def batch_message(field: str) -> str:
+    """CEL over spec: how many ways the batch is split, and by what."""
+    template = "%d: a multiple of %d, because %d x %s splits the batch %d ways (data x fsdp)"
+    ways = f"{_DEVICES} / {_product('tensor', 'sequence')}"
+    slices = "self.accelerator.slices, self.accelerator.type"
+    return f"[{ways}].map(w, '{template}'.format([self.training.{field}, w, {slices}, w]))[0]"
+
+
+def mesh_message() -> str:
+    """CEL over spec: the number that the axes must multiply to."""
+    text = "axes whose product is %d, the JAX devices of %d x %s"
+    return f"'{text}'.format([{_DEVICES}, self.accelerator.slices, self.accelerator.type])"
+
+
+def _families_of(cores: int, devices: int | None = None) -> str:
+    """Names whose numbers count so many cores per chip, as a pattern."""
+    return "|".join(
+        name
+        for facts in table().values()
+        if facts["coresPerChip"] == cores and devices in (None, facts["jaxDevicesPerChip"])
+        for name in facts["names"]
+    )
+
+
+# A chip of two cores is one device, but for tpu7x, where each core is one.
+_DEVICES = (
+    "(int(self.accelerator.type.split('-')[1]) * self.accelerator.slices / "
+    f"(self.accelerator.type.matches('^({_families_of(cores=2, devices=1)})-') ? 2 : 1))"
+)
+
+
+def _sized(condition: str) -> str:
+    """The condition over d, the devices of all slices; a type that names a shape is left to Python."""
+    return f"!self.accelerator.type.matches('{SIZED}') || [{_DEVICES}].all(d, {condition})"
+
+
+def _product(*axes: str) -> str:
+    sizes = (f"self.training.parallelism.{axis}" for axis in axes)
+    return " * ".join(f"(type({size}) == int ? int({size}) : 1)" for size in sizes)
+
+
+def _pattern(generation: str, facts: Generation) -> str:
+    counts = "|".join(str(size) for size in sizes(generation))
+    shape = "[1-9][0-9]*" + "x[1-9][0-9]*" * (facts["dims"] - 1)
+    return f"({'|'.join(facts['names'])})-({counts}|{shape})"
+
+
+def _choice(generation: str, facts: Generation) -> str:
+    """`the type is of this family ? its two neighbours : `, to be followed by what else it may be.
+
+    `format` and no `+`: the API server's cost estimate takes text made of a number for one without bound.
+    """
+    known = sizes(generation)
+    number, cores = "int(self.type.split('-')[1])", facts["coresPerChip"]
+    below = f"{known[::-1]}.filter(n, n < {number})[0]"
+    above = f"{known}.filter(n, n > {number})[0]"
+    one, two = "%s-%d (%d chips)", "%s-%d (%d chips), %s-%d (%d chips)"
+    nearest = (
+        f"{number} < {known[0]} ? {_text(one, 'f', known[0], known[0] // cores)} : "
+        f"{number} > {known[-1]} ? {_text(one, 'f', known[-1], known[-1] // cores)} : "
+        f"[[{below}, {above}]].map(p, {_text(two, 'f', 'p[0]', f'p[0] / {cores}', 'f', 'p[1]', f'p[1] / {cores}')})[0]"
+    )
+    families = "|".join(facts["names"])
+    return f"self.type.matches('^({families})-[1-9][0-9]{{0,8}}$') ? [self.type.split('-')[0]].map(f, {nearest})[0] : "
+
+
+def _text(template: str, *values: object) -> str:
+    arguments = ", ".join(str(value) for value in ("self.type", *values))
+    return f"'%s: does not exist; nearest: {template}'.format([{arguments}])"
