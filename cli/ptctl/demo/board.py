@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-State = Literal["waiting", "running", "done", "failed"]
+State = Literal["waiting", "running", "done", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Board:
         task = self.tasks[name]
         self.tasks[name] = replace(task, state="done", text=text, share=None, seconds=self.clock() - task.started)
 
-    def fail(self) -> None:
-        """What runs now has failed."""
+    def end(self, state: State) -> None:
+        """What runs now has failed, or was stopped."""
         for name, task in self.tasks.items():
             if task.state == "running":
-                self.tasks[name] = replace(task, state="failed", seconds=self.clock() - task.started)
+                self.tasks[name] = replace(task, state=state, seconds=self.clock() - task.started)
 
     @property
     def current(self) -> Task | None:

@@ -28,7 +28,7 @@ _STAGES = {
     "loading": "loading the model",
     "compiling": "compiling",
     "restoring": "restoring a checkpoint",
-    "evaluating": "measuring held-out accuracy",
+    "evaluating": "measuring on held-out problems",
     "saving": "saving a checkpoint",
     "exporting": "exporting the model",
 }
@@ -69,6 +69,8 @@ def describe(job: JobView, progress: dict[str, Any], rows: list[dict[str, Any]])
     parts = [f"step {step}/{total}"] if total else []
     if stage in _STAGES:
         parts.append(_STAGES[stage])
+    elif total and step == 0:
+        parts.append("first step")
     newest: dict[str, Any] = next((row for row in reversed(rows) if LOSS in row or REWARD in row), {})
     for key, label in ((REWARD, "reward"), (COMPLETION_LENGTH, "length"), (LOSS, "loss")):
         if key in newest and (key != LOSS or REWARD not in newest):

@@ -114,8 +114,13 @@ How to tear down
 
 def own_command() -> str:
     """How this program is called here: `ptctl` where that is on the PATH, else its file."""
-    found = shutil.which("ptctl")
+    if shutil.which("ptctl"):
+        return "ptctl"
     own = Path(sys.argv[0])
-    if found or own.name != "ptctl":
-        return "ptctl" if found else f"{os.path.relpath(sys.executable)} -m ptctl"
-    return os.path.relpath(own)
+    return _short(own) if own.name == "ptctl" else f"{_short(Path(sys.executable))} -m ptctl"
+
+
+def _short(path: Path) -> str:
+    """Relative where that is shorter to type and read."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -23,6 +23,7 @@ _MARKS: dict[State, tuple[str, str]] = {
     "running": (">", "cyan"),
     "done": ("✓", "green"),
     "failed": ("✗", "red"),
+    "stopped": ("-", "yellow"),
 }
 
 
@@ -55,7 +56,7 @@ class Lines:
         self.draw(board)
 
     def _say(self, board: Board, task: Task) -> None:
-        mark = {"done": "done: ", "failed": "failed: "}.get(task.state, "")
+        mark = f"{task.state}: " if task.state in ("done", "failed", "stopped") else ""
         self._console.say(f"[{clock_text(board.elapsed):>5}] {task.title}: {mark}{task.text}".rstrip(": "))
         self._said_at = board.elapsed
 
@@ -129,7 +130,7 @@ class Show:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._board.fail()
+            self._board.end("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
         self._closing.set()
         self._thread.join()
         self._painter.close(self._board)

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,15 @@ from ptctl.demo.show import Show
 from ptctl.errors import CliError
 from ptctl.jobview import view
 from ptoperator.apierrors import ApiError, NotFound
-from ptoperator.resources import POSTTRAINJOBS
+from ptoperator.labels import selector
+from ptoperator.resources import PODS, POSTTRAINJOBS
 
 if TYPE_CHECKING:
     from ptoperator.kube import Kube
 
 _TASKS = {"cluster": "Cluster", "data": "Data", SFT: "SFT", GRPO: "GRPO", "results": "Results"}
 _GONE_S = 60.0
+_HURRY_S = 2
 
 
 def run_demo(app: App, folder: Path, seed: int, *, is_down_at_end: bool) -> None:
@@ -180,15 +183,29 @@ def _cleared_up(app: App, was_up: bool) -> Iterator[None]:
 
 
 def _clear_up(app: App, was_up: bool) -> None:
-    if not was_up:
-        app.console.say("stopping the cluster ...")
-        locality.down(app.console.say, now=True)
-        app.console.say("nothing is left running; `ptctl local up` brings the cluster back with its jobs")
+    app.console.say("stopping what the demo started ...")
+    try:
+        if locality.is_up():
+            _end_jobs(app.connect(Target(kubeconfig=str(locality.kubeconfig()))))
+    except ApiError as error:
+        app.console.warn(f"the demo's jobs could not be deleted: {error}")
+    if was_up:
+        app.console.say("nothing of the demo is left running; the cluster was up before it and goes on")
         return
-    kube = app.connect(Target(kubeconfig=str(locality.kubeconfig())))
+    locality.down(app.console.say, now=True)
+    app.console.say("nothing is left running")
+
+
+def _end_jobs(kube: Kube) -> None:
+    """Delete them, and their pods without the minutes that a trainer has to save a checkpoint."""
     for name in (SFT, GRPO):
         try:
             kube.delete(POSTTRAINJOBS, name, NAMESPACE)
-        except ApiError:
-            continue  # it is not there, or the cluster is not: either way the demo runs nothing
-    app.console.say("the demo's jobs are deleted; the cluster was up before and goes on running")
+        except NotFound:
+            continue
+        until = time.monotonic() + _GONE_S
+        while time.monotonic() < until and (pods := kube.list(PODS, NAMESPACE, labels=selector(name)).items):
+            for pod in pods:
+                with suppress(NotFound):
+                    kube.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_s=_HURRY_S)
+            time.sleep(0.5)
