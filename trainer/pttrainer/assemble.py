@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-from ptapi.spec import ModelSpec, Training
 
+from ptapi.spec import ModelSpec, Training
 from pttrainer import distributed, storage, tokenizer
 from pttrainer.chat import Chat
 from pttrainer.errors import ConfigError
@@ -82,10 +82,12 @@ def _read_config(directory: Path, uri: str) -> ModelConfig:
         return from_hf(json.loads(file.read_text()))
     except FileNotFoundError as error:
         raise ConfigError(
-            f"spec.model.uri: {uri}: no config.json; hint: accepted is a directory in Hugging Face's layout, such as a run's export/"
+            f"spec.model.uri: {uri}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
         ) from error
     except json.JSONDecodeError as error:
-        raise ConfigError(f"spec.model.uri: {uri}/config.json: is not valid JSON: {error.msg} in line {error.lineno}") from error
+        raise ConfigError(
+            f"spec.model.uri: {uri}/config.json: is not valid JSON: {error.msg} in line {error.lineno}"
+        ) from error
 
 
 def _tokenizer(spec: ModelSpec, local: Path | None, config: ModelConfig) -> Tokenizer:

@@ -56,7 +56,9 @@ class Chat:
         if self.source is None:
             return self._plain_tokens(messages)
         text = self.render(messages, generate=False)
-        spans = [self._span(messages, turn, text) for turn, message in enumerate(messages) if message["role"] == "assistant"]
+        spans = [
+            self._span(messages, turn, text) for turn, message in enumerate(messages) if message["role"] == "assistant"
+        ]
         ids, starts = self.tokenizer.encode_with_starts(text)
         said = [False] * len(ids)
         for begin, end in spans:
@@ -103,7 +105,7 @@ class Chat:
         if not (text.startswith(after) and after.startswith(before)):
             raise DataError(
                 f"chat template: the text before assistant turn {turn} is not a prefix of the whole conversation, so "
-                "the assistant's tokens cannot be told apart; hint: name a template without that in spec.model.chatTemplate"
+                "the assistant's tokens cannot be told apart; hint: name another one in spec.model.chatTemplate"
             )
         return len(before), len(after)
 
@@ -114,8 +116,10 @@ class Chat:
 
     def _plain_tokens(self, messages: Sequence[Message]) -> Tokens:
         if [m["role"] for m in messages].count("assistant") > 1:
-            raise DataError("the model has no chat template, so a conversation of several turns cannot be written; "
-                            "hint: name one in spec.model.chatTemplate")
+            raise DataError(
+                "the model has no chat template, so a conversation of several turns cannot be written; "
+                "hint: name one in spec.model.chatTemplate"
+            )
         prompt = self.prompt_ids([m for m in messages if m["role"] != "assistant"])
         completion = [t for m in messages if m["role"] == "assistant" for t in self.tokenizer.encode(m["content"])]
         ends = [self.tokenizer.eos_ids[0]]
@@ -134,9 +138,9 @@ def _roles(messages: Sequence[Message]) -> str:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the assistant says; prefixes say it already, so it is kept as text."""
+    """`{% generation %}…{% endgeneration %}` marks what the assistant says; prefixes say it already: kept as text."""
 
-    tags = {"generation"}  # noqa: RUF012
+    tags = {"generation"}
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)

@@ -89,7 +89,7 @@ class Checkpoints:
         items = ocp.args.Composite(state=ocp.args.StandardRestore(like), run=ocp.args.JsonRestore())
         try:
             loaded = self._manager.restore(step, args=items)
-        except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere inside Orbax and TensorStore
+        except Exception as error:
             return None, f"{type(error).__name__}: {_first_line(error)}"
         state = TrainState(*loaded.state)
         if _digests(state) != loaded.run["digests"]:
@@ -102,8 +102,8 @@ class Checkpoints:
         except Exception as error:
             if is_storage_problem(error):
                 raise StorageError(
-                    f"file://{self._path}: checkpoint cannot be written: {_first_line(error)}; the checkpoints before it "
-                    "are intact; hint: free space or lower spec.checkpoint.keep, then run again"
+                    f"file://{self._path}: checkpoint cannot be written: {_first_line(error)}; those before it are "
+                    "intact; hint: free space or lower spec.checkpoint.keep, then run again"
                 ) from error
             raise
 
@@ -112,7 +112,8 @@ def is_storage_problem(error: BaseException) -> bool:
     """True for a full or read-only disk, also where TensorStore wrapped it in an exception of its own."""
     text = str(error)
     return isinstance(error, OSError) or any(
-        words in text for words in ("No space left", "Disk quota", "Read-only file system", "Permission denied", "File too large")
+        words in text
+        for words in ("No space left", "Disk quota", "Read-only file system", "Permission denied", "File too large")
     )
 
 
@@ -127,7 +128,9 @@ def _digest_leaves(state: TrainState) -> Array:
 
 
 def _digest(x: Array) -> Array:
-    bits = jax.lax.bitcast_convert_type(x, {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]).astype(jnp.uint32).reshape(-1)
+    bits = (
+        jax.lax.bitcast_convert_type(x, {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]).astype(jnp.uint32).reshape(-1)
+    )
     place = jax.lax.iota(jnp.uint32, bits.size) * jnp.uint32(2654435761) | jnp.uint32(1)
     return jnp.sum(bits * place, dtype=jnp.uint32)
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+
 from ptapi import rundir
 from ptapi.spec import PostTrainJob
-
 from pttrainer import storage
 from pttrainer.errors import ConfigError
 from pttrainer.storage import Place
@@ -32,8 +32,8 @@ def open_run(job: PostTrainJob) -> Place:
         owner = rundir.Owner.model_validate_json(content)
         if not _same(owner, owner_of(job)):
             raise ConfigError(
-                f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/{owner.name}, "
-                f"uid {owner.uid or 'none'}); accepted: a directory that is new or this job's own; "
+                f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/{owner.name}"
+                f", uid {owner.uid or 'none'}); accepted: a directory that is new or this job's own; "
                 "hint: change spec.output.uri or the job's name, or remove the directory"
             )
     return place
@@ -52,7 +52,9 @@ def write_lineage(place: Place, job: PostTrainJob, facts: Mapping[str, Any]) -> 
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "image": job.spec.image,
         "model": {"uri": job.spec.model.uri, "revision": job.spec.model.revision},
-        "data": {part: _data(getattr(job.spec.data, part)) for part in ("train", "eval") if getattr(job.spec.data, part)},
+        "data": {
+            part: _data(getattr(job.spec.data, part)) for part in ("train", "eval") if getattr(job.spec.data, part)
+        },
         "seed": job.spec.training.seed,
         **facts,
     }

@@ -39,7 +39,9 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
     """Joins the other processes, if there are any, and turns on the cache of compiled steps."""
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache_directory(environ) / "xla"))
+    jax.config.update(
+        "jax_compilation_cache_dir", environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache_directory(environ) / "xla")
+    )
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     address = environ.get("JAX_COORDINATOR_ADDRESS")
@@ -49,7 +51,7 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
         processes, rank = int(environ["JAX_NUM_PROCESSES"]), int(environ["JAX_PROCESS_ID"])
     except (KeyError, ValueError) as error:
         raise ConfigError(
-            f"environment: JAX_COORDINATOR_ADDRESS is {address}, so JAX_NUM_PROCESSES and JAX_PROCESS_ID must be numbers"
+            f"environment: JAX_COORDINATOR_ADDRESS is {address}, so JAX_NUM_PROCESSES, JAX_PROCESS_ID must be numbers"
         ) from error
     jax.distributed.initialize(address, num_processes=processes, process_id=rank)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ptapi import rundir
-
 from pttrainer.models import ModelConfig, to_hf
 from pttrainer.models.weights import save
 from pttrainer.storage import Directory, Place, write_error

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax import Array
+
 from ptapi import rundir
 from ptapi.spec import PostTrainJob
-
 from pttrainer import distributed
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
@@ -123,7 +123,7 @@ def _save(session: Session, done: int) -> None:
 
 
 def _stop(session: Session, done: int, reason: str) -> None:
-    """Saves and ends the run. Nothing to save before the first step of this attempt: it is on disk, or it is the seed."""
+    """Saves and ends the run. Before the attempt's first step there is nothing new to save."""
     if done > session.first_step:
         _save(session, done)
     session.wait_for_checkpoint()

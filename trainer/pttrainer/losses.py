@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pttrainer import sharding
+
 CHUNK_ELEMENTS = 2**22
 """Logits that exist at once per device (16 MB): smaller chunks make thin products, larger ones only cost memory."""
 
@@ -53,7 +55,7 @@ def token_stats(
 def chunk_size(B: int, T: int, V: int) -> int:
     """Tokens per row and chunk: a power of two, so that few lengths leave a remainder."""
     size = 1
-    while size * 2 <= T and size * 2 * B * V <= CHUNK_ELEMENTS * jax.device_count():
+    while size * 2 <= T and size * 2 * B * V <= CHUNK_ELEMENTS * sharding.devices():
         size *= 2
     return size
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ptapi import rundir
-
 from pttrainer.storage import Directory, Place
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import optax
+
 from ptapi.spec import Optimizer, Schedule
 
 LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6}

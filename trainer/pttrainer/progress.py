@@ -16,20 +16,29 @@ from typing import Any
 
 from ptapi import rundir
 from ptapi.rundir import CheckpointRef, Progress, Stage, TimeSplit
-
 from pttrainer.storage import Place
 
 MIN_INTERVAL_S = 1.0
 LINE_METRICS = (
-    (rundir.LOSS, "loss {:.4f}"), (rundir.REWARD, "reward {:.3f}"), (rundir.COMPLETION_LENGTH, "length {:.0f}"),
-    (rundir.KL, "kl {:.4f}"), (rundir.ENTROPY, "entropy {:.3f}"), (rundir.GRAD_NORM, "grad {:.3f}"),
-    (rundir.LEARNING_RATE, "lr {:.2e}"), (rundir.TOKENS_PER_SECOND, "{:.0f} tok/s"),
+    (rundir.LOSS, "loss {:.4f}"),
+    (rundir.REWARD, "reward {:.3f}"),
+    (rundir.COMPLETION_LENGTH, "length {:.0f}"),
+    (rundir.KL, "kl {:.4f}"),
+    (rundir.ENTROPY, "entropy {:.3f}"),
+    (rundir.GRAD_NORM, "grad {:.3f}"),
+    (rundir.LEARNING_RATE, "lr {:.2e}"),
+    (rundir.TOKENS_PER_SECOND, "{:.0f} tok/s"),
 )
 """What a step's line shows of its metrics, in this order."""
 
 _TIMED: dict[Stage, str] = {
-    "loading": "loading", "compiling": "compiling", "restoring": "restoring", "training": "training",
-    "evaluating": "evaluating", "saving": "saving", "exporting": "saving",
+    "loading": "loading",
+    "compiling": "compiling",
+    "restoring": "restoring",
+    "training": "training",
+    "evaluating": "evaluating",
+    "saving": "saving",
+    "exporting": "saving",
 }
 """Stage to the field of `TimeSplit` that its seconds count for."""
 
@@ -136,7 +145,14 @@ def _read(place: Place) -> Progress | None:
 
 def _bar(step: int, total: int) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True))

@@ -12,7 +12,6 @@ from ptapi import load
 from ptapi.errors import SpecError
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
-
 from pttrainer import directory, distributed, termination
 from pttrainer.algorithms import MODULES
 from pttrainer.errors import ConfigError, Preempted

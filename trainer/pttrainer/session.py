@@ -18,9 +18,9 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
+
 from ptapi import rundir
 from ptapi.spec import PostTrainJob
-
 from pttrainer import algorithms, directory, distributed, optimizer, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context
@@ -239,14 +239,20 @@ def _state(
 
 def _checkpoint_path(place: Place) -> Any:
     if not isinstance(place, Directory):
-        raise ConfigError(f"spec.output.uri: {place.uri}: checkpoints on gs:// are not supported yet; accepted: file://")
+        raise ConfigError(
+            f"spec.output.uri: {place.uri}: checkpoints on gs:// are not supported yet; accepted: file://"
+        )
     return place.path / rundir.CHECKPOINTS
 
 
 def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:
     return {
         "parameters": parts.model.config.parameters,
-        "devices": {"count": jax.device_count(), "kind": jax.devices()[0].device_kind, "processes": jax.process_count()},
+        "devices": {
+            "count": jax.device_count(),
+            "kind": jax.devices()[0].device_kind,
+            "processes": jax.process_count(),
+        },
         "mesh": dict(zip(sharding.MESH_AXES, shape, strict=True)),
         "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
     }

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from ptapi.spec import Parallelism
 
+from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence")
@@ -58,7 +58,9 @@ def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> tuple
 
 def _examples(devices: int) -> str:
     tensor = next((n for n in (2, 3, 5, 7) if devices % n == 0), 1)
-    pairs = dict.fromkeys([f"{{fsdp: {devices}}}", f"{{data: {devices}}}", f"{{fsdp: {devices // tensor}, tensor: {tensor}}}"])
+    pairs = dict.fromkeys(
+        [f"{{fsdp: {devices}}}", f"{{data: {devices}}}", f"{{fsdp: {devices // tensor}, tensor: {tensor}}}"]
+    )
     return ", ".join(pairs)
 
 
@@ -99,6 +101,12 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     if mesh.empty or mesh.size == 1:
         return x
     return jax.lax.with_sharding_constraint(x, spec_of(axes))
+
+
+def devices() -> int:
+    """Devices of the mesh in context; 1 without one."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else int(mesh.size)
 
 
 def splits(axis: str) -> bool:

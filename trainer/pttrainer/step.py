@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from ptapi import rundir
 
+from ptapi import rundir
 from pttrainer import reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
@@ -98,18 +98,28 @@ def train_step(
             hidden_BTD = model.forward(params, part.tokens_BT, part.positions_BT, part.segment_ids_BT)
             head = model.head(params).astype(hidden_BTD.dtype)
             stats = token_stats(
-                hidden_BTD, head, part.targets_BT, part.mask_BT,
-                temperature=algorithm.temperature, entropy=algorithm.entropy,
+                hidden_BTD,
+                head,
+                part.targets_BT,
+                part.mask_BT,
+                temperature=algorithm.temperature,
+                entropy=algorithm.entropy,
             )
             loss_BT, metrics = algorithm.loss(stats, part)
             kinds.update({name: type(metric) for name, metric in metrics.items()})
             partials = {name: reduce.partial(metric, part.mask_BT) for name, metric in metrics.items()}
             return jnp.sum(loss_BT.astype(jnp.float32) * part.weight_BT), partials
 
-        loss, partials, gradient = _accumulate(jax.value_and_grad(objective, has_aux=True), state.params, batch, micro_batch)
+        loss, partials, gradient = _accumulate(
+            jax.value_and_grad(objective, has_aux=True), state.params, batch, micro_batch
+        )
         updates, moments = optimizer.update(gradient, state.optimizer, state.params)
         metrics = {name: reduce.finish(kinds[name], partial) for name, partial in partials.items()}
-        metrics |= {rundir.LOSS: loss, rundir.GRAD_NORM: optax.global_norm(gradient), rundir.LEARNING_RATE: rate(state.step)}
+        metrics |= {
+            rundir.LOSS: loss,
+            rundir.GRAD_NORM: optax.global_norm(gradient),
+            rundir.LEARNING_RATE: rate(state.step),
+        }
         return TrainState(optax.apply_updates(state.params, updates), moments, state.step + 1), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))

@@ -161,7 +161,9 @@ def _gcs_bucket(name: str) -> Any:
     try:
         from google.cloud import storage
     except ImportError as error:
-        raise ConfigError("gs://: google-cloud-storage is not installed; hint: pip install 'posttrain[trainer]'") from error
+        raise ConfigError(
+            "gs://: google-cloud-storage is not installed; hint: pip install 'posttrain[trainer]'"
+        ) from error
     if "STORAGE_EMULATOR_HOST" in os.environ:
         from google.auth.credentials import AnonymousCredentials
 

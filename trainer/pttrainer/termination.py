@@ -15,7 +15,6 @@ from types import FrameType
 
 from ptapi import rundir
 from ptapi.failures import EXIT_CLASSES, ExitCode
-
 from pttrainer.errors import StorageError, TrainerError
 from pttrainer.storage import Place
 

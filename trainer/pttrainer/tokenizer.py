@@ -77,16 +77,25 @@ def byte_tokenizer() -> Tokenizer:
     engine.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in BYTE_SPECIALS])
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": "<|bos|>", "eos_token": "<|end|>", "pad_token": "<|pad|>",
+        "bos_token": "<|bos|>",
+        "eos_token": "<|end|>",
+        "pad_token": "<|pad|>",
         "chat_template": BYTE_TEMPLATE,
     }
-    files = {"tokenizer.json": engine.to_str().encode(), "tokenizer_config.json": json.dumps(settings, indent=2).encode()}
+    files = {
+        "tokenizer.json": engine.to_str().encode(),
+        "tokenizer_config.json": json.dumps(settings, indent=2).encode(),
+    }
     return Tokenizer(engine, bos_id=256, eos_ids=(257,), pad_id=258, template=BYTE_TEMPLATE, files=files)
 
 
 TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-    "chat_template.jinja", "chat_template.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
 )
 """What is copied beside an exported model."""
 
@@ -104,7 +113,9 @@ def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
     eos = [_special(engine, settings.get("eos_token")), *_as_list(generation.get("eos_token_id")), *model_eos_ids]
     eos_ids = tuple(dict.fromkeys(token for token in eos if token is not None))
     if not eos_ids:
-        raise ConfigError(f"spec.model: {directory.uri}: no end token in tokenizer_config.json (eos_token) or config.json")
+        raise ConfigError(
+            f"spec.model: {directory.uri}: no end token in tokenizer_config.json (eos_token) or config.json"
+        )
     pad_id = _special(engine, settings.get("pad_token"))
     return Tokenizer(
         engine,

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from pttrainer.algorithms.protocol import Algorithm, Context
+if TYPE_CHECKING:  # the table is read before jax may be imported (`run`)
+    from pttrainer.algorithms.protocol import Algorithm, Context
 
 MODULES: dict[str, str] = {
     "sft": "pttrainer.algorithms.sft",

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from jax import Array
 from jax.sharding import Mesh
-from ptapi.spec import PostTrainJobSpec
 
+from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, Params

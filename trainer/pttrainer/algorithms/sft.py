@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jax import Array
-from ptapi import rundir
 
+from ptapi import rundir
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data import examples, rows
@@ -85,6 +85,7 @@ def _rows(context: Context, part: str) -> PackedRows | None:
     packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=sft.packing)
     context.note(
         f"data.{part}: {made.rows} rows ({read.format}: {', '.join(read.columns.values())}), "
-        f"{made.cut} longer than sequenceLength and cut, {made.dropped} without a token to learn, {len(packed)} rows of {packed.width} tokens"
+        f"{made.cut} longer than sequenceLength and cut, {made.dropped} without a token to learn, "
+        f"{len(packed)} rows of {packed.width} tokens"
     )
     return packed

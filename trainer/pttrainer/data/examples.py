@@ -41,8 +41,10 @@ class Examples:
 def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> Examples:
     """Examples of all rows that have something to learn; raises DataError when none has."""
     if rows.format == "preference":
-        raise DataError(f"{rows.uri}: rows are preferences (chosen, rejected); accepted for sft: messages, prompt-completion, "
-                        "prompt-answer, text; hint: set columns.completion to the column that holds the better answer")
+        raise DataError(
+            f"{rows.uri}: rows are preferences (chosen, rejected); accepted for sft: messages, prompt-completion, "
+            "prompt-answer, text; hint: set columns.completion to the column that holds the better answer"
+        )
     found: list[Example] = []
     cut = 0
     for row in rows.rows:
@@ -71,10 +73,14 @@ def _example(tokens: Tokens, length: int, learn_prompt: bool) -> Example:
 
 
 def _nothing_to_learn(rows: Rows, chat: Chat, length: int) -> str:
-    template = "plain text, as the model has no chat template" if chat.source is None else f"chat template {_short(chat.source)}"
+    template = (
+        "plain text, as the model has no chat template"
+        if chat.source is None
+        else f"chat template {_short(chat.source)}"
+    )
     return (
         f"{rows.uri}: none of the {len(rows.rows)} rows has a token to learn (format {rows.format}, {template}, "
-        f"sequenceLength {length}); accepted: rows in which the assistant says something within the first {length} tokens; "
+        f"sequenceLength {length}); accepted: rows in which the assistant speaks within the first {length} tokens; "
         "hint: raise spec.training.sequenceLength, or check the roles of the messages"
     )
 

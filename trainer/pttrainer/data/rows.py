@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptapi.spec import Columns, DataSource
-
 from pttrainer import storage
 from pttrainer.errors import DataError
 
@@ -90,7 +89,9 @@ def _objects(content: bytes, source: DataSource) -> list[tuple[int, dict[str, An
             value = json.loads(line)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "is not UTF-8"
-            raise DataError(f"{source.uri} line {number}: is not valid JSON ({reason}); accepted: one JSON object a line") from error
+            raise DataError(
+                f"{source.uri} line {number}: is not valid JSON ({reason}); accepted: one JSON object a line"
+            ) from error
         if not isinstance(value, dict):
             raise DataError(f"{source.uri} line {number}: is a {type(value).__name__}; accepted: a JSON object")
         found.append((number, value))
@@ -178,14 +179,24 @@ def _conversation(raw: Mapping[str, Any], column: str, where: str) -> list[Mappi
         raise DataError(f"{where}: column {column!r}: is {_kind(value)}; accepted: a list of {{role, content}}")
     for turn, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            raise DataError(f"{where}: column {column!r}, message {turn}: accepted: {{role, content}} with text as content")
+            raise DataError(
+                f"{where}: column {column!r}, message {turn}: accepted: {{role, content}} with text as content"
+            )
         if message.get("role") not in ROLES:
             raise DataError(
-                f"{where}: column {column!r}, message {turn}: role {message.get('role')!r}; accepted: {', '.join(ROLES)}"
+                f"{where}: column {column!r}, message {turn}: role {message.get('role')!r}; accepted: "
+                f"{', '.join(ROLES)}"
             )
     return list(value)
 
 
 def _kind(value: Any) -> str:
-    names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", dict: "an object", str: "a string"}
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        dict: "an object",
+        str: "a string",
+    }
     return "an empty list" if value == [] else names.get(type(value), "a list")
