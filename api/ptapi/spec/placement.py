@@ -39,7 +39,7 @@ class Pathways(SpecModel):
     """One controller for all chips (Pathways)."""
 
     enabled: Literal["auto"] | bool = "auto"
-    """`auto`: on for reinforcement learning over more than one host, off otherwise."""
+    """`auto`: off, until it is supported; then on for reinforcement learning over more than one host."""
     headless: bool = False
     """Start only the Pathways servers, to connect from outside."""
     elastic_slices: Annotated[int, Field(ge=0, le=512)] = 0

@@ -220,7 +220,7 @@ def has_cel(rule: Rule) -> bool:
     return bool(rule.cel) and rule.is_kept is not checked_in_devices and "different names" not in rule.accepted
 
 
-@pytest.mark.parametrize("wrong", filter(is_well_formed, OURS), ids=lambda wrong: wrong.name)
+@pytest.mark.parametrize("wrong", list(filter(is_well_formed, OURS)), ids=lambda wrong: wrong.name)
 def test_each_rule_says_the_same_in_cel_and_in_python(wrong: Any) -> None:
     document = table.patched(wrong.patch)
     job = PostTrainJob.model_validate(document, by_alias=True, by_name=False)

@@ -16,8 +16,8 @@ from ptapi.spec import PostTrainJob
 
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.
 TIED = {
-    "dpo", "distill", "dualClip", "dynamicSampling", "overlong", "chatTemplate", "lora", "quantization", "samplerShare",
-    "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid", "steps", "epochs",
+    "dpo", "distill", "dualClip", "dynamicSampling", "overlong", "split", "mergeLora", "lora", "quantization",
+    "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid", "steps", "epochs",
     "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern", "parallelism", "slices",
     "topology", "capacity", "placement", "engine", "maxStaleness", "updatesPerBatch",
 }  # fmt: skip
@@ -106,7 +106,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     training |= draw(st.sampled_from([{}, {"microBatchSize": micro}]))
     training |= draw(st.sampled_from([{}, {"parallelism": {"fsdp": devices}}, {"parallelism": {"data": "auto"}}]))
     spec["accelerator"] = {"type": f"cpu-{devices}"}
-    spec["capacity"] = [{"type": "existing", "zones": draw(st.sampled_from([[], ["us-east5-a"]]))}]
+    spec["capacity"] = [{"type": "existing"}]
     spec.setdefault("rollout", {})["maxNewTokens"] = draw(st.integers(1, training["sequenceLength"] - 1))
     if draw(st.booleans()):
         spec["algorithm"] = {"sft": draw(below("algorithm", "sft"))}
