@@ -17,8 +17,8 @@ from ptapi.spec import PostTrainJob
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.
 TIED = {
     "dpo", "distill", "dualClip", "dynamicSampling", "overlong", "split", "mergeLora", "lora", "quantization",
-    "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid", "steps", "epochs",
-    "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern", "parallelism", "slices",
+    "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid",
+    "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern", "parallelism", "slices",
     "topology", "capacity", "placement", "engine", "maxStaleness", "updatesPerBatch",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
