@@ -45,10 +45,14 @@ def _environment(job: PostTrainJob) -> dict[str, str]:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:
-    """The child gets Ctrl-C from the terminal itself, saves and ends; we wait for it."""
+    """The child gets Ctrl-C from the terminal itself and SIGTERM from us, saves and ends; we wait for it."""
     child = subprocess.Popen(command, env=environment)
-    while True:
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            continue
+    before = signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+    try:
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:
+                continue
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,113 @@
+"""A job from ptctl's first word to its last: submitted, followed, suspended, failed; trained without a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Make = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _needs_local_files(cluster: Any) -> None:
+    if cluster.kind == "context":
+        pytest.skip("pods of a real cluster do not see this machine's files")
+
+
+def test_a_job_is_submitted_followed_and_looked_at(ptctl: Run, job: Make, tmp_path: Path) -> None:
+    assert ptctl("workload", "create", "-f", "-", stdin=job("a", suspend=False)).returncode == 0
+    followed = ptctl("workload", "logs", "a", "-f", timeout_s=180)
+    assert followed.returncode == 0, followed.stderr
+    assert "step 3/3" in followed.stdout
+    assert followed.stderr.splitlines()[-1] == "job 'a' succeeded"
+    done = ptctl("workload", "wait", "a", "--timeout", "60")
+    assert done.stdout == "posttrainjob.posttrain.dev/a complete\n"
+    assert ptctl("workload", "list").stdout.splitlines()[1].split()[:5] == ["a", "Succeeded", "sft", "cpu-1", "3/3"]
+    assert len(ptctl("workload", "metrics", "a", "-o", "json").stdout.splitlines()) >= 3
+    assert "trained" not in ptctl("workload", "logs", "a", "--tail", "0").stdout
+    description = ptctl("workload", "describe", "a").stdout
+    for words in ("3 of 3 (100%)", "Complete", "Succeeded", f"file://{tmp_path}/runs/a"):
+        assert words in description
+    assert ptctl("workload", "delete", "a", "--wait").returncode == 0
+    assert (tmp_path / "runs" / "a" / "export").is_dir(), "results outlive the job"
+
+
+def test_a_job_whose_data_is_missing_fails_with_its_own_message(ptctl: Run, job: Make, tmp_path: Path) -> None:
+    text = job("a", suspend=False, data=tmp_path / "nowhere.jsonl")
+    assert ptctl("workload", "create", "-f", "-", stdin=text).returncode == 0
+    done = ptctl("workload", "wait", "a", "--timeout", "120", timeout_s=150)
+    assert done.returncode == 1
+    assert "DataError" in done.stderr
+    assert "nowhere.jsonl" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ptctl", "train", "-f", "-", "--set", "training.steps=2"],
+        input=job("solo"),
+        text=True,
+        capture_output=True,
+        timeout=180,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step 2/2" in done.stdout
+    assert (tmp_path / "runs" / "solo" / "export").is_dir()
+
+
+def test_train_passes_a_failure_on_as_exit_1_without_a_traceback(job: Make, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ptctl", "train", "-f", "-"],
+        input=job("solo", data=tmp_path / "nowhere.jsonl"),
+        text=True,
+        capture_output=True,
+        timeout=180,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, "nowhere.jsonl" in done.stderr) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_train_that_is_ended_leaves_no_trainer_behind(job: Make, tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(job("solo", steps=100_000))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ptctl", "train", "-f", str(path)],
+        cwd=tmp_path,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert child.stdout is not None
+    while "step 1/" not in (line := child.stdout.readline()):
+        assert line, "the trainer ended before its first step"
+    if number is signal.SIGINT:
+        os.killpg(child.pid, number)  # as a terminal does
+    else:
+        os.kill(child.pid, number)
+    child.stdout.close()
+    child.wait(60)
+    until = time.monotonic() + 20
+    while time.monotonic() < until and _is_group_alive(child.pid):
+        time.sleep(0.2)
+    assert not _is_group_alive(child.pid)
+
+
+def _is_group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
