@@ -17,12 +17,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
+from apiaccess import Cluster
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+
+from ptoperator import kubeconfig as kubeconfigs
 
 START_S = 120.0
 
@@ -160,6 +164,26 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def assets_folder() -> Path | None:
-    named = os.environ.get("KUBEBUILDER_ASSETS")
-    return Path(named) if named else None
+@contextmanager
+def session_cluster(context: str | None, folder: Path) -> Iterator[Cluster]:
+    """The API server the environment asks for; see conftest.py."""
+    if context:
+        path = _user_kubeconfig()
+        kubeconfigs.from_files([path], context)  # says what is wrong with it before any test runs
+        yield Cluster(path, context, has_controller_manager=True)
+        return
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    processes = Processes(folder)
+    try:
+        if assets:
+            kubeconfig, has_manager = start_real(processes, folder, Path(assets))
+            yield Cluster(kubeconfig, has_controller_manager=has_manager)
+        else:
+            yield Cluster(start_embedded(processes, folder), is_embedded=True, data=folder)
+    finally:
+        processes.end()
+
+
+def _user_kubeconfig() -> Path:
+    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    return Path(named).expanduser() if named else Path.home() / ".kube" / "config"

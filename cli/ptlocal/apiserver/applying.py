@@ -52,6 +52,8 @@ def apply(writer: Writer, kind: Kind, namespace: str, name: str, sent: Any, aske
 def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
     if isinstance(sent, dict) and isinstance(sent.get("metadata"), dict) and sent["metadata"].get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
+    if not isinstance(sent, dict) or not sent.get("apiVersion") or not sent.get("kind"):
+        raise bad_request("invalid object type: /, Kind=")
     try:
         checking.decode(sent, kind, "Strict")
     except StatusError as error:
@@ -59,8 +61,9 @@ def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
             raise
         fields = error.message.partition("unknown field ")[2]
         first = fields.split(",")[0].strip('"')
-        raise bad_request(f"failed to create typed patch object ({namespace}/{name}; {kind.api_version}, "
-                          f"Kind={kind.kind}): .{first}: field not declared in schema") from None
+        raise bad_request(f"failed to create typed patch object ({sent['metadata'].get('namespace', '')}/{name}; "
+                          f"{kind.group}/{kind.version}, Kind={kind.kind}): .{first}: field not declared in schema",
+                          ) from None
     if sent["metadata"].setdefault("name", name) != name:
         raise bad_request(f"the name of the object ({sent['metadata']['name']}) does not match the name on the URL "
                           f"({name})")
@@ -80,18 +83,28 @@ def merge(live: Any, sent: Any, schema: Schema) -> Any:
     if before is None or stated is None or type(live) is not type(sent):
         return copy.deepcopy(sent)
     parts = {element: copy.deepcopy(item) for element, (item, _) in before.items()}
-    order = list(before)
-    previous: str | None = None
     for element, (item, item_schema) in stated.items():
-        if element in parts:
-            parts[element] = merge(before[element][0], item, item_schema)
-        else:
-            parts[element] = copy.deepcopy(item)
-            order.insert(len(order) if previous is None else order.index(previous) + 1, element)
-        previous = element
+        parts[element] = merge(before[element][0], item, item_schema) if element in before else copy.deepcopy(item)
     if isinstance(live, dict):
-        return {element[2:]: parts[element] for element in order}
-    return [parts[element] for element in order]
+        return {element[2:]: item for element, item in parts.items()}
+    return [parts[element] for element in _interleaved(list(before), list(stated))]
+
+
+def _interleaved(live: list[str], sent: list[str]) -> list[str]:
+    """Items as sent keep their order, and items of others stay before the shared item they stood before."""
+    order: list[str] = []
+    shared = [element for element in sent if element in live]
+    waiting = list(sent)
+    for element in live:
+        if element not in sent:
+            order.append(element)
+        elif shared and element == shared[0]:
+            while waiting[0] != element:
+                order.append(waiting.pop(0))
+            order.append(waiting.pop(0))
+            shared.pop(0)
+        # else: shared, but its turn comes later
+    return order + waiting
 
 
 def _unwanted(candidates: Paths, wanted: Paths, managers: Managers) -> Paths:

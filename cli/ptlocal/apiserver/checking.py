@@ -14,15 +14,16 @@ from ptlocal.apiserver.cel import RuleWalk
 from ptlocal.apiserver.kinds import Kind
 from ptlocal.apiserver.options import FieldValidation
 from ptlocal.apiserver.rules import rules_of
-from ptlocal.apiserver.status import FieldError, bad_request, invalid
+from ptlocal.apiserver.status import FieldError, Named, bad_request, invalid, invalid_value, show
 
 Manifest = dict[str, Any]
-_BLOCKING = ("FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid")
+_BLOCKING = ("FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid",
+             "FieldValueNotSupported")
 _NOT_CHECKED = FieldError("<nil>", "FieldValueInvalid", "Invalid value: null: some validation rules were not checked "
                           "because the object was invalid; correct the existing errors to complete validation")
 
 
-def decode(obj: Any, kind: Kind, field_validation: FieldValidation) -> list[str]:
+def decode(obj: Any, kind: Kind, field_validation: FieldValidation, *, is_patched: bool = False) -> list[str]:
     """Check type, kind and unknown fields, in place; returns warnings."""
     if not isinstance(obj, dict):
         raise bad_request(_cannot(kind, "the body must be an object"))
@@ -39,14 +40,20 @@ def decode(obj: Any, kind: Kind, field_validation: FieldValidation) -> list[str]
     if isinstance(obj["metadata"], dict):
         pruning.drop_nulls(obj["metadata"], meta_schema)
     pruning.drop_nulls(obj, kind.schema)
+    sent = show(obj) if is_patched and field_validation == "Strict" else ""
     unknown = pruning.prune_object(obj, kind.schema)
     if unknown and field_validation == "Strict":
         problems = ", ".join(f'unknown field "{path}"' for path in unknown)
+        if is_patched:
+            error = invalid_value("patch", sent, f"strict decoding error: {problems}")
+            raise invalid(Named("", "", ""), [error])
         raise bad_request(_cannot(kind, f"strict decoding error: {problems}"))
     wrong = validation.errors(obj["metadata"], meta_schema, "metadata")
     if not kind.is_custom:
         wrong += [e for e in validation.errors(_without_meta(obj), kind.schema) if e.reason == "FieldValueTypeInvalid"]
     wrong = [e for e in wrong if e.reason in ("FieldValueTypeInvalid", "FieldValueInvalid")]
+    if wrong and is_patched:
+        raise invalid(Named("", "", ""), [invalid_value("patch", show(obj), ", ".join(map(str, wrong)))])
     if wrong:
         raise bad_request(_cannot(kind, ", ".join(map(str, wrong))))
     return [f'unknown field "{path}"' for path in unknown] if field_validation == "Warn" else []

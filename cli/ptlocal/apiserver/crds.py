@@ -24,7 +24,7 @@ def _kind(spec: Manifest, version: Manifest) -> Kind:
     names = spec["names"]
     subresources = version.get("subresources") or {}
     columns = [
-        Column(c["name"], c["type"], c["jsonPath"], c.get("format", ""), c.get("description", ""), c.get("priority", 0))
+        Column(c["name"], c["type"], c["jsonPath"], c.get("format", ""), _description(c), c.get("priority", 0))
         for c in version.get("additionalPrinterColumns") or []
     ]
     fields = {f["jsonPath"].lstrip("."): f["jsonPath"].lstrip(".") for f in version.get("selectableFields") or []}
@@ -49,3 +49,7 @@ def _kind(spec: Manifest, version: Manifest) -> Kind:
         list_kind=names.get("listKind", ""),
         scale=scale,
     )
+
+
+def _description(column: Manifest) -> str:
+    return column.get("description") or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}"

@@ -69,6 +69,15 @@ INT_OR_STRING = {
 }
 # Only those that are keys of a list: a manifest may leave them out and still name its item.
 DEFAULTS = {("ContainerPort", "protocol"): "TCP", ("ServicePort", "protocol"): "TCP"}
+STATUS_PARTS = {
+    "ContainerStateTerminated", "NodeAddress", "NodeSystemInfo", "PodCondition", "NodeCondition", "JobCondition",
+    "NamespaceCondition", "ContainerImage", "AttachedVolume", "DaemonEndpoint", "NodeDaemonEndpoints", "PodIP",
+    "HostIP",
+}
+MICRO_TIMES = {
+    ("LeaseSpec", "renewTime"), ("LeaseSpec", "acquireTime"), ("CoreEvent", "eventTime"), ("EventsEvent", "eventTime"),
+    ("CoreEventSeries", "lastObservedTime"), ("EventsEventSeries", "lastObservedTime"),
+}
 QUANTITY_FIELDS = {
     "limits", "requests", "capacity", "allocatable", "overhead", "sizeLimit", "divisor", "allocatedResources",
 }
@@ -86,7 +95,7 @@ def short_name(model: str) -> str:
 def scalar(name: str) -> dict[str, Any] | None:
     table: dict[str, dict[str, Any]] = {
         "str": {"type": "string"}, "int": {"type": "integer"}, "bool": {"type": "boolean"},
-        "float": {"type": "number"}, "datetime": {"type": "string", "format": "date-time"},
+        "float": {"type": "number"}, "datetime": {"type": "string", "format": "date-time", "nullable": True},
         "bytes": {"type": "string", "format": "byte"},
         "object": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     }
@@ -112,6 +121,9 @@ class Generator:
             schema["properties"][key] = self.field(name, key, kind)
             if by_wire_name[key].is_required():
                 required.append(key)
+        if name.endswith("Status") or name in STATUS_PARTS:
+            required = []  # a real server fills in zero values there
+        required = [key for key in required if key != "metadata"]
         if required:
             schema["required"] = sorted(required)
         if name in ATOMIC_MODELS:
@@ -128,6 +140,8 @@ class Generator:
         if key in QUANTITY_FIELDS and "str" in kind:
             quantity = {"x-kubernetes-int-or-string": True, "format": "quantity"}
             return {"type": "object", "additionalProperties": quantity} if "Dict" in kind else quantity
+        if (model, key) in MICRO_TIMES:
+            return {"type": "string", "format": "micro-time", "nullable": True}
         schema = self.type_of(kind)
         if (model, key) in DEFAULTS:
             schema["default"] = DEFAULTS[model, key]

@@ -21,7 +21,7 @@ _NEVER_OWNED: tuple[Path, ...] = (
     ("f:apiVersion",), ("f:kind",), ("f:metadata",),
     *(("f:metadata", f"f:{name}") for name in (
         "name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "resourceVersion", "managedFields",
-        "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")),
+        "deletionTimestamp", "deletionGracePeriodSeconds")),
 )
 
 

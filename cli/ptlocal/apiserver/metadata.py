@@ -172,10 +172,10 @@ def _owner_errors(owners: list[Manifest]) -> list[FieldError]:
 
 def _finalizer_errors(finalizers: list[str]) -> list[FieldError]:
     found = []
-    for name in finalizers:
+    for index, name in enumerate(finalizers):
         found += qualified_name_errors("metadata.finalizers", name)
         if "/" not in name and name not in ("foregroundDeletion", "orphan", "kubernetes") and "." not in name:
-            found.append(invalid_value("metadata.finalizers", name,
+            found.append(invalid_value(f"metadata.finalizers[{index}]", name,
                                        "name is neither a standard finalizer name nor is it fully qualified"))
     return found
 

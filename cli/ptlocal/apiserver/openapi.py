@@ -129,6 +129,8 @@ def _rewrite(schema: Manifest, prefix: str) -> list[str]:
     children = [*schema.get("properties", {}).values()]
     children += [schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), dict)]
     for child in children:
+        if child.get("format") == "micro-time":
+            child["format"] = "date-time"  # the server's own name for times that must have six decimals
         if "$ref" in child:
             names.append(child["$ref"])
             child["allOf"] = [{"$ref": f"{prefix}{_BUILTIN_PREFIX}{child.pop('$ref')}"}]

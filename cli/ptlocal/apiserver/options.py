@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ptlocal.apiserver.status import FieldError, StatusError, bad_request, not_supported
+from ptlocal.apiserver.status import FieldError, Named, StatusError, bad_request, invalid, invalid_value, not_supported
 
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
 
@@ -23,11 +23,10 @@ class WriteOptions:
 def write_options(query: Mapping[str, str], user_agent: str, subresource: str = "") -> WriteOptions:
     manager = query.get("fieldManager") or user_agent.split("/")[0][:128] or "unknown"
     if len(manager) > 128:
-        raise _bad_option("fieldManager", manager, "may not be more than 128 bytes")
+        raise invalid_option("PatchOptions", invalid_value("fieldManager", manager, "may not be more than 128 bytes"))
     validation = query.get("fieldValidation") or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
-        error = not_supported("fieldValidation", validation, ["Ignore", "Strict", "Warn"])
-        raise StatusError(422, "Invalid", f'PatchOptions.meta.k8s.io "" is invalid: {error}')
+        raise invalid_option("PatchOptions", not_supported("fieldValidation", validation, ["Ignore", "Strict", "Warn"]))
     force = flag(query, "force")
     return WriteOptions(manager, is_dry_run([query["dryRun"]] if query.get("dryRun") else []),
                         validation, subresource, force)  # type: ignore[arg-type]
@@ -35,8 +34,7 @@ def write_options(query: Mapping[str, str], user_agent: str, subresource: str = 
 
 def is_dry_run(values: Any) -> bool:
     if not isinstance(values, list) or any(value != "All" for value in values):
-        error = not_supported("dryRun", values, ["All"])
-        raise StatusError(422, "Invalid", f'CreateOptions.meta.k8s.io "" is invalid: {error}')
+        raise invalid_option("CreateOptions", not_supported("dryRun", values, ["All"]))
     return bool(values)
 
 
@@ -62,8 +60,8 @@ def whole_number(query: Mapping[str, str], name: str) -> int | None:
     return number
 
 
-def _bad_option(name: str, value: str, why: str) -> StatusError:
-    return StatusError(422, "Invalid", str(FieldError(name, "FieldValueInvalid", f'Invalid value: "{value}": {why}')))
+def invalid_option(kind: str, error: FieldError) -> StatusError:
+    return invalid(Named("meta.k8s.io", "", kind), [error])
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,8 @@ def delete_options(query: Mapping[str, str], body: Mapping[str, Any]) -> DeleteO
     """The body wins over the query where both say something."""
     propagation = body.get("propagationPolicy") or query.get("propagationPolicy") or None
     if propagation not in (None, "Foreground", "Background", "Orphan"):
-        error = not_supported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan"])
-        raise StatusError(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {error}')
+        accepted = ["Foreground", "Background", "Orphan", "nil"]
+        raise invalid_option("DeleteOptions", not_supported("propagationPolicy", propagation, accepted))
     if propagation is None and body.get("orphanDependents") is not None:
         propagation = "Orphan" if body["orphanDependents"] else "Background"
     grace = body.get("gracePeriodSeconds")

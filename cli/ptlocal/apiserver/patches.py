@@ -1,8 +1,7 @@
 """JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch, as pure functions.
 
 The strategic one reads the merge keys that the built-in kinds' schemas carry; a real server refuses it for custom
-resources, and so does this one. Left out of it: $retainKeys and $setElementOrder (kubectl's hints about order), which
-are accepted and dropped; lists keep the order of the live object, new items at the end.
+resources, and so does this one. Left out of it: $retainKeys, which is accepted and dropped.
 """
 
 from __future__ import annotations
@@ -146,11 +145,11 @@ def strategic(target: Any, patch: Any, schema: Schema) -> Any:
             base.pop(key, None)
         else:
             child = properties.get(key) or (additional if isinstance(additional, dict) else {})
-            base[key] = _strategic_value(base.get(key), value, child)
+            base[key] = _strategic_value(base.get(key), value, child, patch.get(f"$setElementOrder/{key}"))
     return base
 
 
-def _strategic_value(target: Any, patch: Any, schema: Schema) -> Any:
+def _strategic_value(target: Any, patch: Any, schema: Schema, order: Any) -> Any:
     if isinstance(patch, dict):
         return strategic(target, patch, schema)
     if not isinstance(patch, list) or schema.get("x-kubernetes-patch-strategy") != "merge":
@@ -159,21 +158,34 @@ def _strategic_value(target: Any, patch: Any, schema: Schema) -> Any:
     live = list(target) if isinstance(target, list) else []
     if key is None:
         return live + [item for item in patch if item not in live]
-    return _merge_list(live, patch, key, schema.get("items") or {})
+    return _merge_list(live, patch, key, schema.get("items") or {}, order)
 
 
-def _merge_list(live: list[Any], patch: list[Any], key: str, schema: Schema) -> list[Any]:
+def _merge_list(live: list[Any], patch: list[Any], key: str, schema: Schema, order: Any) -> list[Any]:
     if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
         return [copy.deepcopy(item) for item in patch if not (isinstance(item, dict) and "$patch" in item)]
-    result = list(live)
+    items = {_key_of(item, key): item for item in live}
+    before = list(items)
     for item in patch:
         if not isinstance(item, dict) or key not in item:
             raise bad_request(f"map: {item} does not contain declared merge key: {key}")
-        place = next((i for i, old in enumerate(result) if isinstance(old, dict) and old.get(key) == item[key]), None)
         if item.get("$patch") == "delete":
-            result = [old for old in result if not (isinstance(old, dict) and old.get(key) == item[key])]
-        elif place is None:
-            result.append(strategic({}, item, schema))
+            items.pop(item[key], None)
         else:
-            result[place] = strategic(result[place], item, schema)
-    return result
+            items[item[key]] = strategic(items.get(item[key]), item, schema)
+    named = order if isinstance(order, list) else patch
+    return [items[name] for name in _ordered([_key_of(item, key) for item in named], before) if name in items]
+
+
+def _key_of(item: Any, key: str) -> Any:
+    return item.get(key) if isinstance(item, dict) else None
+
+
+def _ordered(named: list[Any], live: list[Any]) -> list[Any]:
+    """Items the patch names keep its order; others of the live list go where they stood relative to those."""
+    left, right = list(dict.fromkeys(named)), [name for name in live if name not in named]
+    made = []
+    while left and right:
+        comes_later = left[0] in live and live.index(left[0]) > live.index(right[0])
+        made.append((right if comes_later else left).pop(0))
+    return made + left + right

@@ -12,9 +12,9 @@ from typing import Any
 
 from ptlocal.apiserver import applying, bodies, checking, patches
 from ptlocal.apiserver.kinds import Kind
-from ptlocal.apiserver.options import WriteOptions
+from ptlocal.apiserver.options import WriteOptions, invalid_option
 from ptlocal.apiserver.routes import Target
-from ptlocal.apiserver.status import bad_request, unsupported_media_type
+from ptlocal.apiserver.status import bad_request, forbidden_field, required, unsupported_media_type
 from ptlocal.apiserver.writing import Writer
 
 Manifest = dict[str, Any]
@@ -41,18 +41,16 @@ def apply(writer: Writer, target: Target, kind: Kind, patch: Patch, asked: Write
         raise unsupported_media_type(list(accepted))
     if patch.media == bodies.APPLY:
         if not patch.has_manager:
-            raise bad_request("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required "
-                              "for apply patch")
+            raise invalid_option("PatchOptions", required("fieldManager", "is required for apply patch"))
         sent = bodies.parse(patch.raw, patch.media, (bodies.APPLY,))
         obj, is_new = applying.apply(writer, kind, target.space, target.name, sent, asked)
         return Patched(obj, is_new)
     if asked.force:
-        raise bad_request('PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for '
-                          "non-apply patch")
+        raise invalid_option("PatchOptions", forbidden_field("force", "may not be specified for non-apply patch"))
     sent = bodies.parse(patch.raw, patch.media, (patch.media,))
     live = writer.current(kind, target.space, target.name)
     obj = _patched(live, sent, patch.media, kind)
-    warnings = checking.decode(obj, kind, asked.field_validation)
+    warnings = checking.decode(obj, kind, asked.field_validation, is_patched=True)
     return Patched(writer.update(kind, target.space, target.name, obj, asked), warnings=warnings)
 
 

@@ -124,6 +124,8 @@ def _field_requirement(kind: Kind, text: str) -> Requirement:
 
 
 def _unsupported(kind: Kind, text: str, label: str) -> StatusError:
+    if kind.is_custom:
+        return bad_request(f"field label not supported: {label}")
     group_version = f"{kind.group}/{kind.version}" if kind.group else f"/{kind.version}"
     return bad_request(f'Unable to find "{group_version}, Resource={kind.plural}" that match label selector "", '
                        f'field selector "{text}": field label not supported: {label}')

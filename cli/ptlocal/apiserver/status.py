@@ -136,7 +136,7 @@ def too_large(limit: int) -> StatusError:
 
 def show(value: Any) -> str:
     """A value as error messages print it: strings quoted, the rest as JSON."""
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def invalid_value(path: str, value: Any, why: str) -> FieldError:

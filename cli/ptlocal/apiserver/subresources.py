@@ -13,7 +13,7 @@ from ptlocal.apiserver import bodies, checking, jsonpath, metadata, options, pod
 from ptlocal.apiserver.cluster import Cluster
 from ptlocal.apiserver.kinds import Kind
 from ptlocal.apiserver.routes import Target
-from ptlocal.apiserver.status import StatusError, bad_request, conflict, method_not_allowed, no_such_path
+from ptlocal.apiserver.status import Named, StatusError, bad_request, conflict, method_not_allowed, no_such_path
 from ptlocal.apiserver.store import encode
 
 Manifest = dict[str, Any]
@@ -55,6 +55,8 @@ class Subresources:
 
     async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
         pod = self._cluster.writer.current(target.kind, target.space, target.name)
+        if not pod["spec"].get("nodeName"):
+            return web.Response(status=204)
         asked = podlogs.log_request(pod, request.query)
         reader = podlogs.LogReader(self._cluster.layout, pod, asked)
         first = reader.first()
@@ -82,12 +84,11 @@ class Subresources:
         if not node or not isinstance(node, str):
             raise StatusError(422, "Invalid", f'Binding "{target.name}" is invalid: target.name: Required value')
         pod = self._cluster.writer.current(target.kind, target.space, target.name)
+        what = Named("", "pods/binding", "Binding", target.name)
         if pod["metadata"].get("deletionTimestamp"):
-            raise conflict(target.kind.named(target.name), f"pod {target.name} is being deleted, cannot be assigned "
-                                                           "to a host")
+            raise conflict(what, f"pod {target.name} is being deleted, cannot be assigned to a host")
         if pod["spec"].get("nodeName"):
-            raise conflict(target.kind.named(target.name), f"pod {target.name} is already assigned to node "
-                                                           f'"{pod["spec"]["nodeName"]}"')
+            raise conflict(what, f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"')
 
         def assign(obj: Manifest) -> None:
             obj["spec"]["nodeName"] = node

@@ -39,14 +39,18 @@ def _row_object(kind: Kind, obj: Manifest, include: str) -> Manifest:
 
 def _definitions(kind: Kind) -> list[Manifest]:
     columns = kind.columns if kind.is_custom else printers.columns_of(kind.storage_key)
-    return [_NAME, *({"name": c.name, "type": c.type, "format": c.format, "description": c.description,
-                      "priority": c.priority} for c in columns)]
+    made = [{"name": c.name, "type": c.type, "format": c.format, "description": c.description,
+                      "priority": c.priority} for c in columns]
+    if kind.plural == "events":  # what happened matters more than what the record of it is called
+        return [*made, {**_NAME, "priority": 1}]
+    return [_NAME, *made]
 
 
 def _cells(kind: Kind, obj: Manifest) -> list[Any]:
     if kind.is_custom:
         return [obj["metadata"]["name"], *(_custom_cell(column, obj) for column in kind.columns)]
-    return [obj["metadata"]["name"], *printers.cells_of(kind.storage_key, obj)]
+    cells = printers.cells_of(kind.storage_key, obj)
+    return [*cells, obj["metadata"]["name"]] if kind.plural == "events" else [obj["metadata"]["name"], *cells]
 
 
 def _custom_cell(column: Column, obj: Manifest) -> Any:

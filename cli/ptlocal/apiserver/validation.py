@@ -14,10 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 from ptlocal.apiserver import quantity
-from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
+from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required, show
 
 Schema = dict[str, Any]
 MISSING: Any = object()
+_MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _GO_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "object": (dict,),
     "array": (list,),
@@ -117,18 +118,21 @@ def _bounds(value: Any, schema: Schema, path: str) -> list[FieldError]:
 
 
 def _string_errors(value: str, schema: Schema, path: str) -> list[FieldError]:
-    found = []
-    most, least = schema.get("maxLength"), schema.get("minLength")
+    """The first thing wrong with it."""
+    most, least, pattern = schema.get("maxLength"), schema.get("minLength"), schema.get("pattern")
     if most is not None and len(value) > most:
-        found.append(FieldError(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes"))
+        return [FieldError(path, "FieldValueTooLong", f"Too long: may not be more than {most} bytes")]
     if least is not None and len(value) < least:
-        found.append(invalid_value(path, value, f"{path} in body should be at least {least} chars long"))
-    pattern = schema.get("pattern")
+        return [invalid_value(path, value, f"{path} in body should be at least {least} chars long")]
     if pattern is not None and not compiled(pattern).search(value):
-        found.append(invalid_value(path, value, f"{path} in body should match '{pattern}'"))
+        return [invalid_value(path, value, f"{path} in body should match '{pattern}'")]
     if schema.get("format") == "date-time" and not is_date_time(value):
-        found.append(invalid_value(path, value, f"{path} in body must be of type date-time: {value!r}"))
-    return found
+        why = f"{show(value)}: {path} in body must be of type date-time: {show(value)}"
+        return [FieldError(path, "FieldValueTypeInvalid", f"Invalid value: {why}")]
+    if schema.get("format") == "micro-time" and not _MICRO_TIME.fullmatch(value):
+        why = f"{show(value)}: cannot parse it as \"2006-01-02T15:04:05.000000Z07:00\": six decimals are needed"
+        return [FieldError(path, "FieldValueTypeInvalid", f"Invalid value: {why}")]
+    return []
 
 
 @lru_cache(maxsize=1024)
@@ -186,8 +190,7 @@ def _duplicates(value: list[Any], keys: list[str] | None, path: str) -> list[Fie
         identity = _map_key(item, keys) if keys else repr(item)
         if identity in seen:
             shown = {key: item.get(key) for key in keys if key in item} if keys else item
-            text = invalid_value("", shown, "").message.removeprefix("Invalid value: ").removesuffix(": ")
-            found.append(FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {text}"))
+            found.append(FieldError(f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {show(shown)}"))
         seen.add(identity)
     return found
 
@@ -208,20 +211,22 @@ def _map_errors(value: dict[str, Any], schema: Schema, path: str) -> list[FieldE
 def _junctors(value: Any, schema: Schema, path: str) -> list[FieldError]:
     """allOf, anyOf, oneOf, not: only value checks, as structural schemas allow."""
     found: list[FieldError] = []
-    where = f'"{path}" must'
     for part in schema.get("allOf") or []:
         found += errors(value, part, path)
-    if schema.get("anyOf") and all(errors(value, part, path) for part in schema["anyOf"]):
-        found.append(_junctor_error(path, f"{where} validate at least one schema (anyOf)"))
-    if schema.get("oneOf"):
-        valid = sum(not errors(value, part, path) for part in schema["oneOf"])
-        if valid != 1:
-            seen = "Found none valid" if not valid else f"Found {valid} valid alternatives"
-            found.append(_junctor_error(path, f"{where} validate one and only one schema (oneOf). {seen}"))
+    for junctor, text in (("anyOf", "validate at least one schema (anyOf)"),
+                          ("oneOf", "validate one and only one schema (oneOf). Found none valid")):
+        if schema.get(junctor):
+            failures = [errors(value, part, path) for part in schema[junctor]]
+            valid = sum(not failed for failed in failures)
+            if not valid:
+                found += [_junctor_error(f'"{path}" must {text}'), *min(failures, key=len)]
+            elif junctor == "oneOf" and valid > 1:
+                found.append(_junctor_error(f'"{path}" must validate one and only one schema (oneOf). Found {valid} '
+                                            "valid alternatives"))
     if schema.get("not") and not errors(value, schema["not"], path):
-        found.append(_junctor_error(path, f"{where} not validate the schema (not)"))
+        found.append(_junctor_error(f'"{path}" must not validate the schema (not)'))
     return found
 
 
-def _junctor_error(path: str, why: str) -> FieldError:
-    return FieldError(path, "FieldValueInvalid", f"Invalid value: {why}")
+def _junctor_error(why: str) -> FieldError:
+    return FieldError("<nil>", "FieldValueInvalid", f'Invalid value: "": {why}')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ptlocal.apiserver import checking, crds, managedfields, metadata
@@ -16,6 +17,7 @@ from ptlocal.apiserver.managedfields import Managers
 from ptlocal.apiserver.options import DeleteOptions, WriteOptions
 from ptlocal.apiserver.rules import rules_of
 from ptlocal.apiserver.status import (
+    Named,
     StatusError,
     already_exists,
     bad_request,
@@ -51,7 +53,7 @@ class Writer:
         """`managed`: the managedFields that server-side apply worked out."""
         meta = obj["metadata"]
         _place(kind, namespace, meta)
-        if meta.get("resourceVersion"):
+        if meta.get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         name_given = bool(meta.get("name"))
         self._refuse_missing_namespace(kind, namespace, meta)
@@ -71,7 +73,7 @@ class Writer:
         meta = obj["metadata"]
         sent_managed = meta.pop("managedFields", None)
         metadata.stamp_new(meta, kind)
-        if kind.has_status:
+        if kind.has_status and kind.storage_key != "/nodes":  # a kubelet registers its node with its status
             obj.pop("status", None)
         checking.fill_in(obj, kind)
         rules_of(kind.storage_key).create(obj)
@@ -133,6 +135,9 @@ class Writer:
         _hold_definition(kind, meta)
         grace_s = _grace_s(kind, obj, options)
         if not meta.get("finalizers") and grace_s == 0 and not _namespace_holds(kind, obj):
+            metadata.tidy(meta)
+            if kind.storage_key == "/pods":
+                _mark_deleted(meta, kind, obj, 0)
             return (obj if options.dry_run else self._store.write(kind, obj, "DELETED")), True
         _mark_deleted(meta, kind, obj, grace_s)
         metadata.tidy(meta)
@@ -161,7 +166,8 @@ class Writer:
                                  f"{old['metadata']['uid']}")
         version = meta.get("resourceVersion")
         if not version and required and not kind.allows_unconditional_update:
-            raise invalid(what, [invalid_value("metadata.resourceVersion", 0, "must be specified for an update")])
+            error = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(replace(what, kind=kind.plural), [error])
         if version and version != old["metadata"]["resourceVersion"]:
             raise modified(what)
 
@@ -214,13 +220,14 @@ def _namespace_holds(kind: Kind, obj: Manifest) -> bool:
 
 def _check_preconditions(kind: Kind, old: Manifest, options: DeleteOptions) -> None:
     meta = old["metadata"]
-    what = kind.named(meta["name"])
+    what = Named(kind.group, kind.kind, kind.kind, meta["name"])
     if options.uid and options.uid != meta["uid"]:
-        raise conflict(what, f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: "
-                             f"{meta['uid']}")
+        raise conflict(what, f"the UID in the precondition ({options.uid}) does not match the UID in record "
+                             f"({meta['uid']}). The object might have been deleted and then recreated")
     if options.resource_version and options.resource_version != meta["resourceVersion"]:
-        raise conflict(what, f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, "
-                             f"ResourceVersion in object meta: {meta['resourceVersion']}")
+        raise conflict(what, f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
+                             f"ResourceVersion in record ({meta['resourceVersion']}). The object might have been "
+                             "modified")
 
 
 def _set_policy_finalizers(meta: Manifest, policy: str, explicit: bool) -> None:

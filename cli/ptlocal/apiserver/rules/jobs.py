@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from ptlocal.apiserver.rules import pods
+from ptlocal.apiserver.rules import jobstatus, pods
 from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
 from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
 
@@ -20,6 +20,7 @@ def _default(job: Manifest) -> None:
     spec.setdefault("backoffLimit", 2**31 - 1 if "backoffLimitPerIndex" in spec else 6)
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
+    spec.setdefault("manualSelector", False)
     spec.setdefault("podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed")
     template = spec.get("template")
     if isinstance(template, dict) and isinstance(template.get("spec"), dict):
@@ -32,8 +33,17 @@ def _default(job: Manifest) -> None:
 def _create(job: Manifest) -> None:
     job["status"] = {}
     spec = job["spec"]
-    if spec.get("manualSelector"):
-        return
+    if not isinstance(spec.get("template"), dict):
+        spec["template"] = {}
+    if not spec.get("manualSelector"):
+        _generate_selector(job, spec)
+    if not job["metadata"].get("labels"):
+        labels = (spec["template"].get("metadata") or {}).get("labels")
+        if labels:
+            job["metadata"]["labels"] = dict(labels)
+
+
+def _generate_selector(job: Manifest, spec: Manifest) -> None:
     uid, name = job["metadata"]["uid"], job["metadata"]["name"]
     meta = spec.setdefault("template", {}).setdefault("metadata", {})
     meta["labels"] = {**(meta.get("labels") or {}), _UID_LABEL: uid, _NAME_LABEL: name,
@@ -52,7 +62,7 @@ def _validate(job: Manifest) -> list[FieldError]:
         if isinstance(spec.get(key), int) and spec[key] < 0:
             found.append(invalid_value(f"spec.{key}", spec[key], "must be greater than or equal to 0"))
     if pod_spec["restartPolicy"] == "Always":
-        found.append(not_supported("spec.template.spec.restartPolicy", "Always", ["OnFailure", "Never"]))
+        found.append(required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"'))
     if spec["completionMode"] not in ("NonIndexed", "Indexed"):
         found.append(not_supported("spec.completionMode", spec["completionMode"], ["Indexed", "NonIndexed"]))
     if spec["completionMode"] == "Indexed" and "completions" not in spec:
@@ -67,7 +77,7 @@ def _validate(job: Manifest) -> list[FieldError]:
 
 def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:
     if subresource == "status":
-        return []
+        return jobstatus.errors_in(new.get("status") or {}, old.get("status") or {})
     now, before = new["spec"], old["spec"]
     found = []
     for key in ("completionMode", "selector", "podFailurePolicy", "managedBy", "backoffLimitPerIndex"):

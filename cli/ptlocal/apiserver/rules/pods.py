@@ -82,6 +82,19 @@ def _default_volume(volume: Manifest) -> None:
 def _default(pod: Manifest) -> None:
     default_spec(pod["spec"])
     pod["spec"].setdefault("enableServiceLinks", True)
+    _default_status(pod.get("status") or {})
+
+
+def _default_status(status: Manifest) -> None:
+    """Fields that clients read without asking whether they are there."""
+    for key in ("containerStatuses", "initContainerStatuses"):
+        for container in status.get(key) or []:
+            for name, zero in (("image", ""), ("imageID", ""), ("ready", False), ("restartCount", 0)):
+                container.setdefault(name, zero)
+            container.setdefault("state", {})
+            container.setdefault("lastState", {})
+    if status.get("podIP"):
+        status.setdefault("podIPs", [{"ip": status["podIP"]}])
 
 
 def _create(pod: Manifest) -> None:
@@ -120,7 +133,7 @@ def validate_spec(spec: Manifest, path: str) -> list[FieldError]:
     if not spec.get("containers"):
         found.append(required(f"{path}.containers"))
     if spec["restartPolicy"] not in ("Always", "OnFailure", "Never"):
-        found.append(not_supported(f"{path}.restartPolicy", spec["restartPolicy"], ["Always", "Never", "OnFailure"]))
+        found.append(not_supported(f"{path}.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"]))
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     seen: set[str] = set()
     for key in ("initContainers", "containers"):

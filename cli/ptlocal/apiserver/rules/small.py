@@ -63,8 +63,12 @@ def _validate_event(event: Manifest) -> list[FieldError]:
 
 
 def _default_event(event: Manifest) -> None:
-    """Absent times and sources are written as null and {}, which is how Go clients know them."""
+    """Fields that are always there, as Go writes them."""
+    for key in ("firstTimestamp", "lastTimestamp", "eventTime"):
+        event.setdefault(key, None)
     event.setdefault("source", {})
+    for key in ("reportingComponent", "reportingInstance"):
+        event.setdefault(key, "")
 
 
 def _create_claim(claim: Manifest) -> None:
