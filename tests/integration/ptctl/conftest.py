@@ -4,23 +4,60 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+from ptlocal import cluster as local
+from ptoperator.apierrors import ApiError
+from ptoperator.resources import NAMESPACES, NODES, POSTTRAINJOBS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(scope="session")
+def kubeconfig(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of the session's cluster, in which everything of ours runs (a cluster with nodes of its own keeps them)."""
+    access = tmp_path_factory.mktemp("access") / "kubeconfig"
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    access.write_text(yaml.safe_dump({**config, **({"current-context": cluster.context} if cluster.context else {})}))
+    access.chmod(0o600)
+    own_nodes = [node for node in cluster.kube.list(NODES).items if node["metadata"]["name"] != "local"]
+    # One place for all rooms' tests: a second `up` there finds the first.
+    data = cluster.data or tmp_path_factory.getbasetemp() / "node"
+    try:
+        local.up(data, say=lambda _: None, api_server=access, without=["kubelet"] if own_nodes else [])
+        yield access
+    finally:
+        local.down(data, say=lambda _: None, now=True)
+
+
 @pytest.fixture
-def ptctl_command(cluster: Any, namespace: str) -> Callable[..., list[str]]:
+def namespace(cluster: Any, kubeconfig: Path) -> Iterator[str]:
+    """A namespace of the test's own; its jobs are deleted while the operator still runs."""
+    name = f"test-{secrets.token_hex(4)}"
+    cluster.kube.create(NAMESPACES, {"metadata": {"name": name}})
+    yield name
+    for item in cluster.kube.list(POSTTRAINJOBS, name).items:
+        with suppress(ApiError):
+            cluster.kube.delete(POSTTRAINJOBS, item["metadata"]["name"], name)
+    with suppress(ApiError):
+        cluster.kube.delete(NAMESPACES, name)
+
+
+@pytest.fixture
+def ptctl_command(kubeconfig: Path, namespace: str) -> Callable[..., list[str]]:
     """The command line of `ptctl WORDS` in the test's namespace."""
 
     def command(*words: str) -> list[str]:
-        return [sys.executable, "-m", "ptctl", *words, "--kubeconfig", str(cluster.kubeconfig), "-n", namespace]
+        return [sys.executable, "-m", "ptctl", *words, "--kubeconfig", str(kubeconfig), "-n", namespace]
 
     return command
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from ptoperator.resources import NODES
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Make = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def _needs_local_files(cluster: Any) -> None:
-    if cluster.kind == "context":
+def _needs_local_files(cluster: Any, kubeconfig: Path) -> None:
+    if [node["metadata"]["name"] for node in cluster.kube.list(NODES).items] != ["local"]:
         pytest.skip("pods of a real cluster do not see this machine's files")
 
 

@@ -47,10 +47,10 @@ def test_server_dry_run_stores_nothing_and_shows_the_defaults(ptctl: Run, job: M
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_client_dry_run_is_what_kubectl_can_apply(cluster: Any, ptctl: Run, job: Make, namespace: str) -> None:
+def test_client_dry_run_is_what_kubectl_can_apply(kubeconfig: Path, ptctl: Run, job: Make, namespace: str) -> None:
     printed = ptctl("workload", "create", "-f", "-", "--dry-run=client", "-o", "yaml", stdin=job("a")).stdout
     done = subprocess.run(
-        ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "apply", "-n", namespace, "-f", "-"],
+        ["kubectl", "--kubeconfig", str(kubeconfig), "apply", "-n", namespace, "-f", "-"],
         input=printed,
         text=True,
         capture_output=True,
@@ -66,8 +66,8 @@ def test_a_job_that_exists_is_not_overwritten(ptctl: Run, job: Make) -> None:
     assert (again.returncode, "exists already" in again.stderr) == (1, True)
 
 
-def test_a_namespace_that_does_not_exist_exits_3(cluster: Any, job: Make) -> None:
-    words = ["workload", "create", "-f", "-", "-n", "no-such-namespace", "--kubeconfig", str(cluster.kubeconfig)]
+def test_a_namespace_that_does_not_exist_exits_3(kubeconfig: Path, job: Make) -> None:
+    words = ["workload", "create", "-f", "-", "-n", "no-such-namespace", "--kubeconfig", str(kubeconfig)]
     done = subprocess.run(
         [sys.executable, "-m", "ptctl", *words], input=job("a"), text=True, capture_output=True, timeout=60
     )
@@ -118,8 +118,8 @@ def test_a_job_that_does_not_exist_exits_3(ptctl: Run, words: tuple[str, ...]) -
     assert (done.returncode, "does not exist" in done.stderr) == (3, True)
 
 
-def test_wrong_credentials_exit_4(cluster: Any, tmp_path: Path) -> None:
-    config = yaml.safe_load(cluster.kubeconfig.read_text())
+def test_wrong_credentials_exit_4(kubeconfig: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
     for user in config["users"]:
         user["user"] = {"token": "wrong"}
     (tmp_path / "config").write_text(yaml.safe_dump(config))
