@@ -1,8 +1,11 @@
-"""The demo's two jobs: files that are jobs as they stand, with this machine's paths put in."""
+"""The demo's two jobs: the files of `manifests/demo`, which are jobs as they stand, with this machine's paths put in.
+
+A wheel carries them inside the package (pyproject.toml), a checkout where they are.
+"""
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from ptapi import yamltext
@@ -24,7 +27,7 @@ def grpo(place: Place, seed: int) -> Manifest:
 
 
 def _placed(template: str, name: str, place: Place, seed: int) -> Manifest:
-    job: Manifest = yamltext.read(resources.files("ptctl.demo").joinpath(template).read_text(encoding="utf-8"))
+    job: Manifest = yamltext.read((_folder() / template).read_text(encoding="utf-8"))
     labels = {**(job["metadata"].get("labels") or {}), LABEL: "true"}
     job["metadata"] = {"name": name, "namespace": NAMESPACE, "labels": labels}
     spec = job["spec"]
@@ -33,3 +36,8 @@ def _placed(template: str, name: str, place: Place, seed: int) -> Manifest:
     spec["output"]["uri"] = place.runs.as_uri()
     spec["training"]["seed"] = seed
     return job
+
+
+def _folder() -> Path:
+    packaged = Path(__file__).parent / "jobs"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "manifests" / "demo"

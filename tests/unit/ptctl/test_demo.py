@@ -1,0 +1,163 @@
+"""The demo's parts that need no cluster: its jobs, what it shows, what it reports."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ptapi.load import parse_job
+from ptctl.console import Console
+from ptctl.demo import manifests, report
+from ptctl.demo.board import Board, Task, clock_text
+from ptctl.demo.follow import describe, share
+from ptctl.demo.place import GRPO, SFT, Place
+from ptctl.demo.show import Lines, render
+from ptctl.jobview import view
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def board() -> tuple[Board, Clock]:
+    clock = Clock()
+    return Board({"cluster": Task("Cluster"), SFT: Task("SFT"), GRPO: Task("GRPO")}, clock), clock
+
+
+def run_of(place: Place, job: str, rows: list[dict[str, Any]]) -> None:
+    place.run(job).mkdir(parents=True)
+    (place.run(job) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_jobs_are_valid_and_point_at_the_demos_files(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for manifest, name in ((manifests.sft(place, 7), SFT), (manifests.grpo(place, 7), GRPO)):
+        job = parse_job(manifest)
+        assert job.metadata.name == name
+        assert job.metadata.labels["posttrain.dev/demo"] == "true"
+        assert job.spec.data.train.uri == f"file://{tmp_path}/data/train.jsonl"
+        assert job.spec.data.eval is not None
+        assert job.spec.data.eval.uri == f"file://{tmp_path}/data/eval.jsonl"
+        assert job.spec.output.uri == f"file://{tmp_path}/runs"
+        assert job.spec.training.seed == 7
+    assert parse_job(manifests.grpo(place, 7)).spec.model.uri == f"file://{tmp_path}/runs/{SFT}/export"
+
+
+def test_lines_say_each_change_at_once_and_are_never_silent_for_five_seconds() -> None:
+    shown, clock = board()
+    err = io.StringIO()
+    lines = Lines(Console(io.StringIO(), err))
+    shown.start("cluster", "starting")
+    said_at = [clock.now]
+    for _ in range(200):
+        clock.now += 0.25
+        before = err.tell()
+        lines.draw(shown)
+        if err.tell() != before:
+            assert clock.now - said_at[-1] < 5
+            said_at.append(clock.now)
+    assert clock.now - said_at[-1] < 5
+    shown.finish("cluster", "is up")
+    shown.start(SFT, "accepted")
+    lines.draw(shown)
+    assert err.getvalue().splitlines()[-2:] == ["[ 0:50] Cluster: done: is up", "[ 0:50] SFT: accepted"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_live_view_names_every_task_and_what_runs(width: int) -> None:
+    shown, clock = board()
+    shown.start(SFT)
+    clock.now += 65
+    shown.update(SFT, "step 5/10, loss 0.8", 0.5, [3.0, 2.0, 0.8], "loss")
+    text = str(render(shown, width))
+    for words in ("posttrain demo  1:05", "Cluster", "SFT", "GRPO", "step 5/10, loss 0.8", "50%", "█▅▁ loss 0.8"):
+        assert words in text, (words, text)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_what_runs_when_the_demo_ends_early_is_marked() -> None:
+    shown, _ = board()
+    shown.start(SFT)
+    shown.end("stopped")
+    assert [task.state for task in shown.tasks.values()] == ["waiting", "stopped", "waiting"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "progress", "rows", "text"),
+    [
+        ("Pending", {}, [], "accepted"),
+        ("Starting", {}, [], "the trainer starts"),
+        ("Provisioning", {}, [], "provisioning"),
+        ("Running", {"stage": "loading"}, [], "loading the model"),
+        ("Running", {"stage": "compiling", "totalSteps": 9}, [], "step 0/9, compiling"),
+        ("Running", {"stage": "training", "step": 0, "totalSteps": 9}, [], "step 0/9, first step"),
+        ("Running", {"stage": "training", "step": 4, "totalSteps": 9, "etaSeconds": 65.0},
+         [{"step": 4, "loss": 0.51234}], "step 4/9, loss 0.512, 65s left"),
+        ("Running", {"stage": "training", "step": 4, "totalSteps": 9, "etaSeconds": 6.0},
+         [{"step": 4, "loss": 0.1, "reward": 0.75, "completion_length": 31.5}],
+         "step 4/9, reward 0.75, length 31.5, 6s left"),
+        ("Running", {"stage": "exporting", "step": 9, "totalSteps": 9}, [], "step 9/9, exporting the model"),
+    ],
+)  # fmt: skip
+def test_a_job_in_a_line(phase: str, progress: dict[str, Any], rows: list[dict[str, Any]], text: str) -> None:
+    assert describe(view({"metadata": {"name": "a"}, "status": {"phase": phase}}), progress, rows) == text
+
+
+def test_the_share_of_steps_is_unknown_before_the_total_is() -> None:
+    assert share({}) is None
+    assert share({"step": 3, "totalSteps": 12}) == 0.25
+
+
+def test_accuracy_is_read_from_the_two_runs(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    run_of(place, SFT, [{"step": 0, "eval/reward": 0.01}, {"step": 1, "loss": 2.0}, {"step": 9, "eval/reward": 0.6}])
+    run_of(
+        place, GRPO, [{"step": 0, "eval/reward": 0.615}, {"step": 1, "reward": 0.5}, {"step": 9, "eval/reward": 0.97}]
+    )
+    found = report.accuracy(place)
+    assert found == report.Accuracy(0.01, 0.615, 0.97)
+    lines = report.accuracy_table(found, {SFT: 61.4, GRPO: 100}).splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["before", "training", "1.0%"],
+        ["after", "SFT", "61.5%", "+60", "points", "61", "s"],
+        ["after", "GRPO", "97.0%", "+36", "points", "100", "s"],
+    ]
+
+
+def test_what_was_not_measured_is_said_and_not_invented(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert report.accuracy(place) == report.Accuracy(None, None, None)
+    assert "not measured" in report.accuracy_table(report.accuracy(place), {})
+    assert report.reward_curve(place, 80) == ""
+
+
+def test_the_picture_is_a_png(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    run_of(place, GRPO, [{"step": i, "reward": i / 10, "completion_length": 20 + i} for i in range(1, 10)])
+    assert report.draw_picture(place).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert len(report.reward_curve(place, 60).splitlines()) == 15
+
+
+def test_clock() -> None:
+    assert [clock_text(seconds) for seconds in (0, 59.9, 61, 3600)] == ["0:00", "0:59", "1:01", "60:00"]
+
+
+def test_what_to_type_next_says_how_to_tear_down(tmp_path: Path) -> None:
+    text = report.what_next(Place(tmp_path))
+    for words in (
+        "local env",
+        "kubectl get ptj",
+        "local down",
+        "local reset",
+        f"rm -r {tmp_path}",
+        "tensorboard --logdir",
+    ):
+        assert words in text
