@@ -18,8 +18,8 @@ from ptapi.spec import PostTrainJob
 TIED = {
     "dpo", "distill", "dualClip", "dynamicSampling", "overlong", "split", "mergeLora", "lora", "quantization",
     "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid",
-    "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern", "parallelism", "slices",
-    "topology", "capacity", "placement", "engine", "maxStaleness", "updatesPerBatch",
+    "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
+    "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "updatesPerBatch",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
