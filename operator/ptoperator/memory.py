@@ -104,9 +104,13 @@ class Memory:
         with self._lock:
             return self._last.get(key)
 
-    def keep(self, key: Key, seen: Observed) -> None:
+    def keep(self, key: Key, seen: Observed | None) -> None:
+        """For the next look, if nothing is heard until then; None: that one must look at everything."""
         with self._lock:
-            self._last[key] = seen
+            if seen is None:
+                self._last.pop(key, None)
+            else:
+                self._last[key] = seen
 
     def note_written(self, job: Manifest) -> None:
         """This is how the job looks after our own write, so that hearing of it is no news."""

@@ -36,7 +36,8 @@ def observe(reader: Reader, memory: Memory, key: Key, settings: Settings, now: d
     if job is None:
         return None
     memory.note_job(job)
-    seen = Observed(now=now.replace(microsecond=0), job=job)
+    now = now.replace(microsecond=0)  # as times are written; sums of differences stay exact
+    seen = Observed(now=now, looked=now, job=job)
     jobset_name = seen.status.job_set or _jobset_name(job, settings)
     if seen.is_deleting or not jobset_name:
         return seen

@@ -27,11 +27,13 @@ class Observed:
 
     pods: every pod that carries the job's name, also of earlier attempts and of an earlier job of that name.
     failures: why pods failed, also of pods that are gone, as long as the operator saw them.
+    looked: when the API was last asked; `now` is later where only progress was read since.
     progress, termination: documents of the run directory, where it could be read. rival: the job that owns the run
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     """
 
     now: datetime
+    looked: datetime
     job: Manifest
     jobset: Manifest | None = None
     pods: tuple[Manifest, ...] = ()

@@ -33,11 +33,12 @@ _REFUSED_POLL_S = 30.0
 @dataclass(frozen=True)
 class Plan:
     """status: what to write, None when nothing changed. requeue_after: seconds until the next look, None: only when
-    something happens."""
+    something happens. progress_only: unless something is heard before, that look need only read progress."""
 
     actions: tuple[Action, ...] = ()
     status: PostTrainJobStatus | None = None
     requeue_after: float | None = None
+    progress_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Step:
     situation: Situation
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
+    progress_only: bool = False
 
 
 def plan(seen: Observed, settings: Settings) -> Plan:
@@ -182,7 +184,7 @@ def _follow(case: Case) -> Step:
     if seen.is_jobset_suspended and not seen.jobset_queue:
         actions.append(_suspend_jobset(case, False))
     situation = phases.following(case.layout, seen, case.settings.silent_start_seconds)
-    return Step(situation, tuple(actions), _next_look(case, situation))
+    return Step(situation, tuple(actions), _next_look(case, situation), progress_only=not actions)
 
 
 _STEPS: tuple[Callable[[Case], Step | None], ...] = (
@@ -213,12 +215,10 @@ def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Ste
     old, new = seen.status, build(seen, situation, layout)
     if new.phase.is_terminal:
         return Plan(step.actions, new, requeue_after=0.0)
-    if not differs(old, new):
-        return Plan(step.actions, None, step.requeue_after)
-    wait = _too_soon(seen, settings)
-    if wait and is_only_progress(old, new):
-        return Plan(step.actions, None, min(wait, step.requeue_after or wait))
-    return Plan(step.actions, new, step.requeue_after)
+    wait = _too_soon(seen, settings) if is_only_progress(old, new) else 0.0
+    if wait and differs(old, new):
+        return Plan(step.actions, None, min(wait, step.requeue_after or wait), step.progress_only)
+    return Plan(step.actions, new if differs(old, new) else None, step.requeue_after, step.progress_only)
 
 
 def _too_soon(seen: Observed, settings: Settings) -> float:

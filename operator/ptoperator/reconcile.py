@@ -47,19 +47,19 @@ class Reconciler:
             self.memory.forget(key)
             return None
         planned = plan(seen, self.settings)
+        if not is_news and _is_grave(planned):  # not on the strength of what was known some seconds ago
+            return self.reconcile(key)
         planned = self._apply(seen, planned)
         if planned.status is not None:
-            self._report(seen, planned.status)
+            seen = self._report(seen, planned.status)
+        self.memory.keep(key, seen if planned.progress_only else None)
         return planned.requeue_after
 
     def _observe(self, key: Key, is_news: bool) -> Observed | None:
-        last = None if is_news else self.memory.last(key)
-        if last is not None and (self.now() - last.now).total_seconds() < self.settings.resync_seconds:
-            return observe_progress(last, self.now())
-        seen = observe(self.client, self.memory, key, self.settings, self.now())
-        if seen is not None:
-            self.memory.keep(key, seen)
-        return seen
+        last, now = None if is_news else self.memory.last(key), self.now()
+        if last is not None and (now - last.looked).total_seconds() < self.settings.resync_seconds:
+            return observe_progress(last, now)
+        return observe(self.client, self.memory, key, self.settings, now)
 
     def _apply(self, seen: Observed, planned: Plan) -> Plan:
         """Carry the actions out. What the API server refuses to make is no crash but a thing to tell."""
@@ -73,7 +73,7 @@ class Reconciler:
                 return plan(replace(seen, obstacle=_obstacle(action, error)), self.settings)
         return planned
 
-    def _report(self, seen: Observed, status: PostTrainJobStatus) -> None:
+    def _report(self, seen: Observed, status: PostTrainJobStatus) -> Observed:
         """Events first: if the status is lost, the next try says them again under the same names."""
         for note in events.notes(seen.status, status):
             self._tell(events.manifest(seen, note))
@@ -82,9 +82,7 @@ class Reconciler:
         written = self.client.replace_status(POSTTRAINJOBS, {**seen.job, "status": _document(status)})
         self.memory.note_written(written)
         self.memory.note_job(written)
-        last = self.memory.last((seen.namespace, seen.name))
-        if last is not None:
-            self.memory.keep((seen.namespace, seen.name), replace(last, job=written))
+        return replace(seen, job=written)
 
     def _tell(self, event: Manifest) -> None:
         try:
@@ -93,6 +91,11 @@ class Reconciler:
             return
         except ApiError as error:  # an event is a courtesy
             logger.debug("event %s: %s", event["reason"], error)
+
+
+def _is_grave(planned: Plan) -> bool:
+    """Whether it changes more than numbers."""
+    return bool(planned.actions) or (planned.status is not None and planned.status.phase.is_terminal)
 
 
 def _obstacle(action: Action, error: ApiError) -> str:

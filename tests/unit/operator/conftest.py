@@ -1,8 +1,27 @@
-"""Lets the tests of this folder share `operator_world`, a small cluster in memory."""
+"""Lets the tests of this folder share `operator_world`, a small cluster in memory, and gives them one."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+from operator_world import Api, Operator, World
+
+from ptoperator import rundirectory
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """An empty cluster, whose run directories are a dict."""
+    made = World(Api())
+    monkeypatch.setattr(rundirectory, "_read_bytes", lambda uri: made.files.get(uri))
+    return made
+
+
+@pytest.fixture
+def operator(world: World) -> Operator:
+    return Operator(world)

@@ -15,13 +15,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ptoperator import clock, labels
-from ptoperator.apierrors import AlreadyExists, Conflict, NotFound
+from ptoperator.apierrors import AlreadyExists, ApiError, Conflict, NotFound
 from ptoperator.kube import ListResult
+from ptoperator.memory import Key, Memory
+from ptoperator.reconcile import Reconciler
 from ptoperator.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Ref = tuple[str, str, str]
+Change = tuple[str, Manifest]
+"""What a watch tells: the kind of change, and the object."""
 
 
 def job_manifest(name: str = "llama", **spec: Any) -> Manifest:
@@ -50,6 +55,7 @@ class Api:
     now: datetime = START
     writes: int = 0
     log: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     _version: int = 0
     _uid: int = 0
 
@@ -82,7 +88,8 @@ class Api:
         ref = (r.kind, body["metadata"]["namespace"], body["metadata"]["name"])
         if ref not in self.objects:
             return self.create(r, body)
-        return self._store(ref, {**self.objects[ref], **{k: v for k, v in body.items() if k != "metadata"}}, "apply")
+        item = {**self.objects[ref], **{k: v for k, v in body.items() if k != "metadata"}}
+        return copy.deepcopy(item) if item == self.objects[ref] else self._store(ref, item, "apply")
 
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest) -> Manifest:
         ref = (r.kind, namespace or NAMESPACE, name)
@@ -97,10 +104,7 @@ class Api:
         if uid is not None and item["metadata"]["uid"] != uid:
             raise Conflict(409, "Conflict", f"{name}: the uid is {item['metadata']['uid']}")
         self._count(f"delete {r.kind} {name}")
-        if r is PODS:
-            item["metadata"].setdefault("deletionTimestamp", clock.to_text(self.now))
-        else:
-            del self.objects[(r.kind, namespace or NAMESPACE, name)]
+        self.remove((r.kind, namespace or NAMESPACE, name))
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
@@ -115,6 +119,19 @@ class Api:
         self._version += 1
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[(r.kind, item["metadata"]["namespace"], item["metadata"]["name"])] = item
+        self.changes.append(("MODIFIED", {"kind": r.kind, **copy.deepcopy(item)}))
+
+    def remove(self, ref: Ref) -> None:
+        """An object is gone."""
+        item = self.objects.pop(ref)
+        self.changes.append(("DELETED", {"kind": ref[0], **copy.deepcopy(item)}))
+
+    def terminate(self, ref: Ref) -> None:
+        """A pod is asked to end; it stays until its grace is over."""
+        item = self.objects[ref]
+        if "deletionTimestamp" not in item["metadata"]:
+            item["metadata"]["deletionTimestamp"] = clock.to_text(self.now)
+            self.changes.append(("MODIFIED", {"kind": ref[0], **copy.deepcopy(item)}))
 
     def find(self, r: Resource, name: str) -> Manifest | None:
         return self.objects.get((r.kind, NAMESPACE, name))
@@ -133,6 +150,7 @@ class Api:
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[ref] = item
         self._count(f"{verb} {ref[0]} {ref[2]}")
+        self.changes.append(("ADDED" if verb == "create" else "MODIFIED", {"kind": ref[0], **copy.deepcopy(item)}))
         return copy.deepcopy(item)
 
     def _count(self, what: str) -> None:
@@ -166,15 +184,15 @@ class World:
             owners = item["metadata"].get("ownerReferences") or []
             if owners and not any(owner["uid"] in uids for owner in owners):
                 if ref[0] == "Pod" and _phase(item) not in ("Succeeded", "Failed"):
-                    item["metadata"].setdefault("deletionTimestamp", clock.to_text(self.api.now))
+                    self.api.terminate(ref)
                 else:
-                    del self.api.objects[ref]
+                    self.api.remove(ref)
 
     def reap(self) -> None:
         """The kubelet lets go of pods whose grace is over."""
         for ref, item in list(self.api.objects.items()):
             if ref[0] == "Pod" and item["metadata"].get("deletionTimestamp"):
-                del self.api.objects[ref]
+                self.api.remove(ref)
 
     def run_jobsets(self) -> None:
         for jobset in self.api.kinds("JobSet"):
@@ -314,10 +332,11 @@ class World:
 
     def _stop(self, pods: list[Manifest]) -> None:
         for pod in pods:
+            ref = ("Pod", NAMESPACE, pod["metadata"]["name"])
             if _phase(pod) in ("Succeeded", "Failed"):
-                del self.api.objects[("Pod", NAMESPACE, pod["metadata"]["name"])]
+                self.api.remove(ref)
             else:
-                pod["metadata"].setdefault("deletionTimestamp", clock.to_text(self.api.now))
+                self.api.terminate(ref)
 
     @staticmethod
     def _attempt(pod: Manifest) -> int:
@@ -378,3 +397,76 @@ def _merge(item: Manifest, patch: Manifest) -> None:
             _merge(item[key], value)
         else:
             item[key] = copy.deepcopy(value)
+
+
+@dataclass
+class Operator:
+    """The operator as its process runs it: it hears of changes, looks, keeps timers, and may crash."""
+
+    world: World
+    settings: Settings = field(default_factory=Settings)
+    client: Any = None
+    memory: Memory = field(default_factory=Memory)
+    heard: int = 0
+    news: set[Key] = field(default_factory=set)
+    timers: dict[Key, datetime] = field(default_factory=dict)
+
+    @property
+    def api(self) -> Api:
+        return self.world.api
+
+    def restart(self) -> None:
+        """A new process: it remembers nothing and lists everything."""
+        self.memory, self.timers, self.heard = Memory(), {}, len(self.api.changes)
+        self.news = {(NAMESPACE, job["metadata"]["name"]) for job in self.api.kinds("PostTrainJob")}
+        for job in self.api.kinds("PostTrainJob"):
+            self.memory.note_job(job)
+        for pod in self.api.kinds("Pod"):
+            self.memory.note_pod(pod)
+
+    def hear(self, count: int | None = None) -> None:
+        """The next changes arrive, in their order."""
+        end = len(self.api.changes) if count is None else min(len(self.api.changes), self.heard + count)
+        for kind, item in self.api.changes[self.heard : end]:
+            self._on_change(kind, item)
+        self.heard = end
+
+    def look(self, key: Key) -> None:
+        """One reconcile. Whatever it raises, the job is looked at again."""
+        is_news = key in self.news
+        self.news.discard(key)
+        self.timers.pop(key, None)
+        reconciler = Reconciler(self.client or self.api, self.memory, self.settings, now=lambda: self.api.now)
+        try:
+            again = reconciler.reconcile(key, is_news=is_news)
+        except ApiError:
+            self.news.add(key)
+            return
+        if again is not None:
+            self.timers[key] = self.api.now + timedelta(seconds=again)
+
+    def due(self) -> list[Key]:
+        return sorted(self.news | {key for key, time in self.timers.items() if time <= self.api.now})
+
+    def work(self) -> None:
+        """Hear and look until there is nothing to do now."""
+        self.hear()
+        while self.due():
+            self.look(self.due()[0])
+            self.hear()
+
+    def _on_change(self, kind: str, item: Manifest) -> None:
+        if item["kind"] == "PostTrainJob":
+            key = (NAMESPACE, item["metadata"]["name"])
+            if kind == "DELETED":
+                self.memory.forget(key)
+                self.news.discard(key)
+            elif not self.memory.is_own_write(item):
+                self.memory.note_job(item)
+                self.news.add(key)
+            return
+        if item["kind"] == "Pod":
+            self.memory.note_pod(item)
+        name = (item["metadata"].get("labels") or {}).get(labels.JOB)
+        if name and item["kind"] in ("Pod", "JobSet"):
+            self.news.add((NAMESPACE, name))

@@ -50,7 +50,7 @@ EVERYTHING: Manifest = {
 CASES: dict[str, Manifest] = {
     **{path.stem: yaml.safe_load(path.read_text()) for path in EXAMPLES},
     "every-pod-field": job_manifest("everything", **EVERYTHING),
-    "long-name": job_manifest("a-very-long-name-of-a-job-that-nobody-should-type-but-somebody", **{}),
+    "long-name": job_manifest("a-very-long-name-of-a-job-that-nobody-should-type-but-somebody"),
 }
 ALL_TPUS = [name for generation in accelerators.table() for name in accelerators.names(generation)]
 
