@@ -1,0 +1,167 @@
+"""The CRD on an API server: it accepts what Python accepts, refuses what Python refuses, and says the same.
+
+The wrong manifests are those of tests/unit/ptapi, so that a mistake is added once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from apiaccess import Answer, Cluster
+from manifests import eventually, is_established
+
+from ptapi.crd import crd
+from ptapi.immutable import MESSAGE, QUEUE_MESSAGE
+from ptapi.load import load_job, parse_job
+from ptapi.status import PostTrainJobStatus
+from ptoperator.resources import CRDS, POSTTRAINJOBS
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))
+
+
+def _table() -> ModuleType:
+    path = ROOT / "tests" / "unit" / "ptapi" / "test_wrong_manifests.py"
+    spec = importlib.util.spec_from_file_location("wrong_manifests", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+table = _table()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def definition(cluster: Cluster) -> None:
+    cluster.kube.apply(CRDS, crd(), field_manager="tests")
+    name = crd()["metadata"]["name"]
+    eventually(lambda: is_established(cluster.kube.get(CRDS, name)))
+
+
+def send(cluster: Cluster, namespace: str, document: Any, *, dry_run: bool = True) -> Answer:
+    path = f"/apis/posttrain.dev/v1alpha1/namespaces/{namespace}/posttrainjobs?fieldValidation=Strict"
+    return cluster.http("POST", f"{path}{'&dryRun=All' if dry_run else ''}", document)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_is_accepted_and_its_defaults_are_ours(cluster: Cluster, namespace: str, path: Path) -> None:
+    stored = send(cluster, namespace, yaml.safe_load(path.read_text())).expect(201)
+    assert parse_job(stored).spec == load_job(path.read_text()).spec
+
+
+@pytest.mark.parametrize("wrong", table.WRONG, ids=lambda wrong: wrong.name)
+def test_mistake_is_refused_where_the_table_says_so(cluster: Cluster, namespace: str, wrong: Any) -> None:
+    answer = send(cluster, namespace, table.patched(wrong.patch))
+    assert (answer.status >= 400) == wrong.at_server, answer.text[:2000]
+    if wrong.at_server:
+        # A double is named by its entry, a mistake in a union of maps by the map.
+        field = wrong.field.partition("[")[0].rpartition(".")[2] if wrong.field != "apiVersion" else "v1"
+        assert field in answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    ("type", "neighbours"),
+    [
+        ("v5p-9", "v5p-8 (4 chips), v5p-16 (8 chips)"),
+        ("v5e-12", "v5e-8 (8 chips), v5e-16 (16 chips)"),
+        ("v6e-512", "v6e-256 (256 chips)"),
+        ("ironwood-4", "ironwood-2 (1 chips), ironwood-8 (4 chips)"),
+    ],
+)
+def test_unknown_accelerator_is_refused_with_its_neighbours(
+    cluster: Cluster, namespace: str, type: str, neighbours: str
+) -> None:
+    document = table.patched({**table.SFT, "spec.accelerator.type": type, "spec.training.batchSize": 61440})
+    message = send(cluster, namespace, document).expect(422)["message"]
+    assert f"spec.accelerator.type: Invalid value: {type}" in message.replace('"string": ', "").replace(
+        '"object": ', ""
+    )
+    assert f"nearest: {neighbours}" in message
+
+
+CHANGES = [
+    ({"spec.training.steps": 20}, "spec.training", MESSAGE),
+    ({"spec.model.uri": "random://small"}, "spec.model", MESSAGE),
+    ({"spec.env": [{"name": "A", "value": "1"}]}, "spec.env", MESSAGE),
+    ({"spec.runPolicy.maxRestarts": 9}, "spec.runPolicy.maxRestarts", MESSAGE),
+    ({"spec.queue": "b"}, "spec.queue", QUEUE_MESSAGE),
+    ({"spec.runPolicy.suspend": True}, "", ""),
+    ({"spec.queue": "b"}, "", ""),
+    ({"spec.runPolicy.suspend": False, "spec.queue": "c"}, "", ""),
+    ({"spec.queue": "d"}, "spec.queue", QUEUE_MESSAGE),
+    ({"spec.runPolicy.activeDeadlineSeconds": 60}, "", ""),
+    ({"spec.runPolicy.ttlSecondsAfterFinished": 60}, "", ""),
+    ({"metadata.labels": {"team": "a"}}, "", ""),
+]
+
+
+def test_changes_after_creation(cluster: Cluster, namespace: str) -> None:
+    send(cluster, namespace, table.GOOD, dry_run=False).expect(201)
+    path = f"/apis/posttrain.dev/v1alpha1/namespaces/{namespace}/posttrainjobs/good"
+    for patch, field, message in CHANGES:
+        current = cluster.http("GET", path).expect(200)
+        for name, value in patch.items():
+            *parents, last = name.split(".")
+            node = current
+            for step in parents:
+                node = node.setdefault(step, {})
+            node[last] = value
+        answer = cluster.http("PUT", path, current)
+        assert answer.status == (422 if field else 200), (patch, answer.text[:1000])
+        if field:
+            assert f"{field}: " in answer.json["message"]
+            assert message in answer.json["message"]
+
+
+def test_status_keeps_every_field_that_the_operator_writes(cluster: Cluster, namespace: str) -> None:
+    send(cluster, namespace, table.GOOD, dry_run=False).expect(201)
+    status = PostTrainJobStatus.model_validate(FULL_STATUS)
+    written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    current = cluster.kube.get(POSTTRAINJOBS, "good", namespace)
+    stored = cluster.kube.replace_status(POSTTRAINJOBS, {**current, "status": written})
+    assert stored["status"] == json.loads(json.dumps(written))
+    assert stored["spec"] == current["spec"]
+
+
+NOW = "2026-11-21T03:00:00Z"
+FULL_STATUS: dict[str, Any] = {
+    "phase": "Running",
+    "observedGeneration": 1,
+    "conditions": [{"type": "Running", "status": "True", "reason": "Training", "lastTransitionTime": NOW}],
+    "algorithm": "grpo",
+    "chips": 16,
+    "jobSet": "good",
+    "startTime": NOW,
+    "completionTime": NOW,
+    "progress": {"step": 3, "total": 10, "steps": "3/10", "percent": 30, "secondsPerStep": 1.5, "eta": "1m"},
+    "metrics": {"loss": "0.5", "reward": "0.25", "evalReward": "0.9"},
+    "checkpoint": {"step": 2, "uri": "file:///runs/good/checkpoints/2", "time": NOW},
+    "capacity": {"attempts": [{"option": "existing", "started": NOW}]},
+    "restarts": {"Preempted": 1},
+    "failure": {"failureClass": "Preempted", "message": "node went away", "exitCode": 75, "pod": "good-0", "time": NOW},
+    "time": {"queueing": 1, "training": 2, "goodput": "50%"},
+    "cost": {"chipHours": "1.5"},
+    "links": {"run": "file:///runs/good"},
+}  # fmt: skip
+
+
+def test_table_of_jobs_has_the_columns_of_the_design(cluster: Cluster, namespace: str) -> None:
+    send(cluster, namespace, table.GOOD, dry_run=False).expect(201)
+    current = cluster.kube.get(POSTTRAINJOBS, "good", namespace)
+    cluster.kube.replace_status(POSTTRAINJOBS, {**current, "status": FULL_STATUS})
+    lines = cluster.kubectl("get", "ptj", "-n", namespace).stdout.splitlines()
+    assert lines[0].split() == ["NAME", "PHASE", "ALGORITHM", "ACCELERATOR", "STEP", "LOSS", "REWARD", "ETA", "AGE"]
+    assert lines[1].split()[:8] == ["good", "Running", "grpo", "cpu-2", "3/10", "0.5", "0.25", "1m"]
+    assert "good" in cluster.kubectl("get", "all", "-n", namespace).stdout
+    explained = cluster.kubectl("explain", "ptj.spec.training.batchSize").stdout
+    assert "Sequences per optimizer step" in " ".join(explained.split())
