@@ -1,4 +1,4 @@
-"""Request bodies: media types, size, JSON and YAML, with every malformed one refused as a 400 or 415."""
+"""Request bodies: media types, size, JSON, YAML and protobuf, with every malformed one refused as a 400 or 415."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any, NoReturn
 
 import yaml
 
+from ptlocal.apiserver import protobuf
 from ptlocal.apiserver.status import bad_request, unsupported_media_type
 
 MAX_BYTES = 3 * 1024 * 1024
 JSON = "application/json"
 YAML = "application/yaml"
+PROTOBUF = protobuf.MEDIA_TYPE
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -19,13 +21,15 @@ APPLY = "application/apply-patch+yaml"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def parse(raw: bytes, content_type: str, accepted: tuple[str, ...] = (JSON, YAML)) -> Any:
+def parse(raw: bytes, content_type: str, accepted: tuple[str, ...] = (JSON, YAML, PROTOBUF)) -> Any:
     """The decoded body. An empty content type means JSON."""
     media = media_type(content_type)
     if media not in accepted:
         raise unsupported_media_type(list(accepted))
     if not raw.strip():
         raise bad_request("the request body is empty; an object is expected")
+    if media == PROTOBUF:
+        return protobuf.parse(raw)
     return _yaml(raw) if media in (YAML, APPLY) and not raw.lstrip().startswith(b"{") else _json(raw)
 
 
