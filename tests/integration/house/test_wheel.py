@@ -31,7 +31,7 @@ def test_wheel_without_extras_validates_a_job(wheel: Path, tmp_path: Path) -> No
     python = tmp_path / "venv" / "bin" / "python"
     constraints = str(ROOT / "constraints.txt")
     subprocess.run([python, "-m", "pip", "install", "-q", "-c", constraints, str(wheel)], check=True, timeout=300)
-    example = ROOT / "manifests" / "examples" / "grpo-v6e.yaml"
+    example = ROOT / "manifests" / "examples" / "grpo-v6e-16.yaml"
     code = "import sys; from ptapi.load import load_job; print(load_job(open(sys.argv[1]).read()).spec.algorithm.kind)"
     done = subprocess.run([python, "-c", code, str(example)], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == "grpo\n"
