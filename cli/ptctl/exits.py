@@ -38,6 +38,9 @@ def report(error: BaseException, console: Console) -> int:
 
 
 def _click(error: click.ClickException, console: Console) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
+        console.say(error.format_message())
+        return errors.USAGE
     message, _, hint = error.format_message().partition("\nhint: ")
     console.error(message, hint)
     if isinstance(error, click.UsageError) and error.ctx is not None:
