@@ -31,7 +31,12 @@ GOOD: dict[str, Any] = {
         "output": {"uri": "file:///runs"},
     },
 }
-GONE = object()
+class _Gone:
+    def __repr__(self) -> str:
+        return "GONE"
+
+
+GONE = _Gone()
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,9 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("no room for a prompt", {"spec.rollout.maxNewTokens": 256}, "spec.rollout.maxNewTokens", "256", "less than"),
     Wrong("no room for a prompt in evaluation", {"spec.evaluation": {"maxNewTokens": 300}},
           "spec.evaluation.maxNewTokens", "300", "less than training.sequenceLength"),
+    Wrong("penalty longer than a completion",
+          {"spec.algorithm": {"grpo": {"groupSize": 4, "overlong": {"bufferTokens": 129}}}},
+          "spec.algorithm.grpo.overlong.bufferTokens", "129", "at most rollout.maxNewTokens"),
     Wrong("evaluation without data", {"spec.evaluation": {"everySteps": 5}},
           "spec.data.eval", "(missing)", "held-out data"),
     Wrong("batch not divisible by devices", {**SFT, "spec.training.batchSize": 15},
