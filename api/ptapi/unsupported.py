@@ -46,18 +46,10 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-_GRPO = "spec.algorithm.grpo"
-
 RULES: tuple[Rule, ...] = (
     _unset("spec.algorithm", "dpo", "sft, grpo"),
     _unset("spec.algorithm", "distill", "sft, grpo"),
-    _only(_GRPO, "loss", "grpo"),
-    _unset(_GRPO, "dualClip"),
-    _unset(_GRPO, "dynamicSampling"),
-    _unset(_GRPO, "overlong"),
-    _only(_GRPO, "kl", "k2"),
-    _only(_GRPO, "updatesPerBatch", 1),
-    _only("spec.rewards[]", "builtin", "gsm8k", "format"),
+    _only("spec.rewards[]", "builtin", "gsm8k", "format", "choice"),
     _unset("spec.data.train", "split"),
     _unset("spec.data.eval", "split"),
     _unset("spec.training", "lora"),
