@@ -4,22 +4,21 @@ Numbers mean what GKE and XPK mean by them: `v5p-128` counts TensorCores (64 chi
 name is echoed with its chips, because the same string means other hardware elsewhere. `cpu-N` is one VM with N
 virtual devices, for laptops and CI. Left out: sub-slices, super-slices, one-VM forms of 8 chips, TPU v2, v3 and v8.
 
-The one idea: facts per generation and the usual shapes are data (`data/accelerators.json`, condensed from the
-survey by `scripts/make_accelerators.py`); everything about one slice follows from its generation and its shape.
+The one idea: facts per generation and the usual shapes are data (`ptapi.accelerator_table`); everything about one
+slice follows from its generation and its shape.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import TypedDict
 
+from ptapi.accelerator_table import Generation, chip_count, families, name_of, names, sizes, table
 from ptapi.errors import Finding, SpecError
+
+__all__ = ["FAMILIES", "Generation", "Slice", "names", "resolve", "sizes", "table"]
 
 CPU_MAX_DEVICES = 64
 MAX_SLICES = 512
@@ -27,35 +26,6 @@ TYPE_FIELD = "spec.accelerator.type"
 TOPOLOGY_FIELD = "spec.accelerator.topology"
 SLICES_FIELD = "spec.accelerator.slices"
 FAMILIES = "v4, v5p, v5litepod (v5e), v6e (trillium), tpu7x (ironwood), cpu"
-
-
-class Machine(TypedDict):
-    """A machine type, its chips, and what Pathways calls it (None: Pathways does not run there)."""
-
-    type: str
-    chips: int
-    pathways: str | None
-
-
-class Generation(TypedDict):
-    """Facts of one TPU generation, per chip unless the name says otherwise."""
-
-    names: list[str]
-    gkeAccelerator: str
-    coresPerChip: int
-    jaxDevicesPerChip: int
-    containersPerVm: int
-    workloadPolicy: bool
-    dims: int
-    anyOrder: bool
-    maxChips: int
-    hbmGib: int
-    hbmGbytesPerSecond: int
-    peakBf16Tflops: float
-    iciGbytesPerSecond: float | None
-    dcnGbitsPerSecond: float | None
-    machines: list[Machine]
-    topologies: list[str]
 
 
 @dataclass(frozen=True)
@@ -122,7 +92,7 @@ def resolve(type: str, topology: str | None = None, slices: int = 1) -> Slice:
     family, _, size = type.partition("-")
     if family == "cpu":
         return _cpu(type, size, topology, slices)
-    generation = _families().get(family)
+    generation = families().get(family)
     if generation is None:
         raise _unknown_family(type)
     if re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)+", size):
@@ -134,48 +104,15 @@ def resolve(type: str, topology: str | None = None, slices: int = 1) -> Slice:
     return _slice(generation, shape, _checked_slices(slices))
 
 
-def names(generation: str) -> list[str]:
-    """Canonical names of a generation's usual slices, smallest first."""
-    return [_name(generation, topology) for topology in table()[generation]["topologies"]]
-
-
-def sizes(generation: str) -> list[int]:
-    """The numbers in those names."""
-    facts = table()[generation]
-    return [_product(topology) * facts["coresPerChip"] for topology in facts["topologies"]]
-
-
-@cache
-def table() -> dict[str, Generation]:
-    """The TPU generations that are known."""
-    text = resources.files("ptapi").joinpath("data/accelerators.json").read_text(encoding="utf-8")
-    table: dict[str, Generation] = json.loads(text)
-    return table
-
-
-@cache
-def _families() -> dict[str, str]:
-    return {name: generation for generation, facts in table().items() for name in facts["names"]}
-
-
-def _product(topology: str) -> int:
-    return math.prod(int(dim) for dim in topology.split("x"))
-
-
-def _name(generation: str, topology: str) -> str:
-    facts = table()[generation]
-    return f"{facts['names'][0]}-{_product(topology) * facts['coresPerChip']}"
-
-
 def _chips(generation: str, chips: int) -> str:
     unit = "virtual device" if generation == "cpu" else "chip"
     return f"{chips} {unit}{'' if chips == 1 else 's'}"
 
 
 def _with_chips(generation: str, topology: str, prefix: str | None = None) -> str:
-    name = _name(generation, topology)
+    name = name_of(generation, topology)
     shown = f"{prefix}-{name.rpartition('-')[2]}" if prefix else name
-    return f"{shown} ({_chips(generation, _product(topology))})"
+    return f"{shown} ({_chips(generation, chip_count(topology))})"
 
 
 def _refuse(field: str, value: object, accepted: str, hint: str = "") -> SpecError:
@@ -183,7 +120,7 @@ def _refuse(field: str, value: object, accepted: str, hint: str = "") -> SpecErr
 
 
 def _unknown_family(type: str) -> SpecError:
-    known = [*_families(), "cpu"]
+    known = [*families(), "cpu"]
     words = [type.partition("-")[0], *type.split("-")]
     close = [name for word in words for name in difflib.get_close_matches(word, known, n=3, cutoff=0.5)]
     examples = [_example(family) for family in dict.fromkeys(close)]
@@ -196,8 +133,8 @@ def _unknown_family(type: str) -> SpecError:
 def _example(family: str) -> str:
     if family == "cpu":
         return "cpu-8 (8 virtual devices)"
-    topology = table()[_families()[family]]["topologies"][0]
-    return _with_chips(_families()[family], topology, family)
+    topology = table()[families()[family]]["topologies"][0]
+    return _with_chips(families()[family], topology, family)
 
 
 def _unknown_size(type: str, generation: str, size: int | None) -> SpecError:
@@ -218,7 +155,7 @@ def _sized_shape(type: str, generation: str, size: int, topology: str | None) ->
     chips = size // facts["coresPerChip"]
     if topology is None:
         return usual[size]
-    if _product(topology) != chips or not _is_valid(facts, topology):
+    if chip_count(topology) != chips or not _is_valid(facts, topology):
         count = _chips(generation, chips)
         raise _refuse(TOPOLOGY_FIELD, topology, f"does not fit {type} ({count}); accepted: {_shapes(facts, chips)}")
     return topology
@@ -227,9 +164,9 @@ def _sized_shape(type: str, generation: str, size: int, topology: str | None) ->
 def _named_shape(type: str, generation: str, shape: str, topology: str | None) -> str:
     facts = table()[generation]
     if not _is_valid(facts, shape):
-        fitting = _shapes(facts, _product(shape))
+        fitting = _shapes(facts, chip_count(shape))
         if not fitting:
-            raise _unknown_size(type, generation, _product(shape) * facts["coresPerChip"])
+            raise _unknown_size(type, generation, chip_count(shape) * facts["coresPerChip"])
         raise _refuse(TYPE_FIELD, type, f"has a shape that does not exist; accepted for its chips: {fitting}")
     if topology not in (None, shape):
         raise _refuse(TOPOLOGY_FIELD, topology, f"differs from the shape in {type}; accepted: {shape}, or unset")
@@ -248,7 +185,7 @@ def _is_valid(facts: Generation, topology: str) -> bool:
 
 def _shapes(facts: Generation, chips: int) -> str:
     """Every shape with this many chips, for a message; the ascending ones only."""
-    usual = [shape for shape in facts["topologies"] if _product(shape) == chips]
+    usual = [shape for shape in facts["topologies"] if chip_count(shape) == chips]
     if facts["dims"] != 3 or chips % 64 or chips > facts["maxChips"]:
         return ", ".join(usual)
     cubes = chips // 64
@@ -270,13 +207,13 @@ def _checked_slices(slices: int) -> int:
 
 def _slice(generation: str, topology: str, slices: int) -> Slice:
     facts = table()[generation]
-    chips = _product(topology)
+    chips = chip_count(topology)
     # The smallest machine that holds the slice, else the one that large slices are made of: `1x1` on a
     # four-chip machine would ask for four chips of a one-chip slice.
     machine = next((m for m in facts["machines"] if m["chips"] == chips), facts["machines"][-1])
     vms = chips // machine["chips"]
     return Slice(
-        name=_name(generation, topology),
+        name=name_of(generation, topology),
         generation=generation,
         slices=slices,
         topology=topology,

@@ -63,6 +63,11 @@ def _leaves_room_for_a_prompt(spec: PostTrainJobSpec) -> bool:
     return spec.algorithm.grpo is None or spec.rollout.max_new_tokens < spec.training.sequence_length
 
 
+def _penalises_within_the_limit(spec: PostTrainJobSpec) -> bool:
+    overlong = spec.algorithm.grpo.overlong if spec.algorithm.grpo is not None else None
+    return overlong is None or overlong.buffer_tokens <= spec.rollout.max_new_tokens
+
+
 def _evaluates_in_the_row(spec: PostTrainJobSpec) -> bool:
     longest = spec.evaluation.max_new_tokens
     return spec.algorithm.grpo is None or longest is None or longest < spec.training.sequence_length
@@ -184,6 +189,14 @@ RULES: tuple[Rule, ...] = (
         accepted="less than training.sequenceLength, which holds the prompt and the completion",
         cel="!has(self.algorithm.grpo) || self.rollout.maxNewTokens < self.training.sequenceLength",
         is_kept=_leaves_room_for_a_prompt,
+    ),
+    Rule(
+        scope="spec",
+        field="algorithm.grpo.overlong.bufferTokens",
+        accepted="at most rollout.maxNewTokens, at whose end the penalty begins",
+        cel="!has(self.algorithm.grpo) || !has(self.algorithm.grpo.overlong) || "
+        "self.algorithm.grpo.overlong.bufferTokens <= self.rollout.maxNewTokens",
+        is_kept=_penalises_within_the_limit,
     ),
     Rule(
         scope="spec",

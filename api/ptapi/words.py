@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from ptapi.schema import ANY_SCALAR, INT_OR_STRING, Schema
+from ptapi.schema import INT_OR_STRING, Schema
 
 LONGEST_SHOWN = 80
 _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.*\s|.*(?:\n|: | #).*", re.I | re.S)
@@ -99,8 +99,3 @@ def _map(schema: Schema) -> str:
     if not properties:
         return "a map of text to text" if "additionalProperties" in schema else "an empty map, {}"
     return f"a map with {', '.join(properties)}"
-
-
-def is_any_scalar(schema: Schema) -> bool:
-    """Whether the schema takes a word or a boolean."""
-    return bool(schema.get(ANY_SCALAR))

@@ -1,0 +1,77 @@
+"""The facts behind `ptapi.accelerators`: TPU generations and their usual slices, read when first asked for.
+
+The numbers are data (`data/accelerators.json`), condensed from the survey by `scripts/make_accelerators.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from importlib import resources
+from typing import TypedDict
+
+
+class Machine(TypedDict):
+    """A machine type, its chips, and what Pathways calls it (None: Pathways does not run there)."""
+
+    type: str
+    chips: int
+    pathways: str | None
+
+
+class Generation(TypedDict):
+    """Facts of one TPU generation, per chip unless the name says otherwise."""
+
+    names: list[str]
+    gkeAccelerator: str
+    coresPerChip: int
+    jaxDevicesPerChip: int
+    containersPerVm: int
+    workloadPolicy: bool
+    dims: int
+    anyOrder: bool
+    maxChips: int
+    hbmGib: int
+    hbmGbytesPerSecond: int
+    peakBf16Tflops: float
+    iciGbytesPerSecond: float | None
+    dcnGbitsPerSecond: float | None
+    machines: list[Machine]
+    topologies: list[str]
+
+
+def names(generation: str) -> list[str]:
+    """Canonical names of a generation's usual slices, smallest first."""
+    return [name_of(generation, topology) for topology in table()[generation]["topologies"]]
+
+
+def sizes(generation: str) -> list[int]:
+    """The numbers in those names."""
+    facts = table()[generation]
+    return [chip_count(topology) * facts["coresPerChip"] for topology in facts["topologies"]]
+
+
+@cache
+def table() -> dict[str, Generation]:
+    """The TPU generations that are known."""
+    text = resources.files("ptapi").joinpath("data/accelerators.json").read_text(encoding="utf-8")
+    table: dict[str, Generation] = json.loads(text)
+    return table
+
+
+@cache
+def families() -> dict[str, str]:
+    """The generation of every family name, aliases included."""
+    return {name: generation for generation, facts in table().items() for name in facts["names"]}
+
+
+def chip_count(topology: str) -> int:
+    """Chips of a shape: the product of its dimensions."""
+    return math.prod(int(dim) for dim in topology.split("x"))
+
+
+def name_of(generation: str, topology: str) -> str:
+    """The canonical name of a generation's slice with these chips."""
+    facts = table()[generation]
+    return f"{facts['names'][0]}-{chip_count(topology) * facts['coresPerChip']}"
