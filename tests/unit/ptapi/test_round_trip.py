@@ -16,10 +16,10 @@ from ptapi.spec import PostTrainJob
 
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.
 TIED = {
-    "dpo", "distill", "dualClip", "dynamicSampling", "overlong", "split", "mergeLora", "lora", "quantization",
+    "dpo", "distill", "overlong", "split", "mergeLora", "lora", "quantization",
     "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
-    "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "updatesPerBatch",
+    "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
@@ -112,9 +112,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         spec["algorithm"] = {"sft": draw(below("algorithm", "sft"))}
         spec["rewards"] = []
     else:
-        spec["algorithm"] = {
-            "grpo": draw(below("algorithm", "grpo")) | {"groupSize": group, "loss": "grpo", "kl": "k2"}
-        }
+        spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
     if "eval" in spec["data"]:
         spec.setdefault("evaluation", {})["everySteps"] = draw(st.integers(0, 100))
