@@ -101,6 +101,9 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
 
     job = _job(filename, flags)
     check(job, filename or "the job")
+    namespace = _namespace(job, target)
+    if namespace:
+        job = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
     if dry_run == "client":
         _report(app, job, form, "created (client dry run)")
     else:
@@ -130,11 +133,10 @@ def _send(app: App, target: Target, job: Manifest, form: str | None, *, dry: boo
     from ptoperator.resources import POSTTRAINJOBS
 
     kube = app.connect(target)
-    name, namespace = job["metadata"]["name"], _namespace(job, target) or kube.namespace
+    name, namespace = job["metadata"]["name"], job["metadata"].get("namespace") or kube.namespace
+    body = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
     try:
-        answer = kube.create(
-            POSTTRAINJOBS, {**job, "metadata": {**job["metadata"], "namespace": namespace}}, dry_run=dry
-        )
+        answer = kube.create(POSTTRAINJOBS, body, dry_run=dry)
     except AlreadyExists as error:
         raise CliError(
             f"job {name!r} exists already in namespace {namespace!r}",

@@ -181,6 +181,10 @@ def test_server_dry_run_creates_nothing_and_prints_the_servers_object(
     assert kube.objects == {}
 
 
+def test_client_dry_run_has_the_namespace_of_n(invoke: Invoke, job_file: Path) -> None:
+    assert dry(invoke, "-f", str(job_file), "-n", "team")["metadata"] == {"name": "llama-gsm8k", "namespace": "team"}
+
+
 def test_what_is_sent_is_what_the_client_dry_run_printed(invoke: Invoke, kube: Any, job_file: Path) -> None:
     printed = dry(invoke, "-f", str(job_file))
     invoke("workload", "create", "-f", str(job_file))
