@@ -31,6 +31,8 @@ GOOD: dict[str, Any] = {
         "output": {"uri": "file:///runs"},
     },
 }
+
+
 class _Gone:
     def __repr__(self) -> str:
         return "GONE"
