@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,8 +62,18 @@ def to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def up(data_dir: Path | None = None, *, say: Say = to_stderr) -> Info:
-    """Start the cluster, or find it running; returns when it answers and the operator is ready."""
+def up(
+    data_dir: Path | None = None,
+    *,
+    say: Say = to_stderr,
+    api_server: Path | None = None,
+    without: Collection[str] = (),
+) -> Info:
+    """Start the cluster, or find it running; returns when it answers and the operator is ready.
+
+    `api_server` is a kubeconfig (its current context) of a cluster to run controllers, kubelet and operator against
+    instead of an API server of our own; `without` names parts to leave out there (see controllers.PARTS, "operator").
+    """
     layout = _layout(data_dir)
     layout.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     layout.data.chmod(0o700)
@@ -78,7 +88,10 @@ def up(data_dir: Path | None = None, *, say: Say = to_stderr) -> Info:
             pid = None
         if pid:
             return _await_ready(layout, say, started=False)
-        _spawn(layout)
+        if api_server is not None:
+            _copy_kubeconfig(api_server, layout.kubeconfig)
+        options = ["--external"] if api_server else []
+        _spawn(layout, [*options, *(f"--without={part}" for part in without)])
         try:
             return _await_ready(layout, say, started=True)
         except KeyboardInterrupt:
@@ -132,11 +145,11 @@ def _layout(data_dir: Path | None) -> Layout:
     return Layout((data_dir or default_data_dir()).expanduser().resolve())
 
 
-def _spawn(layout: Layout) -> None:
+def _spawn(layout: Layout, options: list[str]) -> None:
     layout.state_file.unlink(missing_ok=True)
     with open(layout.logs / "supervisor.log", "ab") as output:
         subprocess.run(
-            [sys.executable, "-m", "ptlocal.supervisor", "--data", str(layout.data), "--detach"],
+            [sys.executable, "-m", "ptlocal.supervisor", "--data", str(layout.data), "--detach", *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -145,6 +158,20 @@ def _spawn(layout: Layout) -> None:
             start_new_session=True,
             check=True,
         )
+
+
+def _copy_kubeconfig(source: Path, target: Path) -> None:
+    """With absolute file names, because relative ones count from the file's own folder."""
+    import yaml
+
+    config = yaml.safe_load(source.read_text())
+    for entry in [*(config.get("clusters") or []), *(config.get("users") or [])]:
+        for fields in (entry.get("cluster"), entry.get("user")):
+            for key in ("certificate-authority", "client-certificate", "client-key", "tokenFile"):
+                if fields and fields.get(key):
+                    fields[key] = str(source.parent.resolve() / fields[key])
+    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        yaml.safe_dump(config, file)
 
 
 def _environment() -> dict[str, str]:

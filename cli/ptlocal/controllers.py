@@ -124,7 +124,9 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     args.data.mkdir(parents=True, exist_ok=True)
-    settings = KubeletSettings(Layout(args.data), cluster_id=f"{args.data.resolve()}", node_name=args.node_name)
+    settings = KubeletSettings(
+        Layout(args.data), cluster_id=f"{args.data.resolve()}", node_name=args.node_name, serve_logs=True
+    )
     running = start(Kube.load(args.kubeconfig, args.context), settings, without=args.without)
     log.info("running: %s", ", ".join(running.names))
     done = threading.Event()

@@ -1,5 +1,7 @@
 """The one background process of an embedded cluster.
 
+With --external, the API server is somebody else's: only controllers, kubelet and operator run here.
+
 API server and operator are children, restarted when they die; controllers and kubelet are threads in here. SIGTERM
 stops everything with every pod's own grace, SIGINT within seconds. If this process is killed, its children and the
 pods die with it (Linux), and the next start sweeps up whatever is left.
@@ -32,7 +34,7 @@ from ptlocal.layout import Layout
 from ptlocal.locks import Lock
 from ptlocal.processes import CLUSTER_MARK
 from ptlocal.state import Component, Phase, State, write_state
-from ptoperator.kube import ApiError, Kube
+from ptoperator.kube import ApiError, Kube, NotFound
 from ptoperator.resources import CRDS, Manifest
 
 log = logging.getLogger("ptlocal.supervisor")
@@ -62,8 +64,10 @@ class Died:
 
 
 class Supervisor:
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, external: bool, without: list[str]) -> None:
         self._layout = layout
+        self._external = external
+        self._without = without
         self._id = cluster_id(layout)
         # SimpleQueue, because signal handlers put into it
         self._inbox: queue.SimpleQueue[Stop | Died] = queue.SimpleQueue()
@@ -94,18 +98,21 @@ class Supervisor:
         swept = sweep(self._layout)
         if swept:
             log.warning("killed %d processes that an earlier run left behind", swept)
-        self._tell("starting", "API server")
-        self._api_server.start(self._died)
+        if not self._external:
+            self._tell("starting", "API server")
+            self._api_server.start(self._died)
         self._kube = self._await_api_server()
         self._tell("starting", "resource definitions")
-        for definition in (jobset_crd(), posttrainjob_crd()):
-            self._install(definition)
+        if not self._has_definition(jobset_crd()):
+            self._install(jobset_crd())
+        self._install(posttrainjob_crd())
         self._tell("starting", "controllers and node")
-        settings = KubeletSettings(self._layout, self._id, capacity=_capacity())
-        self._controllers = controllers.start(self._kube, settings)
-        self._tell("starting", "operator")
-        self._operator.start(self._died)
-        self._await_operator()
+        settings = KubeletSettings(self._layout, self._id, capacity=_capacity(), serve_logs=self._external)
+        self._controllers = controllers.start(self._kube, settings, without=self._without)
+        if "operator" not in self._without:
+            self._tell("starting", "operator")
+            self._operator.start(self._died)
+            self._await_operator()
 
     def _watch(self) -> float:
         """Until told to stop: keep the children alive. Returns how long pods may take to end."""
@@ -173,7 +180,8 @@ class Supervisor:
     def _await_api_server(self) -> Kube:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            self._give_up_on_death(self._api_server)
+            if not self._external:
+                self._give_up_on_death(self._api_server)
             if self._layout.kubeconfig.exists():
                 kube = Kube.load(str(self._layout.kubeconfig))
                 try:
@@ -184,6 +192,14 @@ class Supervisor:
                     return kube
             time.sleep(_POLL_S)
         raise StartFailed(f"the API server did not answer within {_START_S:.0f} s; see {self._layout.logs}")
+
+    def _has_definition(self, definition: Manifest) -> bool:
+        assert self._kube is not None
+        try:
+            self._kube.get(CRDS, definition["metadata"]["name"])
+        except NotFound:
+            return False
+        return True
 
     def _install(self, definition: Manifest) -> None:
         assert self._kube is not None
@@ -220,10 +236,11 @@ class Supervisor:
         self._phase = phase
         if phase != "failed":
             log.info("%s %s", phase, message)
-        parts = [self._api_server.component()]
+        parts = [] if self._external else [self._api_server.component()]
         if self._controllers:
             parts.append(Component("controllers", os.getpid(), detail=", ".join(self._controllers.names)))
-        parts.append(self._operator.component())
+        if "operator" not in self._without:
+            parts.append(self._operator.component())
         server = self._kube.access.server if self._kube else ""
         write_state(self._layout, State(phase, message, server, parts))
 
@@ -237,6 +254,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ptlocal.supervisor", description="Runs an embedded cluster.")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--detach", action="store_true", help="go to the background at once")
+    parser.add_argument("--external", action="store_true", help="the kubeconfig in DATA names the API server")
+    parser.add_argument("--without", action="append", default=[], choices=[*controllers.PARTS, "operator"])
     arguments = parser.parse_args()
     layout = Layout(arguments.data)
     if arguments.detach and os.fork():
@@ -245,7 +264,7 @@ def main() -> None:
     if not lock.take(wait_s=2.0):
         raise SystemExit("a supervisor for this data directory is running already")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    code = Supervisor(layout).run()
+    code = Supervisor(layout, external=arguments.external, without=arguments.without).run()
     lock.release()
     # threads that wait on sockets must not keep the process
     logging.shutdown()

@@ -119,15 +119,16 @@ class Kube:
     ) -> Manifest:
         """Create an object; with `name` and `subresource` post to that subresource (pods/eviction)."""
         path = r.path(self._namespace_of(r, body), name, subresource)
-        return self._json("POST", path + _query({"dryRun": _dry(dry_run)}), body)
+        sent = body if subresource else _typed(r, body)
+        return self._json("POST", path + _query({"dryRun": _dry(dry_run)}), sent)
 
     def replace(self, r: Resource, body: Manifest, *, dry_run: bool = False) -> Manifest:
         path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"])
-        return self._json("PUT", path + _query({"dryRun": _dry(dry_run)}), body)
+        return self._json("PUT", path + _query({"dryRun": _dry(dry_run)}), _typed(r, body))
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"], "status")
-        return self._json("PUT", path, body)
+        return self._json("PUT", path, _typed(r, body))
 
     def apply(
         self, r: Resource, body: Manifest, *, field_manager: str, force: bool = True, dry_run: bool = False
@@ -135,8 +136,7 @@ class Kube:
         """Server-side apply: creates, or changes only the fields this manager states."""
         path = self._path(r, self._namespace_of(r, body), body["metadata"]["name"])
         query = _query({"fieldManager": field_manager, "force": str(force).lower(), "dryRun": _dry(dry_run)})
-        body = {"apiVersion": r.api_version, "kind": r.kind, **body}
-        return self._json("PATCH", path + query, body, _APPLY_PATCH, idempotent=True)
+        return self._json("PATCH", path + query, _typed(r, body), _APPLY_PATCH, idempotent=True)
 
     def patch(
         self,
@@ -258,6 +258,11 @@ class Kube:
         answer = self._transport.request(method, target, data, content_type, idempotent=idempotent)
         parsed = json.loads(answer) if answer.strip() else {}
         return parsed if isinstance(parsed, dict) else {"value": parsed}
+
+
+def _typed(r: Resource, body: Manifest) -> Manifest:
+    """The server wants every object to say what it is, also where the URL says it."""
+    return {"apiVersion": r.api_version, "kind": r.kind, **body}
 
 
 def _dry(dry_run: bool) -> str | None:

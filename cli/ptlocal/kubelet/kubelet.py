@@ -19,14 +19,15 @@ from ptlocal.events import EventRecorder
 from ptlocal.informer import Informer
 from ptlocal.jobset import names as jobset_names
 from ptlocal.kubelet import node as nodes
+from ptlocal.kubelet.logserver import serve_logs
 from ptlocal.kubelet.podrun import NODE_SHUTDOWN, RECORD, PodRun, Stop, Surroundings, base_environment
 from ptlocal.kubelet.ports import PortMap
-from ptlocal.kubelet.sources import Lookup
+from ptlocal.kubelet.sources import NotReady, References
 from ptlocal.layout import Layout
 from ptlocal.processes import POD_MARK, kill_all, marked
 from ptlocal.workqueue import Worker
 from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import CONFIGMAPS, PODS, SECRETS, Manifest
+from ptoperator.resources import CONFIGMAPS, PODS, SECRETS, SERVICE_ACCOUNTS, Manifest
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ class KubeletSettings:
     cluster_id: str
     node_name: str = "local"
     capacity: nodes.Capacity = field(default_factory=nodes.Capacity.of_this_machine)
-    extra_resources: dict[str, str] = field(default_factory=dict)
-    node_labels: dict[str, str] = field(default_factory=dict)
+    serve_logs: bool = False
+    """Answer for `kubectl logs`; the embedded API server does that itself."""
 
 
 class Kubelet:
@@ -65,7 +66,7 @@ class Kubelet:
             cluster_id=settings.cluster_id,
             base_env=base_environment(),
             node=lambda: self._node,
-            lookup=self._lookup,
+            references=self._references,
             port_for=self._port_for,
             boot=psutil.boot_time(),
             announce=self._events.record,
@@ -73,9 +74,8 @@ class Kubelet:
 
     def start(self) -> threading.Thread:
         s = self._settings
-        self._node = nodes.register(
-            self._kube, nodes.node_manifest(s.node_name, s.capacity, s.extra_resources, s.node_labels)
-        )
+        log_port = serve_logs(s.layout, self._pods.get) if s.serve_logs else None
+        self._node = nodes.register(self._kube, nodes.node_manifest(s.node_name, s.capacity, log_port))
         self._forget_unknown_pods()
         self._pods.listen(self._pod_changed)
         self.worker.queue.add(_HEARTBEAT)
@@ -208,14 +208,33 @@ class Kubelet:
 
     # --- what pods need
 
-    def _lookup(self, namespace: str) -> Lookup:
+    def _references(self, namespace: str) -> References:
         def find(kind: str, name: str) -> Manifest | None:
             try:
                 return self._kube.get(SECRETS if kind == "Secret" else CONFIGMAPS, name, namespace)
             except NotFound:
                 return None
 
-        return find
+        return References(find, self._token)
+
+    def _token(self, pod: Manifest, projection: Manifest) -> str:
+        meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
+        spec: Manifest = {
+            "audiences": [projection["audience"]] if projection.get("audience") else [],
+            "expirationSeconds": projection.get("expirationSeconds") or 3600,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]},
+        }
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": spec,
+            "metadata": {"namespace": meta["namespace"]},
+        }
+        try:
+            made = self._kube.create(SERVICE_ACCOUNTS, request, name=account, subresource="token")
+        except NotFound as error:
+            raise NotReady(f"no token for service account {account}: {error.message}") from error
+        return str(made["status"]["token"])
 
     def _port_for(self, pod: Manifest, host: str, port: int) -> int:
         return self._ports.port_for(_port_group(pod), host, port)

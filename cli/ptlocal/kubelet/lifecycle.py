@@ -61,8 +61,7 @@ def advance(containers: Sequence[Container], restart_policy: str, *, stopping: b
     if _start_inits(inits, restart_policy, step, now):
         for container in mains:
             _start_or_restart(container, restart_policy, step, now)
-    starting = step.initialized and all(c.started or c.name in step.start for c in mains)
-    step.phase = "Running" if starting else "Pending"
+    step.phase = "Running" if step.initialized and all(c.started for c in mains) else "Pending"
     return step
 
 

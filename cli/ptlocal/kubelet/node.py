@@ -34,9 +34,8 @@ class Capacity:
         return cls(cpu=str(cores), memory=f"{psutil.virtual_memory().total // 1024}Ki")
 
 
-def node_manifest(name: str, capacity: Capacity, extra: dict[str, str], labels: dict[str, str]) -> Manifest:
-    """`extra` are further resources of the node, `labels` further labels (a simulated TPU node, say)."""
-    amounts = {"cpu": capacity.cpu, "memory": capacity.memory, "pods": str(capacity.pods), **extra}
+def node_manifest(name: str, capacity: Capacity, log_port: int | None) -> Manifest:
+    amounts = {"cpu": capacity.cpu, "memory": capacity.memory, "pods": str(capacity.pods)}
     arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return {
         "apiVersion": "v1",
@@ -48,14 +47,15 @@ def node_manifest(name: str, capacity: Capacity, extra: dict[str, str], labels: 
                 "kubernetes.io/os": platform.system().lower(),
                 "kubernetes.io/arch": arch,
                 "node.kubernetes.io/instance-type": "posttrain-local",
-                **labels,
             },
         },
         "spec": {},
         "status": {
             "capacity": amounts,
             "allocatable": dict(amounts),
-            "addresses": [{"type": "InternalIP", "address": ADDRESS}, {"type": "Hostname", "address": name}],
+            **({"daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}}} if log_port else {}),
+            # no Hostname: the API server would try to resolve it when asked for logs
+            "addresses": [{"type": "InternalIP", "address": ADDRESS}],
             "nodeInfo": {
                 "machineID": "",
                 "systemUUID": "",

@@ -19,7 +19,7 @@ from ptlocal.events import seconds_since, timestamp
 from ptlocal.kubelet.container import ContainerRun, write_record
 from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_pause_s
 from ptlocal.kubelet.podstatus import pod_status
-from ptlocal.kubelet.sources import Lookup, NotReady, environment
+from ptlocal.kubelet.sources import NotReady, References, environment
 from ptlocal.kubelet.values import Mount, Rewriter, expand
 from ptlocal.kubelet.volumes import mounts_of, prepare
 from ptlocal.layout import Layout
@@ -57,7 +57,8 @@ class Surroundings:
     cluster_id: str
     base_env: dict[str, str]
     node: Callable[[], Manifest]
-    lookup: Callable[[str], Lookup]
+    references: Callable[[str], References]
+    """By namespace."""
     port_for: Callable[[Manifest, str, int], int]
     boot: float
     announce: Callable[[Manifest, str, str, str], None]
@@ -195,11 +196,11 @@ class PodRun:
         if UNPULLABLE in (spec.get("image") or ""):
             reason = "ErrImagePull" if self._tries == 0 else "ImagePullBackOff"
             raise NotReady(f'Back-off pulling image "{spec["image"]}": no such registry', reason)
-        node, lookup = around.node(), around.lookup(pod["metadata"]["namespace"])
+        node, refs = around.node(), around.references(pod["metadata"]["namespace"])
         if self._volumes is None:
             volumes_folder = self.folder / "volumes"
-            self._volumes = prepare(pod, node, volumes_folder, around.layout.claims, lookup)
-        own = environment(pod, spec, node, lookup)
+            self._volumes = prepare(pod, node, volumes_folder, around.layout.claims, refs)
+        own = environment(pod, spec, node, refs)
         rewrite = self._rewriter(run, mounts_of(spec, self._volumes, own))
         argv = [expand(str(a), own) for a in [*(spec.get("command") or []), *(spec.get("args") or [])]]
         if not spec.get("command"):

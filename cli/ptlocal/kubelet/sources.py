@@ -9,12 +9,22 @@ import base64
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ptlocal.kubelet.values import expand
 from ptlocal.quantities import parse_quantity
 from ptoperator.resources import Manifest
 
-Lookup = Callable[[str, str], Manifest | None]  # kind ("ConfigMap", "Secret"), name
+
+@dataclass(frozen=True)
+class References:
+    """What a pod may refer to in its namespace."""
+
+    find: Callable[[str, str], Manifest | None]
+    """Kind (ConfigMap or Secret) and name."""
+    token: Callable[[Manifest, Manifest], str]
+    """Pod and serviceAccountToken projection -> the token."""
+
 
 _SUBSCRIPT = re.compile(r"^(metadata\.(?:labels|annotations))\['(.+)'\]$")
 
@@ -27,14 +37,14 @@ class NotReady(Exception):
         self.reason = reason
 
 
-def environment(pod: Manifest, container: Manifest, node: Manifest, lookup: Lookup) -> dict[str, str]:
+def environment(pod: Manifest, container: Manifest, node: Manifest, refs: References) -> dict[str, str]:
     """envFrom first, env over it, each entry may refer to the ones before it."""
     known: dict[str, str] = {}
     for source in container.get("envFrom") or []:
-        known.update(_env_from(pod, source, lookup))
+        known.update(_env_from(pod, source, refs))
     for entry in container.get("env") or []:
         if entry.get("valueFrom"):
-            value = _value_from(pod, container, node, entry["valueFrom"], lookup)
+            value = _value_from(pod, container, node, entry["valueFrom"], refs)
             if value is not None:
                 known[entry["name"]] = value
         else:
@@ -90,17 +100,17 @@ def resource_value(pod: Manifest, container: Manifest, node: Manifest, ref: Mani
     return str(math.ceil(parse_quantity(str(amount or "0")) / divisor))
 
 
-def _env_from(pod: Manifest, source: Manifest, lookup: Lookup) -> dict[str, str]:
+def _env_from(pod: Manifest, source: Manifest, refs: References) -> dict[str, str]:
     for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
         if source.get(field):
-            item = _find(lookup, kind, source[field])
+            item = _find(refs, kind, source[field])
             data = keyed_data(kind, item) if item else {}
             prefix = source.get("prefix") or ""
             return {prefix + key: value.decode("utf-8", "replace") for key, value in data.items()}
     return {}
 
 
-def _value_from(pod: Manifest, container: Manifest, node: Manifest, source: Manifest, lookup: Lookup) -> str | None:
+def _value_from(pod: Manifest, container: Manifest, node: Manifest, source: Manifest, refs: References) -> str | None:
     if source.get("fieldRef"):
         return field_value(pod, source["fieldRef"]["fieldPath"])
     if source.get("resourceFieldRef"):
@@ -109,7 +119,7 @@ def _value_from(pod: Manifest, container: Manifest, node: Manifest, source: Mani
         ref = source.get(field)
         if not ref:
             continue
-        item = _find(lookup, kind, ref)
+        item = _find(refs, kind, ref)
         data = keyed_data(kind, item) if item else {}
         if ref["key"] in data:
             return data[ref["key"]].decode("utf-8", "replace")
@@ -119,8 +129,8 @@ def _value_from(pod: Manifest, container: Manifest, node: Manifest, source: Mani
     return None
 
 
-def _find(lookup: Lookup, kind: str, ref: Manifest) -> Manifest | None:
-    item = lookup(kind, ref["name"])
+def _find(refs: References, kind: str, ref: Manifest) -> Manifest | None:
+    item = refs.find(kind, ref["name"])
     if item is None and not ref.get("optional"):
         raise NotReady(f'{kind.lower()} "{ref["name"]}" not found')
     return item

@@ -1,7 +1,8 @@
 """A pod's volumes as local directories, filled before its containers start and not updated afterwards.
 
-ConfigMap, Secret, downwardAPI and projected volumes become files; emptyDir a directory of the pod; hostPath the path
-itself; a persistentVolumeClaim a directory of the cluster that outlives pods. Other kinds are refused by name.
+ConfigMap, Secret, downwardAPI and projected volumes (with a service account's token, which is not renewed) become
+files; emptyDir a directory of the pod; hostPath the path itself; a persistentVolumeClaim a directory of the cluster
+that outlives pods. Other kinds are refused by name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ptlocal.kubelet.sources import Lookup, NotReady, field_value, keyed_data, resource_value
+from ptlocal.kubelet.sources import NotReady, References, field_value, keyed_data, resource_value
 from ptlocal.kubelet.values import Mount, expand
 from ptoperator.resources import Manifest
 
@@ -18,10 +19,10 @@ Files = dict[str, tuple[bytes, int]]  # relative path -> content, mode
 _MODE = 0o644
 
 
-def prepare(pod: Manifest, node: Manifest, folder: Path, claims: Path, lookup: Lookup) -> dict[str, Path]:
+def prepare(pod: Manifest, node: Manifest, folder: Path, claims: Path, refs: References) -> dict[str, Path]:
     """Volume name -> its directory (or the file of a hostPath)."""
     return {
-        volume["name"]: _prepare_one(pod, node, volume, folder / volume["name"], claims, lookup)
+        volume["name"]: _prepare_one(pod, node, volume, folder / volume["name"], claims, refs)
         for volume in pod["spec"].get("volumes") or []
     }
 
@@ -40,7 +41,7 @@ def mounts_of(container: Manifest, volumes: dict[str, Path], env: dict[str, str]
     return mounts
 
 
-def _prepare_one(pod: Manifest, node: Manifest, volume: Manifest, folder: Path, claims: Path, lookup: Lookup) -> Path:
+def _prepare_one(pod: Manifest, node: Manifest, volume: Manifest, folder: Path, claims: Path, refs: References) -> Path:
     if "hostPath" in volume:
         return _host_path(volume)
     if "persistentVolumeClaim" in volume:
@@ -50,7 +51,7 @@ def _prepare_one(pod: Manifest, node: Manifest, volume: Manifest, folder: Path, 
     folder.mkdir(parents=True, exist_ok=True)
     if "emptyDir" not in volume:
         try:
-            _write(folder, _files(pod, node, volume, lookup))
+            _write(folder, _files(pod, node, volume, refs))
         except NotReady as error:
             raise NotReady(f'MountVolume.SetUp failed for volume "{volume["name"]}": {error}', "FailedMount") from error
     return folder
@@ -64,25 +65,28 @@ def _host_path(volume: Manifest) -> Path:
     return path
 
 
-def _files(pod: Manifest, node: Manifest, source: Manifest, lookup: Lookup) -> Files:
+def _files(pod: Manifest, node: Manifest, source: Manifest, refs: References) -> Files:
     if "projected" in source:
         files: Files = {}
         for part in source["projected"].get("sources") or []:
-            files.update(_files(pod, node, part, lookup))
+            files.update(_files(pod, node, part, refs))
         return files
     if "downwardAPI" in source:
         return {item["path"]: (_downward(pod, node, item), _MODE) for item in source["downwardAPI"].get("items") or []}
+    if "serviceAccountToken" in source:
+        token = source["serviceAccountToken"]
+        return {token["path"]: (refs.token(pod, token).encode(), 0o600)}
     for field, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
         if field in source:
-            return _keyed_files(kind, source[field], lookup)
+            return _keyed_files(kind, source[field], refs)
     known = "configMap, secret, emptyDir, projected, downwardAPI, hostPath, persistentVolumeClaim"
     kinds = ", ".join(key for key in source if key != "name")
     raise NotReady(f"volume kind {kinds} does not exist in the embedded cluster; accepted: {known}")
 
 
-def _keyed_files(kind: str, source: Manifest, lookup: Lookup) -> Files:
+def _keyed_files(kind: str, source: Manifest, refs: References) -> Files:
     name = str(source.get("secretName") or source.get("name"))
-    item = lookup(kind, name)
+    item = refs.find(kind, name)
     if item is None:
         if source.get("optional"):
             return {}

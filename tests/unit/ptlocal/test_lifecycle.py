@@ -22,7 +22,7 @@ def c(
 @pytest.mark.parametrize(
     ("containers", "policy", "start", "phase"),
     [
-        ([c("m")], "Never", ["m"], "Running"),
+        ([c("m")], "Never", ["m"], "Pending"),
         ([c("m", running=True)], "Never", [], "Running"),
         ([c("m", code=0)], "Never", [], "Succeeded"),
         ([c("m", code=3)], "Never", [], "Failed"),
@@ -35,12 +35,12 @@ def c(
         ([c("a", "init"), c("b", "init"), c("m")], "Never", ["a"], "Pending"),
         ([c("a", "init", running=True), c("b", "init"), c("m")], "Never", [], "Pending"),
         ([c("a", "init", code=0), c("b", "init"), c("m")], "Never", ["b"], "Pending"),
-        ([c("a", "init", code=0), c("b", "init", code=0), c("m")], "Never", ["m"], "Running"),
+        ([c("a", "init", code=0), c("b", "init", code=0), c("m")], "Never", ["m"], "Pending"),
         ([c("a", "init", code=1), c("m")], "Never", [], "Failed"),
         ([c("a", "init", code=1), c("m")], "Always", ["a"], "Pending"),
         # a sidecar has to have started, and comes back when it ends
         ([c("s", "sidecar"), c("a", "init"), c("m")], "Never", ["s", "a"], "Pending"),
-        ([c("s", "sidecar", running=True), c("m")], "Never", ["m"], "Running"),
+        ([c("s", "sidecar", running=True), c("m")], "Never", ["m"], "Pending"),
         ([c("s", "sidecar", code=1), c("m", running=True)], "Never", ["s"], "Running"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ptlocal.kubelet.sources import NotReady, environment, field_value
+from ptlocal.kubelet.sources import NotReady, References, environment, field_value
 from ptlocal.kubelet.volumes import mounts_of, prepare
 from ptlocal.quantities import parse_quantity
 from ptoperator.resources import Manifest
@@ -29,6 +29,9 @@ def lookup(kind: str, name: str) -> Manifest | None:
     return OBJECTS.get((kind, name))
 
 
+REFS = References(lookup, token=lambda pod, projection: f"token of {pod['metadata']['name']}")
+
+
 def pod(*volumes: Manifest, **container: Any) -> Manifest:
     return {
         "metadata": {
@@ -44,7 +47,7 @@ def pod(*volumes: Manifest, **container: Any) -> Manifest:
 
 def env(*entries: Manifest, **container: Any) -> dict[str, str]:
     p = pod(env=list(entries), **container)
-    return environment(p, p["spec"]["containers"][0], NODE, lookup)
+    return environment(p, p["spec"]["containers"][0], NODE, REFS)
 
 
 def test_entries_may_refer_to_earlier_ones_and_override_env_from() -> None:
@@ -114,7 +117,7 @@ def test_what_is_missing_is_named(source: Manifest, message: str) -> None:
 
 
 def local(tmp_path: Path, *volumes: Manifest) -> dict[str, Path]:
-    return prepare(pod(*volumes), NODE, tmp_path / "volumes", tmp_path / "claims", lookup)
+    return prepare(pod(*volumes), NODE, tmp_path / "volumes", tmp_path / "claims", REFS)
 
 
 def test_configmap_and_secret_become_files_with_modes(tmp_path: Path) -> None:
@@ -131,11 +134,13 @@ def test_configmap_and_secret_become_files_with_modes(tmp_path: Path) -> None:
 
 
 def test_projected_and_downward_volumes(tmp_path: Path) -> None:
+    token = {"serviceAccountToken": {"path": "t"}}
     downward = {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}
     got = local(
         tmp_path,
-        {"name": "v", "projected": {"sources": [{"configMap": {"name": "cm"}}, {"downwardAPI": downward}]}},
+        {"name": "v", "projected": {"sources": [{"configMap": {"name": "cm"}}, {"downwardAPI": downward}, token]}},
     )
+    assert (got["v"] / "t").read_text() == "token of p"
     assert (got["v"] / "a").read_text() == "1"
     assert (got["v"] / "labels").read_text() == 'tier/x="gold"'
 

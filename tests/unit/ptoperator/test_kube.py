@@ -174,7 +174,8 @@ def test_create_posts_to_the_namespace_of_the_body_and_can_be_dry(script: Script
         ("POST", "/api/v1/namespaces/ns/pods?dryRun=All"),
         ("POST", "/api/v1/namespaces/ns/pods/a/eviction"),
     ]
-    assert script.seen[0].body == body
+    assert script.seen[0].body == {"apiVersion": "v1", "kind": "Pod", **body}
+    assert script.seen[2].body == body, "a subresource has a kind of its own"
 
 
 def test_create_of_a_cluster_scoped_kind_has_no_namespace_in_its_path(script: Script) -> None:
