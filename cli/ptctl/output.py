@@ -33,14 +33,10 @@ def document(objects: Sequence[Manifest], form: str, *, as_list: bool = False) -
 
 
 def to_yaml(body: Manifest) -> str:
-    """YAML in the order of the keys, multi-line strings as blocks."""
-    import yaml
+    """YAML in the order of the keys, as the API writes it."""
+    from ptapi import yamltext  # here: it costs more than a whole listing
 
-    class Dumper(yaml.SafeDumper):
-        """Of its own, because representers are added to the class."""
-
-    Dumper.add_representer(str, _text)
-    return str(yaml.dump(body, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)).rstrip("\n")
+    return yamltext.write(body).rstrip("\n")
 
 
 def without_managed_fields(body: Manifest) -> Manifest:
@@ -57,8 +53,3 @@ def show(console: Console, objects: Sequence[Manifest], form: str, *, as_list: b
     """Print objects; nothing at all for an empty `-o name`."""
     if objects or form != "name":
         console.data(document(objects, form, as_list=as_list))
-
-
-def _text(dumper: Any, value: str) -> Any:
-    style = "|" if "\n" in value else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)

@@ -311,3 +311,10 @@ def test_a_namespace_in_the_file_and_another_in_n_is_refused(invoke: Invoke, job
         "workload", "create", "-f", str(job_file), "--set", "metadata.namespace=a", "-n", "b", "--dry-run=server"
     )
     assert (result.code, "metadata.namespace" in result.err) == (2, True)
+
+
+def test_text_that_yaml_could_take_for_a_number_stays_text(invoke: Invoke, job_file: Path) -> None:
+    words = ("--set", "metadata.labels={a: '1e-6', b: 'on', c: '1:30'}", "--dry-run=client", "-o", "yaml")
+    printed = invoke("workload", "create", "-f", str(job_file), *words).out
+    for line in ("a: '1e-6'", "b: 'on'", "c: '1:30'"):
+        assert line in printed
