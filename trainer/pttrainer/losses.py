@@ -82,7 +82,8 @@ def _forward(
         target_BC = jnp.take_along_axis(logits_BCV, targets_BC[..., None], axis=-1)[..., 0]
         entropy_BC = jnp.zeros_like(lse_BC)
         if entropy:
-            entropy_BC = lse_BC - jnp.sum(jnp.exp(logits_BCV - lse_BC[..., None]) * logits_BCV, axis=-1)
+            logps_BCV = logits_BCV - lse_BC[..., None]
+            entropy_BC = -jnp.sum(jnp.exp(logps_BCV) * logps_BCV, axis=-1)
         return target_BC - lse_BC, lse_BC, entropy_BC
 
     def body(carry: None, inputs: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, Array, Array]]:

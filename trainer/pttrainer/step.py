@@ -117,7 +117,7 @@ def train_step(
         metrics = {name: reduce.finish(kinds[name], partial) for name, partial in partials.items()}
         metrics |= {
             rundir.LOSS: loss,
-            rundir.GRAD_NORM: optax.global_norm(gradient),
+            rundir.GRAD_NORM: optax.tree.norm(gradient),
             rundir.LEARNING_RATE: rate(state.step),
         }
         return TrainState(optax.apply_updates(state.params, updates), moments, state.step + 1), metrics

@@ -1,0 +1,51 @@
+"""The mesh: `auto`, and what is refused."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from ptapi.spec import Parallelism
+from pttrainer import sharding
+from pttrainer.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "slices", "shape"),
+    [
+        ({}, 8, 1, (1, 8, 1, 1)),
+        ({}, 8, 2, (2, 4, 1, 1)),
+        ({"tensor": 2}, 8, 1, (1, 4, 2, 1)),
+        ({"data": 8}, 8, 1, (8, 1, 1, 1)),
+        ({"data": 2, "sequence": 2}, 8, 1, (2, 2, 1, 2)),
+        ({"fsdp": 2}, 8, 1, (4, 2, 1, 1)),
+        ({}, 1, 1, (1, 1, 1, 1)),
+    ],
+)
+def test_auto_fills_what_the_others_leave(
+    asked: dict[str, int], devices: int, slices: int, shape: tuple[int, ...]
+) -> None:
+    assert sharding.mesh_shape(Parallelism(**asked), devices, slices) == shape
+
+
+@pytest.mark.parametrize("asked", [{"tensor": 3}, {"data": 4, "fsdp": 4}, {"data": 16}])
+def test_a_product_that_is_not_the_number_of_devices_is_refused_with_examples(asked: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=r"number of devices, 8; accepted for example: .*fsdp: 8"):
+        sharding.mesh_shape(Parallelism(**asked), 8)
+
+
+def test_an_axis_that_does_not_divide_is_kept_whole() -> None:
+    mesh = sharding.make_mesh((2, 2, 2, 1))
+    abstract = {"even": jax.ShapeDtypeStruct((6, 4), np.float32), "odd": jax.ShapeDtypeStruct((7, 4), np.float32)}
+    axes = {"even": ("vocab", "embed"), "odd": ("vocab", "embed")}
+    specs = jax.tree.map(lambda s: s.spec, sharding.weight_shardings(mesh, abstract, axes))
+    assert specs["even"] == PartitionSpec("tensor", "fsdp")
+    assert specs["odd"] == PartitionSpec(None, "fsdp")
+
+
+def test_rows_are_split_over_data_and_fsdp() -> None:
+    mesh = sharding.make_mesh((2, 2, 1, 2))
+    assert sharding.fitting_batch_spec(mesh, (8, 16)) == PartitionSpec(("data", "fsdp"), "sequence")
+    assert sharding.fitting_batch_spec(mesh, (3, 16)) == PartitionSpec(None, "sequence")
