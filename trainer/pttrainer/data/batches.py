@@ -63,7 +63,9 @@ class Batches:
 
     def __init__(self, rows: PackedRows, rows_per_batch: int, seed: int) -> None:
         self.rows = len(rows)
-        dataset = grain.MapDataset.source(rows).seed(seed).shuffle().repeat().batch(rows_per_batch)
+        # Grain's own endless repetition overflows for some numbers of rows; this many epochs never end either.
+        epochs = 2**40 // len(rows)
+        dataset = grain.MapDataset.source(rows).seed(seed).shuffle().repeat(epochs).batch(rows_per_batch)
         self._iterator = iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)))
 
     def __next__(self) -> Batch:
