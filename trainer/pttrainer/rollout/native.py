@@ -76,7 +76,7 @@ class NativeEngine:
         self._weights = jax.jit(model.for_decoding)
         self._start = jax.jit(partial(_start, model, eos_ids), static_argnums=(0, 1, 2))
         self._advance = jax.jit(partial(_advance, model, eos_ids), static_argnums=0, donate_argnums=2)
-        self._grow = jax.jit(_grow, static_argnums=1, donate_argnums=0)
+        self._grow = jax.jit(_grow, static_argnums=1)
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw

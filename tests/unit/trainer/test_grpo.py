@@ -1,0 +1,278 @@
+"""GRPO around its loss: which tokens are trained, what is drawn when, what a checkpoint holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ptapi.spec import PostTrainJobSpec
+from ptapi.spec.algorithm import DynamicSampling, Overlong
+from ptapi.spec.algorithm import Grpo as GrpoSpec
+from pttrainer.algorithms.grpo import Grpo
+from pttrainer.algorithms.protocol import Context
+from pttrainer.batch import Batch
+from pttrainer.data.prompts import Order, Question
+from pttrainer.losses import TokenStats
+from pttrainer.rollout import groups, saved
+from pttrainer.rollout.groups import Group, Sample
+from pttrainer.rollout.protocol import Sampling
+from pttrainer.rollout.sampling import Evaluation, Judged, Sampler
+from pttrainer.tokenizer import byte_tokenizer
+
+EOS = 257
+QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {"answer": str(i)}) for i in range(6)]
+
+
+def sample(tokens: Sequence[int], reward: float, ended: bool = True) -> Sample:
+    logps = -np.arange(1.0, len(tokens) + 1, dtype=np.float32)
+    return Sample(list(tokens), logps, ended, "text", {"own": reward}, reward)
+
+
+@dataclass
+class FakeSampler:
+    """Answers with rewards that a function of (call, prompt, sample) gives; remembers what it was asked."""
+
+    reward: Any
+    length: Any = lambda call, p, g: 2
+    asked: list[list[int]] = field(default_factory=list)
+
+    def sample(
+        self,
+        params: Any,
+        questions: Sequence[Question],
+        numbers: Sequence[int],
+        samples: int,
+        sampling: Sampling,
+        draw: Any,
+    ) -> Judged:
+        call = len(self.asked)
+        self.asked.append(list(numbers))
+        made = [
+            Group(
+                q,
+                [sample([7] * (self.length(call, p, g) - 1) + [EOS], self.reward(call, p, g)) for g in range(samples)],
+            )
+            for p, q in enumerate(questions)
+        ]
+        return Judged(made, 1.0, 1.0)
+
+
+class FakeContext:
+    """What Grpo uses of a context; scores count as they are asked for."""
+
+    def __init__(self, grpo: GrpoSpec, **training: Any) -> None:
+        self.spec = PostTrainJobSpec.model_validate(
+            {
+                "model": {"uri": "random://tiny"},
+                "algorithm": {"grpo": grpo},
+                "data": {"train": {"uri": "file:///none"}},
+                "rewards": [{"builtin": "gsm8k"}],
+                "training": {"batch_size": 4, "sequence_length": 64, "steps": 8, **training},
+                "rollout": {"max_new_tokens": 8},
+                "accelerator": {"type": "cpu-1"},
+                "output": {"uri": "file:///none"},
+            }
+        )
+        self.tokenizer = byte_tokenizer()
+        self.scored: list[Any] = []
+        self.saved: dict[int, list[dict[str, Any]]] = {}
+
+    def score(self, params: Any, batch: Batch, temperature: float) -> TokenStats:
+        self.scored.append(params)
+        return TokenStats(np.float32(-0.5) * batch.mask_BT, np.zeros_like(batch.mask_BT))
+
+    def initial_params(self) -> str:
+        return "reference"
+
+    def save_samples(self, step: int, rows: list[dict[str, Any]]) -> None:
+        self.saved[step] = rows
+
+    def note(self, text: str) -> None: ...
+
+
+def half_right(call: int, p: int, g: int) -> float:
+    return float(g % 2)
+
+
+def make(grpo: GrpoSpec, sampler: FakeSampler, **training: Any) -> tuple[Grpo, FakeContext]:
+    context = FakeContext(grpo, **training)
+    return Grpo(cast(Context, context), grpo, QUESTIONS, cast(Sampler, sampler), None), context
+
+
+def test_a_row_trains_exactly_the_tokens_of_the_completion_with_its_end() -> None:
+    group = Group(QUESTIONS[0], [sample([7, 8, EOS], 1.0), sample([EOS], 0.0)])
+    batch = groups.lay_out([group], np.array([[0.5, -0.5]]), pad_id=258, length=64)
+    assert batch.tokens_BT.shape == (2, 16)
+    np.testing.assert_array_equal(batch.tokens_BT[0, :6], [256, 10, 99, 7, 8, 258])
+    np.testing.assert_array_equal(batch.targets_BT[0, :6], [10, 99, 7, 8, EOS, 258])
+    np.testing.assert_array_equal(batch.mask_BT[0, :6], [0, 0, 1, 1, 1, 0])
+    np.testing.assert_array_equal(batch.mask_BT[1, :6], [0, 0, 1, 0, 0, 0])
+    np.testing.assert_array_equal(batch.targets_BT[batch.mask_BT > 0], [7, 8, EOS, EOS])
+    np.testing.assert_array_equal(batch.sampler_logps_BT[0, :6], [0, 0, -1, -2, -3, 0])
+    np.testing.assert_array_equal(batch.advantages_BT[0, :6], [0, 0, 0.5, 0.5, 0.5, 0])
+    np.testing.assert_array_equal(batch.segment_ids_BT[0, :6], [1, 1, 1, 1, 1, 0])
+    np.testing.assert_array_equal(batch.positions_BT[0, :6], [0, 1, 2, 3, 4, 0])
+
+
+def test_the_end_token_is_trained_also_where_padding_has_its_id() -> None:
+    batch = groups.lay_out([Group(QUESTIONS[0], [sample([7, EOS], 1.0)])], np.array([[1.0]]), pad_id=EOS, length=64)
+    assert batch.mask_BT.sum() == 2
+    assert batch.targets_BT[0, 3] == EOS
+    assert batch.mask_BT[0, 3] == 1
+
+
+def test_every_prompt_comes_once_an_epoch_and_in_another_order_the_next() -> None:
+    order = Order(50, seed=3)
+    first, second = [order[i] for i in range(50)], [order[i] for i in range(50, 100)]
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+    assert [Order(50, seed=3)[i] for i in range(50)] == first
+    assert [Order(50, seed=4)[i] for i in range(50)] != first
+
+
+def test_a_step_draws_the_next_prompts_and_weighs_all_sequences_alike() -> None:
+    sampler = FakeSampler(half_right, length=lambda call, p, g: 2 + 2 * g)
+    grpo, context = make(GrpoSpec(group_size=2), sampler)
+    batch, facts = grpo.next_batch(0, {})
+    grpo.next_batch(1, {})
+    assert sampler.asked == [[0, 1], [2, 3]]
+    np.testing.assert_allclose(batch.weight_BT.sum(axis=1), 0.25)
+    assert facts["reward"] == 0.5
+    assert facts["completion_length"] == 3.0
+    assert facts["groups/all_right"] == facts["groups/all_wrong"] == 0.0
+    assert [row["reward"] for row in context.saved[1]] == [0.0, 1.0, 0.0, 1.0]
+    assert context.scored == []
+
+
+def test_no_reference_is_loaded_without_beta_and_one_with_it() -> None:
+    grpo, context = make(GrpoSpec(group_size=2), FakeSampler(half_right))
+    batch, _ = grpo.next_batch(0, {})
+    assert batch.ref_logps_BT is None
+    stats = TokenStats(jnp.asarray(batch.mask_BT) * -0.5, jnp.zeros_like(batch.mask_BT))
+    assert "kl" not in grpo.loss(stats, batch)[1]
+    grpo, context = make(GrpoSpec(group_size=2, beta=0.1), FakeSampler(half_right))
+    batch, _ = grpo.next_batch(0, {})
+    assert context.scored == ["reference"]
+    loss_BT, metrics = grpo.loss(stats, batch._replace(ref_logps_BT=batch.ref_logps_BT - 1.0 * batch.mask_BT))
+    said = batch.mask_BT > 0
+    plain_BT, _ = grpo.loss(stats, batch)
+    np.testing.assert_allclose((loss_BT - plain_BT)[said], 0.1 * 0.5, rtol=1e-5)
+    np.testing.assert_allclose(metrics["kl"].values_BT[said], np.exp(-1.0), rtol=1e-5)
+
+
+def test_a_sampler_that_differs_is_corrected_and_shown() -> None:
+    grpo, _ = make(GrpoSpec(group_size=2), FakeSampler(half_right))
+    batch, _ = grpo.next_batch(0, {})
+    said = batch.mask_BT > 0
+    logps_BT = jnp.asarray(batch.sampler_logps_BT + np.log(1.5) * batch.mask_BT)
+    same, _ = grpo.loss(TokenStats(jnp.asarray(batch.sampler_logps_BT), logps_BT * 0), batch)
+    loss_BT, metrics = grpo.loss(TokenStats(logps_BT, logps_BT * 0), batch)
+    np.testing.assert_allclose(loss_BT[said], 1.5 * same[said], rtol=1e-5)
+    np.testing.assert_allclose(metrics["sampler/difference"].values_BT[said], np.log(1.5), rtol=1e-5)
+    np.testing.assert_allclose(metrics["sampler/weight"].values_BT[said], 1.5, rtol=1e-5)
+
+
+def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first() -> None:
+    sampler = FakeSampler(half_right)
+    grpo, context = make(GrpoSpec(group_size=2, updates_per_batch=2), sampler)
+    first, _ = grpo.next_batch(0, "before")
+    second, _ = grpo.next_batch(1, "after")
+    assert first is second
+    assert context.scored == ["before"]
+    np.testing.assert_array_equal(first.old_logps_BT, -0.5 * first.mask_BT)
+    assert len(sampler.asked) == 1
+    grpo.next_batch(2, "after")
+    assert len(sampler.asked) == 2
+
+
+def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
+    spec = GrpoSpec(group_size=2, updates_per_batch=2)
+    grpo, _ = make(spec, FakeSampler(half_right))
+    batch, facts = grpo.next_batch(0, {})
+    state = json.loads(json.dumps(grpo.state()))
+    sampler = FakeSampler(half_right)
+    resumed, _ = make(spec, sampler)
+    resumed.restore(state)
+    again, same_facts = resumed.next_batch(1, {})
+    assert same_facts == facts
+    for name, before in batch._asdict().items():
+        after = getattr(again, name)
+        assert (before is None) == (after is None)
+        if before is not None:
+            assert after.dtype == before.dtype
+            np.testing.assert_array_equal(after, before)
+    resumed.next_batch(2, {})
+    assert sampler.asked == [[2, 3]]
+
+
+def test_saved_arrays_keep_every_bit() -> None:
+    odd = np.array([[np.nan, -0.0, 1e-45, np.inf]], np.float32)
+    batch = Batch(odd, odd, odd, odd, odd, odd)
+    back = saved.from_json(json.loads(json.dumps(saved.to_json(batch))))
+    assert back.tokens_BT.tobytes() == odd.tobytes()
+    assert back.ref_logps_BT is None
+
+
+def test_dynamic_sampling_replaces_groups_without_spread_and_gives_up_in_the_end() -> None:
+    sampler = FakeSampler(lambda call, p, g: float(g % 2) if (call, p) == (1, 1) else 1.0)
+    grpo, context = make(GrpoSpec(group_size=2, dynamic_sampling=DynamicSampling(max_tries=3)), sampler)
+    _, facts = grpo.next_batch(0, {})
+    assert facts["groups/replaced"] == 1.0
+    assert facts["groups/all_right"] == 0.5
+    assert sampler.asked == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert grpo.state()["drawn"] == 8
+    assert {row["prompt"] for row in context.saved[1]} >= {QUESTIONS[Order(6, 0)[3]].text}
+
+
+def test_the_overlong_penalty_counts_tokens_and_ends_at_minus_one() -> None:
+    """Limit 8, buffer 4: nothing up to 4 tokens, −1/4 a token after that."""
+    sampler = FakeSampler(lambda call, p, g: 1.0, length=lambda call, p, g: [3, 5, 8, 8][2 * p + g])
+    grpo, context = make(GrpoSpec(group_size=2, overlong=Overlong(buffer_tokens=4)), sampler)
+    grpo.next_batch(0, {})
+    assert [row["reward"] for row in context.saved[1]] == [1.0, 0.75, 0.0, 0.0]
+
+
+def test_a_sample_without_reward_is_left_out_and_shown_as_null() -> None:
+    sampler = FakeSampler(lambda call, p, g: [0.0, 1.0, float("nan"), 1.0][g])
+    grpo, context = make(GrpoSpec(group_size=4), sampler)
+    batch, facts = grpo.next_batch(0, {})
+    assert facts["reward"] == pytest.approx(2 / 3)
+    assert facts["reward/missing"] == 0.25
+    assert context.saved[1][2]["reward"] is None
+    assert not np.any(batch.advantages_BT[2])
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo"])
+def test_every_loss_reduces_with_its_own_weights(loss: Any) -> None:
+    sampler = FakeSampler(half_right, length=lambda call, p, g: 2 + 2 * g)
+    grpo, _ = make(GrpoSpec(group_size=2, loss=loss), sampler)
+    batch, _ = grpo.next_batch(0, {})
+    row = batch.weight_BT.sum(axis=1)
+    wanted = {
+        "dr-grpo": np.array([2, 4, 2, 4]) / (4 * 8),
+        "dapo": np.array([2, 4, 2, 4]) / 12,
+        "cispo": np.array([2, 4, 2, 4]) / 12,
+        "rloo": np.array([2, 4, 2, 4]) / 12,
+    }.get(loss, np.full(4, 0.25))
+    np.testing.assert_allclose(row, wanted, rtol=1e-6)
+
+
+def test_evaluation_counts_every_row_once_although_its_last_batch_is_filled_up() -> None:
+    sampler = FakeSampler(lambda call, p, g: 1.0 if call == 0 else 0.0)
+    evaluation = Evaluation(cast(Sampler, sampler), QUESTIONS, Sampling(8, 64, greedy=True), rows_at_once=4)
+    facts = evaluation.run({})
+    assert [len(asked) for asked in sampler.asked] == [4, 4]
+    assert facts["eval/reward"] == pytest.approx(4 / 6)
+    assert facts["eval/completion_length"] == 2.0
+
+
+def test_steps_follow_from_epochs() -> None:
+    grpo, _ = make(GrpoSpec(group_size=2, updates_per_batch=2), FakeSampler(half_right), steps=None, epochs=2.0)
+    assert grpo.total_steps == 6 * 2  # 6 prompts, 2 a rollout, 2 epochs, 2 updates each

@@ -1,0 +1,219 @@
+"""The native engine: what it samples, and that a sample depends on nothing but itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pttrainer.models import Model, Params, preset
+from pttrainer.rollout.choose import choose, row_keys, uniforms
+from pttrainer.rollout.native import NativeEngine, slots_for
+from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
+from pttrainer.tokenizer import byte_tokenizer
+
+PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1), Prompt([256, *b"3"], 2)]
+SAMPLING = Sampling(max_new_tokens=24, max_length=64)
+EOS = 257
+
+
+@lru_cache
+def model_and_params(scale: float = 8.0) -> tuple[Model, Params]:
+    """A tiny model. A fresh one is uniform over tokens; a scaled embedding makes it say something."""
+    model = Model(preset("tiny"))
+    params = jax.jit(model.init)(jax.random.key(1))
+    return model, {**params, "embedding": params["embedding"] * scale}
+
+
+@lru_cache
+def engine() -> NativeEngine:
+    return NativeEngine(model_and_params()[0], byte_tokenizer())
+
+
+def generate(
+    prompts: list[Prompt], samples: int = 1, sampling: Sampling = SAMPLING, draw: Draw | None = None
+) -> Completions:
+    return engine().generate(model_and_params()[1], prompts, samples, sampling, draw or Draw(7, 3))
+
+
+@lru_cache
+def forward() -> Callable[[jax.Array], jax.Array]:
+    """Logits of one padded row."""
+    model, params = model_and_params()
+
+    def logits(tokens_T: jax.Array) -> jax.Array:
+        tokens = tokens_T[None]
+        hidden = model.forward(params, tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens))
+        return (hidden @ model.head(params).T)[0]
+
+    return jax.jit(logits)
+
+
+def logits_of(prompt: Prompt, tokens: list[int]) -> np.ndarray:
+    """What the training forward predicts for each token of a completion."""
+    ids = [*prompt.tokens, *tokens]
+    padded = jnp.array(ids + [0] * (256 - len(ids)))
+    return np.asarray(forward()(padded))[len(prompt.tokens) - 1 : len(ids) - 1]
+
+
+def logps_of(prompt: Prompt, tokens: list[int], temperature: float = 1.0) -> np.ndarray:
+    logits_TV = logits_of(prompt, tokens).astype(np.float64) / temperature
+    logps_TV = logits_TV - np.log(np.exp(logits_TV).sum(axis=1, keepdims=True))
+    return logps_TV[np.arange(len(tokens)), tokens]
+
+
+def test_log_probs_are_those_of_the_training_forward() -> None:
+    done = generate(PROMPTS, samples=2, sampling=dataclasses.replace(SAMPLING, temperature=0.7))
+    for row in range(6):
+        wanted = logps_of(PROMPTS[row // 2], done.tokens(row), 0.7)
+        np.testing.assert_allclose(done.logps_NT[row, : done.lengths_N[row]], wanted, atol=2e-5)
+
+
+def test_a_sample_does_not_depend_on_batch_neighbours_or_order() -> None:
+    together = generate(PROMPTS, samples=3)
+    for p, prompt in enumerate(PROMPTS):
+        alone = generate([prompt], 1)
+        assert alone.tokens(0) == together.tokens(3 * p)
+    backwards = generate(PROMPTS[::-1], samples=3)
+    assert backwards.tokens(0) == together.tokens(6)
+    np.testing.assert_allclose(backwards.logps_NT[0], together.logps_NT[6], atol=1e-5)
+
+
+def test_the_same_call_gives_the_same_bits() -> None:
+    first, second = generate(PROMPTS, samples=2), generate(PROMPTS, samples=2)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_every_seed_step_prompt_number_and_sample_draws_anew() -> None:
+    base = generate(PROMPTS[:1], samples=2)
+    assert base.tokens(0) != base.tokens(1)
+    assert generate(PROMPTS[:1], draw=Draw(8, 3)).tokens(0) != base.tokens(0)
+    assert generate(PROMPTS[:1], draw=Draw(7, 4)).tokens(0) != base.tokens(0)
+    assert generate([PROMPTS[0]._replace(number=9)]).tokens(0) != base.tokens(0)
+
+
+def test_completions_end_with_the_end_token_and_keep_it() -> None:
+    done = generate([PROMPTS[0]._replace(number=n) for n in range(40)], sampling=Sampling(200, 256))
+    ended = np.flatnonzero(done.ended_N)
+    assert len(ended) > 5
+    for row in range(40):
+        tokens = done.tokens(row)
+        assert (tokens[-1] == EOS) == bool(done.ended_N[row])
+        assert EOS not in tokens[:-1]
+        assert done.ended_N[row] or len(tokens) == 200
+    np.testing.assert_allclose(
+        done.logps_NT[ended[0], : done.lengths_N[ended[0]]], logps_of(PROMPTS[0], done.tokens(ended[0])), atol=5e-5
+    )
+
+
+def test_every_end_token_ends_a_completion() -> None:
+    model, params = model_and_params()
+    tokenizer = dataclasses.replace(byte_tokenizer(), eos_ids=(257, *range(97, 123)))
+    done = NativeEngine(model, tokenizer).generate(params, PROMPTS, 4, SAMPLING, Draw(7, 3))
+    reference = generate(PROMPTS, samples=4)
+    for row in range(12):
+        tokens = reference.tokens(row)
+        ends = [i for i, token in enumerate(tokens) if token in tokenizer.eos_ids]
+        assert done.tokens(row) == (tokens[: ends[0] + 1] if ends else tokens)
+        assert done.ended_N[row] == bool(ends)
+
+
+def test_growing_the_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
+    monkeypatch.setattr("pttrainer.rollout.native.FIRST_SLOTS", 4)
+    grown = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
+    for row in range(6):
+        assert grown.tokens(row) == whole.tokens(row)
+    np.testing.assert_allclose(grown.logps_NT, whole.logps_NT, atol=1e-5)
+
+
+def test_prompt_and_completion_stay_within_the_sequence() -> None:
+    done = generate(PROMPTS, sampling=Sampling(24, 12))
+    for row, prompt in enumerate(PROMPTS):
+        assert done.lengths_N[row] == max(0, 12 - len(prompt.tokens)) or done.ended_N[row]
+    assert not done.ended_N[1]
+
+
+def test_a_minimum_length_puts_the_end_off() -> None:
+    prompts = [PROMPTS[0]._replace(number=n) for n in range(40)]
+    free = generate(prompts, sampling=Sampling(60, 128))
+    bound = generate(prompts, sampling=Sampling(60, 128, min_new_tokens=30))
+    assert free.lengths_N.min() < 30
+    assert bound.lengths_N.min() >= 30
+
+
+def test_a_stop_string_ends_the_completion_with_the_token_that_completes_it() -> None:
+    free = generate(PROMPTS, samples=4)
+    text = [byte_tokenizer().decode(free.tokens(row)) for row in range(12)]
+    string = next(t[5:7] for t in text if len(t) > 8 and t[5:7].isascii())
+    done = generate(PROMPTS, samples=4, sampling=dataclasses.replace(SAMPLING, stop=(string, "not there")))
+    for row in range(12):
+        tokens = free.tokens(row)
+        ends = [n for n in range(1, len(tokens) + 1) if string in byte_tokenizer().decode(tokens[:n])]
+        assert done.tokens(row) == (tokens[: ends[0]] if ends else tokens)
+        assert done.ended_N[row] == (bool(ends) or bool(free.ended_N[row]))
+    assert any(string in byte_tokenizer().decode(done.tokens(row)) for row in range(12))
+
+
+def test_greedy_takes_the_likeliest_token_every_time() -> None:
+    done = generate(PROMPTS, sampling=dataclasses.replace(SAMPLING, greedy=True))
+    for row, prompt in enumerate(PROMPTS):
+        tokens = done.tokens(row)
+        np.testing.assert_array_equal(tokens, logits_of(prompt, tokens).argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1, 1),
+        Sampling(1, 1, temperature=0.5),
+        Sampling(1, 1, top_k=3),
+        Sampling(1, 1, top_p=0.7),
+        Sampling(1, 1, temperature=2.0, top_k=200, top_p=0.9),
+    ],
+)
+def test_tokens_are_drawn_from_the_distribution_that_was_asked_for(sampling: Sampling) -> None:
+    """A grid of uniform numbers is as good as all of them: frequencies are exact to the grid's step."""
+    V, N = 300, 20_000
+    logits_V = np.asarray(jax.random.normal(jax.random.key(0), (V,))) * 3
+    probs = np.exp(logits_V / sampling.temperature)
+    probs /= probs.sum()
+    order = np.argsort(-probs, kind="stable")
+    kept = np.zeros(V, bool)
+    kept[order[(np.cumsum(probs[order]) - probs[order] < sampling.top_p) & (np.arange(V) < (sampling.top_k or V))]] = (
+        True
+    )
+    wanted = np.where(kept, probs, 0) / probs[kept].sum()
+    uniform_B = (np.arange(N) + 0.5) / N
+    token_B, logp_B = choose(jnp.broadcast_to(logits_V, (N, V)), jnp.asarray(uniform_B, jnp.float32), sampling)
+    np.testing.assert_allclose(np.bincount(token_B, minlength=V) / N, wanted, atol=1.5 / N)
+    np.testing.assert_allclose(logp_B, np.log(probs)[np.asarray(token_B)], atol=1e-5)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1.0 - 2.0**-24])
+def test_the_ends_of_the_unit_interval_never_draw_an_impossible_token(uniform: float) -> None:
+    logits = jnp.full((1, 264), -jnp.inf).at[0, 130].set(2.0).at[0, 200].set(1.0)
+    token, logp = choose(logits, jnp.array([uniform]), Sampling(1, 1))
+    assert int(token[0]) in (130, 200)
+    assert np.isfinite(logp[0])
+
+
+def test_random_numbers_are_uniform_and_belong_to_their_row() -> None:
+    keys = row_keys(0, 0, jnp.repeat(jnp.arange(100), 10), jnp.tile(jnp.arange(10), 100))
+    numbers = np.concatenate([uniforms(keys, jnp.int32(position)) for position in range(10)])
+    assert len(np.unique(numbers)) > 9_950
+    counts = np.bincount((numbers * 10).astype(int), minlength=10)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 27.9  # chi-square, 9 degrees of freedom, p = 0.001
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slots"), [(1, 16), (16, 16), (17, 24), (25, 32), (65, 96), (100, 128), (1000, 1024)]
+)
+def test_prompt_slots_come_in_few_sizes(tokens: int, slots: int) -> None:
+    assert slots_for(tokens) == slots
