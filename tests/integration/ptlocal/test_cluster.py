@@ -1,0 +1,230 @@
+"""The embedded cluster as a whole: up, down, status, reset, and what is left after every kind of death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ptlocal import cluster as local
+from ptlocal.identity import cluster_id
+from ptlocal.layout import Layout
+from ptlocal.locks import holder
+from ptlocal.processes import CLUSTER_MARK, marked
+from ptoperator.kube import ApiError, Kube
+from ptoperator.resources import CONFIGMAPS, NODES, PODS, POSTTRAINJOBS, Manifest
+
+QUIET: dict[str, Any] = {"say": lambda _: None}
+BARE: dict[str, Any] = {**QUIET, "without": ["operator"]}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "data"
+    local.down(tmp_path / "data", **QUIET, now=True)
+
+
+def left_over(data: Path) -> list[str]:
+    return [" ".join(p.cmdline()) for p in marked(CLUSTER_MARK, cluster_id(Layout(data)))]
+
+
+def start_pod(kube: Kube, name: str, script: str, grace_s: int = 5) -> Manifest:
+    container = {"name": "main", "image": "none", "command": ["sh", "-c", script]}
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace_s, "containers": [container]}
+    kube.create(PODS, {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    return until(lambda: _pod_in(kube, name, "Running"))
+
+
+def _pod_in(kube: Kube, name: str, *phases: str) -> Manifest | None:
+    pod = kube.get(PODS, name, "default")
+    return pod if (pod.get("status") or {}).get("phase") in phases else None
+
+
+def until(found: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    """The first true answer; an API server that is being restarted may refuse meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            answer = found()
+        except ApiError:
+            answer = None
+        if answer:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"not within {timeout_s} s")
+
+
+def test_a_cluster_starts_once_keeps_its_state_and_leaves_nothing(data: Path) -> None:
+    assert local.status(data).phase == "stopped"
+    first = local.up(data, **BARE)
+    assert first.started
+    again = local.up(data, **BARE)
+    assert (again.started, again.pid, again.server) == (False, first.pid, first.server)
+    status = local.status(data)
+    assert (status.phase, status.pid, status.server) == ("ready", first.pid, first.server)
+    assert [c.name for c in status.components] == ["api server", "controllers"]
+    kube = Kube.load(str(first.kubeconfig))
+    assert [n["metadata"]["name"] for n in kube.list(NODES).items] == ["local"]
+    assert kube.list(POSTTRAINJOBS).items == []
+    kube.create(CONFIGMAPS, {"metadata": {"name": "kept", "namespace": "default"}, "data": {"a": "b"}})
+
+    assert local.down(data, **QUIET)
+    assert local.status(data).phase == "stopped"
+    assert left_over(data) == []
+    assert not local.down(data, **QUIET)
+
+    second = local.up(data, **BARE)
+    assert second.server == first.server, "a kubeconfig that was copied stays good"
+    assert Kube.load(str(second.kubeconfig)).get(CONFIGMAPS, "kept", "default")["data"] == {"a": "b"}
+
+
+def test_down_gives_pods_their_grace_and_reports_a_node_shutdown(data: Path, tmp_path: Path) -> None:
+    kube = Kube.load(str(local.up(data, **BARE).kubeconfig))
+    note = tmp_path / "note"
+    start_pod(kube, "p", f"trap 'sleep 1; echo saved > {note}; exit 75' TERM; echo up; while :; do sleep 0.05; done")
+    until(lambda: list(kube.pod_logs("p", "default")) == ["up"])
+    local.down(data, **QUIET)
+    assert note.read_text() == "saved\n"
+    assert left_over(data) == []
+    kube = Kube.load(str(local.up(data, **BARE).kubeconfig))
+    pod = kube.get(PODS, "p", "default")
+    assert pod["status"]["phase"] == "Failed"
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 75
+    assert "DisruptionTarget" in [c["type"] for c in pod["status"]["conditions"]]
+
+
+def test_down_now_does_not_wait_for_a_long_grace(data: Path) -> None:
+    kube = Kube.load(str(local.up(data, **BARE).kubeconfig))
+    start_pod(kube, "p", "trap '' TERM; while :; do sleep 0.05; done", grace_s=600)
+    started = time.monotonic()
+    local.down(data, **QUIET, now=True)
+    assert time.monotonic() - started < 15
+    assert left_over(data) == []
+
+
+def test_after_kill_9_of_the_supervisor_the_next_up_leaves_no_orphan(data: Path) -> None:
+    info = local.up(data, **BARE)
+    kube = Kube.load(str(info.kubeconfig))
+    # a child in a session of its own, and one that has dropped the marker from its environment
+    start_pod(kube, "p", "setsid sleep 5151 & env -i sleep 5252 & while :; do sleep 0.05; done", grace_s=600)
+    until(lambda: len(_sleepers()) == 2)
+    os.kill(info.pid, signal.SIGKILL)
+    until(lambda: holder(Layout(data).pid_file) is None)
+    assert local.status(data).phase == "stopped"
+    kube = Kube.load(str(local.up(data, **BARE).kubeconfig))
+    assert _sleepers() == []
+    pod = until(lambda: _pod_in(kube, "p", "Failed"))
+    end = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (end["exitCode"], end["reason"]) == (137, "ContainerStatusUnknown")
+    assert "DisruptionTarget" in [c["type"] for c in pod["status"]["conditions"]]
+
+
+def _sleepers() -> list[str]:
+    found = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [line for line in found if line in ("sleep 5151", "sleep 5252")]
+
+
+def test_after_kill_9_of_the_supervisor_down_and_reset_clean_up_too(data: Path) -> None:
+    info = local.up(data, **BARE)
+    kube = Kube.load(str(info.kubeconfig))
+    start_pod(kube, "p", "setsid sleep 5151 & while :; do sleep 0.05; done", grace_s=600)
+    until(_sleepers)
+    os.kill(info.pid, signal.SIGKILL)
+    until(lambda: holder(Layout(data).pid_file) is None)
+    assert not local.down(data, **QUIET)
+    assert _sleepers() == []
+    assert local.reset(data, **QUIET)
+    assert not data.exists()
+
+
+def _pid(data: Path, name: str) -> int:
+    component = next(c for c in local.status(data).components if c.name == name)
+    assert component.pid is not None
+    return component.pid
+
+
+@pytest.mark.parametrize("name", ["api server", "operator"])
+def test_a_killed_child_comes_back_and_everything_goes_on(data: Path, name: str) -> None:
+    info = local.up(data, **QUIET)
+    kube = Kube.load(str(info.kubeconfig))
+    start_pod(kube, "before", "while :; do sleep 0.05; done")
+    victim = _pid(data, name)
+    os.kill(victim, signal.SIGKILL)
+    until(
+        lambda: any(
+            c.name == name and c.restarts == 1 and c.pid not in (None, victim) for c in local.status(data).components
+        )
+    )
+    until(lambda: _pod_in(kube, "before", "Running"))
+    until(lambda: start_pod(kube, "after", "sleep 30"))
+    assert local.status(data).server == info.server
+
+
+def test_two_clusters_live_side_by_side(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    try:
+        one, two = local.up(data, **BARE), local.up(other, **BARE)
+        assert one.server != two.server
+        first, second = Kube.load(str(one.kubeconfig)), Kube.load(str(two.kubeconfig))
+        start_pod(first, "mine", "sleep 30")
+        assert second.list(PODS).items == []
+        local.down(other, **QUIET)
+        assert local.status(data).phase == "ready"
+        assert _pod_in(first, "mine", "Running")
+    finally:
+        local.down(other, **QUIET, now=True)
+
+
+def test_reset_forgets_everything_and_touches_nothing_else(data: Path, tmp_path: Path) -> None:
+    local.up(data, **BARE)
+    assert local.reset(data, **QUIET)
+    assert not data.exists()
+    assert not local.reset(data, **QUIET)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_text("x")
+    with pytest.raises(local.LocalClusterError, match="is not an embedded cluster's directory"):
+        local.reset(precious, **QUIET)
+    assert (precious / "thesis").exists()
+
+
+@pytest.mark.parametrize("after_s", [0.3, 1.5])
+def test_ctrl_c_while_starting_leaves_nothing_running(data: Path, after_s: float) -> None:
+    program = f"from ptlocal.cluster import up; from pathlib import Path; up(Path({str(data)!r}), without=['operator'])"
+    starting = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
+    time.sleep(after_s)
+    starting.send_signal(signal.SIGINT)
+    starting.communicate(timeout=60)
+    until(lambda: holder(Layout(data).pid_file) is None)
+    if Layout(data).cluster_file.exists():
+        assert left_over(data) == []
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(data: Path) -> None:
+    data.mkdir()
+    Layout(data).database.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(local.LocalClusterError, match="database") as caught:
+        local.up(data, **BARE)
+    assert str(Layout(data).logs) in str(caught.value)
+    assert "Traceback" not in str(caught.value).splitlines()[0]
+    assert local.status(data).phase == "failed"
+    assert left_over(data) == []
+
+
+def test_an_idle_cluster_uses_next_to_no_cpu(data: Path) -> None:
+    info = local.up(data, **BARE)
+    processes = [psutil.Process(info.pid), psutil.Process(_pid(data, "api server"))]
+    time.sleep(3)
+    before = [sum(p.cpu_times()[:2]) for p in processes]
+    time.sleep(10)
+    used = [sum(p.cpu_times()[:2]) - b for p, b in zip(processes, before, strict=True)]
+    assert max(used) < 0.2, f"CPU seconds in 10 s: supervisor {used[0]:.2f}, API server {used[1]:.2f}"
+    assert processes[0].memory_info().rss < 100 * 2**20
