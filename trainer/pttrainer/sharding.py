@@ -27,6 +27,7 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "heads": "tensor",
     "kv_heads": "tensor",
     "mlp": "tensor",
+    "expert": None,
 }
 
 

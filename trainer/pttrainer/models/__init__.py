@@ -18,7 +18,8 @@ The next token's position is the prompt's length plus the number of tokens sampl
 row may pass position -1 (its slot stays empty). `cache.grow` moves to the next bucket.
 """
 
-from pttrainer.models.config import ModelConfig, from_hf, to_hf
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.families import from_hf, to_hf
 from pttrainer.models.model import Model, Params
 from pttrainer.models.presets import PRESETS, preset
 

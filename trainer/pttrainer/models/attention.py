@@ -1,11 +1,13 @@
 """Scaled dot-product attention with grouped queries: over a packed row, and over a cache.
 
 Letters: B rows, T query tokens, S key slots, N query heads, K key/value heads, R = N/K queries per key head,
-H head size. Scores and softmax are float32. Which keys a query sees is said by positions and segments, never
-by the value of a token.
+Q = T·R queries per key head of all tokens, H head size. Scores and softmax are float32. Which keys a query sees
+is said by positions and segments, never by the value of a token.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,14 @@ HIDDEN = -1e30
 """Score of a key that must not be seen: finite, so that a row without any visible key is not NaN."""
 
 
+class Scoring(NamedTuple):
+    """How products become weights: their factor, their soft cap, and what each head gives to no key at all."""
+
+    scale: float
+    softcap: float | None = None
+    sinks_N: Array | None = None
+
+
 def packed_mask(segment_ids_BT: Array) -> Array:
     """[B, T, T], true where query t sees key s: not later, and of the same example."""
     T = segment_ids_BT.shape[1]
@@ -24,56 +34,89 @@ def packed_mask(segment_ids_BT: Array) -> Array:
     return causal & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
 
 
-def cached_mask(positions_BT: Array, slots_BS: Array) -> Array:
-    """[B, T, S], true where the slot is filled and its position is not after the query's."""
-    return (slots_BS[:, None, :] >= 0) & (slots_BS[:, None, :] <= positions_BT[:, :, None])
+def packed_window(mask_BTT: Array, positions_BT: Array, window: int) -> Array:
+    """The mask of a local layer: the last `window` tokens, the query's own included."""
+    return mask_BTT & (positions_BT[:, :, None] - positions_BT[:, None, :] < window)
 
 
-def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array) -> Array:
+def cached_mask(positions_BT: Array, slots_BS: Array, window: int | None = None) -> Array:
+    """[B, T, S], true where the slot is filled, its position is not after the query's, and in its window."""
+    seen = (slots_BS[:, None, :] >= 0) & (slots_BS[:, None, :] <= positions_BT[:, :, None])
+    if window is None:
+        return seen
+    return seen & (positions_BT[:, :, None] - slots_BS[:, None, :] < window)
+
+
+def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
     """Attention within a row; result [B, T, N, H]."""
     B, T, N, H = q_BTNH.shape
     K = k_BTKH.shape[2]
-    q_BKRTH = _scaled(q_BTNH).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
+    q_BKRTH = _scaled(q_BTNH, scoring).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
     k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
     scores = jnp.einsum("bkrth,bksh->bkrts", q_BKRTH, k_BKTH, preferred_element_type=jnp.float32)
-    weights = jax.nn.softmax(jnp.where(mask_BTT[:, None, None], scores, HIDDEN), axis=-1).astype(v_BTKH.dtype)
+    scores = jnp.where(mask_BTT[:, None, None], _capped(scores, scoring), HIDDEN)
+    sinks = None if scoring.sinks_N is None else scoring.sinks_N.reshape(1, K, N // K, 1, 1)
+    weights = _softmax(scores, sinks).astype(v_BTKH.dtype)
     out = jnp.einsum("bkrts,bksh->bkrth", weights, v_BKTH)
     return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
 
 
-def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array) -> Array:
+def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, scoring: Scoring) -> Array:
     """Attention over the filled slots of a cache; result [B, T, N, H]."""
-    q_BKQH = _by_key_head(q_BTNH, own.k_BKSH.shape[1])
-    scores = _scores(q_BKQH, own.k_BKSH, own_mask_BTS)
-    weights = jax.nn.softmax(scores, axis=-1).astype(own.v_BKSH.dtype)
+    K = own.k_BKSH.shape[1]
+    q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
+    scores = _scores(q_BKQH, own.k_BKSH, own_mask_BTS, scoring)
+    weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
     return _by_token(jnp.einsum("bkqs,bksh->bkqh", weights, own.v_BKSH), q_BTNH.shape)
 
 
-def attend_shared(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, prompt: LayerKV, prompt_mask_BTS: Array) -> Array:
+def attend_shared(
+    q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, prompt: LayerKV, prompt_mask_BTS: Array, scoring: Scoring
+) -> Array:
     """Attention over the prompt's slots, which G rows share, and over a row's own; result [B, T, N, H].
 
     The prompt's keys are read once per prompt: its G samples are G times as many queries of one batch row.
     """
     B, T, N, H = q_BTNH.shape
     P, K, prompt_slots, _ = prompt.k_BKSH.shape
-    q_BKQH = _by_key_head(q_BTNH, K)
-    shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKSH, None)
+    q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
+    shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKSH, None, scoring)
     shared = _hide(_from_prompts(shared, B), prompt_mask_BTS)
-    scores = jnp.concatenate([shared, _scores(q_BKQH, own.k_BKSH, own_mask_BTS)], axis=-1)
-    weights = jax.nn.softmax(scores, axis=-1).astype(own.v_BKSH.dtype)
+    scores = jnp.concatenate([shared, _scores(q_BKQH, own.k_BKSH, own_mask_BTS, scoring)], axis=-1)
+    weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
     of_prompt, of_own = weights[..., :prompt_slots], weights[..., prompt_slots:]
     out = _from_prompts(jnp.einsum("bkqs,bksh->bkqh", _to_prompts(of_prompt, P), prompt.v_BKSH), B)
     return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), (B, T, N, H))
 
 
-def _scaled(q_BTNH: Array) -> Array:
-    return q_BTNH * jnp.asarray(q_BTNH.shape[-1] ** -0.5, q_BTNH.dtype)
+def _scaled(q_BTNH: Array, scoring: Scoring) -> Array:
+    return q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
+
+
+def _capped(scores: Array, scoring: Scoring) -> Array:
+    return scores if scoring.softcap is None else scoring.softcap * jnp.tanh(scores / scoring.softcap)
+
+
+def _softmax(scores: Array, sinks: Array | None) -> Array:
+    """Over the last axis. A sink is one more score, whose weight goes nowhere."""
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    sinks = jnp.broadcast_to(sinks.astype(scores.dtype), (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, sinks], axis=-1), axis=-1)[..., :-1]
+
+
+def _sinks_by_key_head(scoring: Scoring, shape: tuple[int, ...], K: int) -> Array | None:
+    """[1, K, Q, 1], in the order of `_by_key_head`."""
+    if scoring.sinks_N is None:
+        return None
+    _, T, N, _ = shape
+    return jnp.tile(scoring.sinks_N.reshape(1, K, N // K, 1), (1, 1, T, 1))
 
 
 def _by_key_head(q_BTNH: Array, K: int) -> Array:
     """[B, K, Q, H] with Q = T·R: all queries that read one key head, token by token."""
     B, T, N, H = q_BTNH.shape
-    return _scaled(q_BTNH).reshape(B, T, K, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, K, T * (N // K), H)
+    return q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, K, T * (N // K), H)
 
 
 def _by_token(out_BKQH: Array, shape: tuple[int, ...]) -> Array:
@@ -82,8 +125,8 @@ def _by_token(out_BKQH: Array, shape: tuple[int, ...]) -> Array:
     return out_BKQH.reshape(B, K, T, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
 
 
-def _scores(q_BKQH: Array, k_BKSH: Array, mask_BTS: Array | None) -> Array:
-    scores = jnp.einsum("bkqh,bksh->bkqs", q_BKQH, k_BKSH, preferred_element_type=jnp.float32)
+def _scores(q_BKQH: Array, k_BKSH: Array, mask_BTS: Array | None, scoring: Scoring) -> Array:
+    scores = _capped(jnp.einsum("bkqh,bksh->bkqs", q_BKQH, k_BKSH, preferred_element_type=jnp.float32), scoring)
     return scores if mask_BTS is None else _hide(scores, mask_BTS)
 
 

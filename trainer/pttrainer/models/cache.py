@@ -39,11 +39,13 @@ class KVCache(NamedTuple):
 
     layers: tuple[LayerKV, ...]
     positions_BS: Array
-    index: Array
+    index: Array  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     prompt: SharedPrompt | None = None
 
 
-def empty(config: ModelConfig, rows: int, slots: int, dtype: jnp.dtype | str, prompt: SharedPrompt | None = None) -> KVCache:
+def empty(
+    config: ModelConfig, rows: int, slots: int, dtype: jnp.dtype | str, prompt: SharedPrompt | None = None
+) -> KVCache:
     """A cache for `rows` sequences of up to `slots` new tokens each."""
     shape = (rows, config.kv_heads, slots, config.head_dim)
     layers = tuple(LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.layers))
@@ -60,7 +62,10 @@ def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KV
 def grow(cache: KVCache, slots: int) -> KVCache:
     """The same cache with room for `slots` tokens."""
     more = slots - cache.positions_BS.shape[1]
-    widen = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0)))  # noqa: E731
+
+    def widen(x: Array) -> Array:
+        return jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0)))
+
     layers = tuple(LayerKV(widen(kv.k_BKSH), widen(kv.v_BKSH)) for kv in cache.layers)
     positions = jnp.pad(cache.positions_BS, ((0, 0), (0, more)), constant_values=EMPTY)
     return cache._replace(layers=layers, positions_BS=positions)
@@ -74,5 +79,8 @@ def write_positions(cache: KVCache, positions_BT: Array) -> KVCache:
 
 def write(kv: LayerKV, k_BTKH: Array, v_BTKH: Array, index: Array) -> LayerKV:
     """Puts new keys and values into the slots from `index` on."""
-    place = lambda old, new: lax.dynamic_update_slice(old, jnp.swapaxes(new, 1, 2).astype(old.dtype), (0, 0, index, 0))  # noqa: E731
+
+    def place(old: Array, new_BTKH: Array) -> Array:
+        return lax.dynamic_update_slice(old, jnp.swapaxes(new_BTKH, 1, 2).astype(old.dtype), (0, 0, index, 0))
+
     return LayerKV(place(kv.k_BKSH, k_BTKH), place(kv.v_BKSH, v_BTKH))

@@ -1,8 +1,7 @@
-"""What a model looks like: read from Hugging Face's `config.json`, and written back to it.
+"""What a model looks like: one frozen, hashable value that covers every family the decoder can compute.
 
-One frozen, hashable value describes every family that the decoder can compute. What is left out: weights,
-number formats and layout over devices. A config that asks for something the decoder does not compute is
-refused here, because computing something else in silence is the worst of all outcomes.
+Left out: weights, number formats, layout over devices, and how Hugging Face spells all this in `config.json`
+(`families`). An option that is off costs nothing: the decoder leaves it out of the compiled program.
 """
 
 from __future__ import annotations
@@ -12,6 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pttrainer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """All rotary frequencies divided by `factor` (position interpolation, arXiv 2306.15595)."""
+
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,61 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (arXiv 2309.00071): slow frequencies interpolated, fast ones kept, a ramp between.
+
+    attention_factor: cosine and sine are multiplied by it, which sharpens attention over long contexts.
+    truncate: the ends of the ramp are rounded to whole frequencies.
+    """
+
+    factor: float
+    original_max_positions: int
+    attention_factor: float
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding: base, and what was done to the frequencies for longer contexts."""
+
+    theta: float
+    scaling: Scaling | None = None
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of the MLP; every layer has one.
+
+    per_token: experts that a token uses. normalised: their weights sum to 1. biased: router and experts add
+    biases, and the gated unit is gpt-oss's, clamped at `clamp` with a sigmoid of slope `slope`.
+    balance_coefficient: weight of the load-balance loss in training, 0 for none.
+    """
+
+    count: int
+    per_token: int
+    d_ff: int
+    normalised: bool = True
+    biased: bool = False
+    clamp: float = 0.0
+    slope: float = 1.0
+    balance_coefficient: float = 0.0
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer. Sizes in elements; `family` selects the table of weight names."""
+    """A decoder-only transformer. Sizes in elements; `family` selects the table of weight names.
+
+    window: a local layer sees this many tokens, itself included. local_layers: which layers are local; empty
+    for none. local_rope: rotary embedding of local layers where it differs. zero_centred_norms: norms multiply
+    by 1 + scale. post_norms: norms behind attention and MLP too. query_scale: factor of the scores, 1/√H if
+    None. attention_softcap, final_softcap: x becomes cap · tanh(x / cap). sinks: a learned score per head
+    that takes attention away from all keys.
+    """
 
     family: str
     vocab_size: int
@@ -36,13 +95,29 @@ class ModelConfig:
     kv_heads: int
     head_dim: int
     d_ff: int
-    rope_theta: float = 10_000.0
-    rope_scaling: Llama3Scaling | None = None
+    rope: Rope = Rope(10_000.0)
     norm_eps: float = 1e-5
     tied_head: bool = False
     max_positions: int = 4096
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+    pad_id: int | None = None
+    activation: str = "silu"
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+    window: int | None = None
+    local_layers: tuple[bool, ...] = ()
+    local_rope: Rope | None = None
+    zero_centred_norms: bool = False
+    post_norms: bool = False
+    embedding_scale: float | None = None
+    query_scale: float | None = None
+    attention_softcap: float | None = None
+    final_softcap: float | None = None
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -52,125 +127,47 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ConfigError(f"config.json head_dim: {self.head_dim}: rotary embedding needs an even head size")
+        if self.local_layers and len(self.local_layers) != self.layers:
+            raise ConfigError(
+                f"config.json layer_types: {len(self.local_layers)} entries: must be num_hidden_layers ({self.layers})"
+            )
+        if any(self.local_layers) and self.window is None:
+            raise ConfigError("config.json sliding_window: not set: layer_types has sliding_attention")
+        if self.experts is not None and self.experts.per_token > self.experts.count:
+            raise ConfigError(
+                f"config.json num_experts_per_tok: {self.experts.per_token}: there are {self.experts.count} experts"
+            )
+
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer sees its window only."""
+        return bool(self.local_layers) and self.local_layers[layer]
+
+    @property
+    def scale(self) -> float:
+        """Factor of the attention scores."""
+        return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
 
     @property
     def parameters(self) -> int:
         """Number of weights."""
-        attention = self.d_model * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        layer = attention + 3 * self.d_model * self.d_ff + 2 * self.d_model
         embeddings = self.vocab_size * self.d_model * (1 if self.tied_head else 2)
-        return self.layers * layer + embeddings + self.d_model
+        return self.layers * (self._attention_weights() + self._mlp_weights()) + embeddings + self.d_model
+
+    def _attention_weights(self) -> int:
+        """Of one layer, its norms included."""
+        q, kv, D = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.d_model
+        biases = (q + 2 * kv if self.qkv_bias else 0) + (D if self.o_bias else 0)
+        norms = D * (4 if self.post_norms else 2) + (2 * self.head_dim if self.qk_norm else 0)
+        return D * (2 * q + 2 * kv) + biases + norms + (self.heads if self.sinks else 0)
+
+    def _mlp_weights(self) -> int:
+        D, F = self.d_model, self.d_ff
+        if self.experts is None:
+            return 3 * D * F + (2 * F + D if self.mlp_bias else 0)
+        E, F = self.experts.count, self.experts.d_ff
+        biases = E + E * (2 * F + D) if self.experts.biased else 0
+        return D * E + E * 3 * D * F + biases
 
 
-def from_hf(raw: Mapping[str, Any]) -> ModelConfig:
-    """The config in a Hugging Face `config.json`; raises ConfigError on what the decoder does not compute."""
-    family = str(raw.get("model_type", ""))
-    if family not in SUPPORTED_FAMILIES:
-        raise ConfigError(
-            f"config.json model_type: {family!r}: not supported yet; accepted: {', '.join(SUPPORTED_FAMILIES)}"
-        )
-    _refuse_what_is_not_computed(raw)
-    heads = int(_required(raw, "num_attention_heads"))
-    d_model = int(_required(raw, "hidden_size"))
-    return ModelConfig(
-        family=family,
-        vocab_size=int(_required(raw, "vocab_size")),
-        d_model=d_model,
-        layers=int(_required(raw, "num_hidden_layers")),
-        heads=heads,
-        kv_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(raw.get("head_dim") or d_model // heads),
-        d_ff=int(_required(raw, "intermediate_size")),
-        rope_theta=_rope_theta(raw),
-        rope_scaling=_rope_scaling(raw),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        tied_head=bool(raw.get("tie_word_embeddings", False)),
-        max_positions=int(raw.get("max_position_embeddings", 2048)),
-        bos_id=_ids(raw.get("bos_token_id"))[0] if _ids(raw.get("bos_token_id")) else None,
-        eos_ids=_ids(raw.get("eos_token_id")),
-    )
-
-
-def to_hf(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` that `transformers` reads for this model."""
-    raw: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": config.family,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "intermediate_size": config.d_ff,
-        "hidden_act": "silu",
-        "rope_theta": config.rope_theta,
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tied_head,
-        "max_position_embeddings": config.max_positions,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": "float32",
-    }
-    if config.bos_id is not None:
-        raw["bos_token_id"] = config.bos_id
-    if config.eos_ids:
-        raw["eos_token_id"] = config.eos_ids[0] if len(config.eos_ids) == 1 else list(config.eos_ids)
-    if config.rope_scaling is not None:
-        raw["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": config.rope_scaling.factor,
-            "low_freq_factor": config.rope_scaling.low_freq_factor,
-            "high_freq_factor": config.rope_scaling.high_freq_factor,
-            "original_max_position_embeddings": config.rope_scaling.original_max_positions,
-        }
-    return raw
-
-
-SUPPORTED_FAMILIES = ("llama",)
-
-
-def _required(raw: Mapping[str, Any], key: str) -> Any:
-    if key not in raw:
-        raise ConfigError(f"config.json {key}: missing; hint: is this the config.json of a language model?")
-    return raw[key]
-
-
-def _refuse_what_is_not_computed(raw: Mapping[str, Any]) -> None:
-    activation = raw.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ConfigError(f"config.json hidden_act: {activation!r}: not supported yet; accepted: silu")
-    for key in ("attention_bias", "mlp_bias"):
-        if raw.get(key):
-            raise ConfigError(f"config.json {key}: true: not supported yet; accepted: false")
-
-
-def _rope(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Newer files keep theta and scaling in `rope_parameters`, older ones the scaling in `rope_scaling`."""
-    return raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-
-
-def _rope_theta(raw: Mapping[str, Any]) -> float:
-    return float(_rope(raw).get("rope_theta", raw.get("rope_theta", 10_000.0)))
-
-
-def _rope_scaling(raw: Mapping[str, Any]) -> Llama3Scaling | None:
-    rope = _rope(raw)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise ConfigError(f"config.json rope type: {kind!r}: not supported yet; accepted: default, llama3")
-    return Llama3Scaling(
-        factor=float(_required(rope, "factor")),
-        low_freq_factor=float(_required(rope, "low_freq_factor")),
-        high_freq_factor=float(_required(rope, "high_freq_factor")),
-        original_max_positions=int(_required(rope, "original_max_position_embeddings")),
-    )
-
-
-def _ids(value: int | list[int] | None) -> tuple[int, ...]:
-    """Some files name one end token, some a list: an end token that is forgotten makes endless samples."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
+Raw = Mapping[str, Any]
+"""The content of a `config.json`."""

@@ -20,9 +20,19 @@ from jax import Array
 from pttrainer import sharding
 from pttrainer.models import cache as kv
 from pttrainer.models import rope
-from pttrainer.models.attention import attend_cached, attend_packed, attend_shared, cached_mask, packed_mask
+from pttrainer.models.attention import (
+    Scoring,
+    attend_cached,
+    attend_packed,
+    attend_shared,
+    cached_mask,
+    packed_mask,
+    packed_window,
+)
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.decoder import Decoder, DecoderLayer
+from pttrainer.models.experts import balance_loss
+from pttrainer.models.layers import Attend
 
 Params = dict[str, Any]
 Remat = Literal["none", "full"]
@@ -39,7 +49,8 @@ class Model:
 
     def abstract(self) -> Params:
         """Shapes and dtypes of all weights, nothing allocated."""
-        return jax.eval_shape(self._stored, dict(nnx.to_pure_dict(_abstract_state(self.config))))
+        shapes: Params = jax.eval_shape(self._stored, dict(nnx.to_pure_dict(_abstract_state(self.config))))
+        return shapes
 
     def logical_axes(self) -> Params:
         """The tree of `abstract`, with the names of each weight's axes in its leaves."""
@@ -56,21 +67,26 @@ class Model:
 
         Segment ids tell the examples of a row apart (0 is padding); positions restart with each example.
         """
-        decoder = _merge(self.config, params)
-        rotation = rope.rotation(self.config, positions_BT)
-        mask_BTT = packed_mask(segment_ids_BT)
-        graphdef, stacked = nnx.split(decoder.layers)
+        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None)[0]
 
-        def layer(x_BTD: Array, weights: Any) -> tuple[Array, None]:
-            block: DecoderLayer = nnx.merge(graphdef, weights)
-            x_BTD, _ = block(x_BTD, rotation, lambda q, k, v: (attend_packed(q, k, v, mask_BTT), None))
-            return sharding.constrain(x_BTD, ("batch", "sequence", None)), None
+    def forward_balanced(
+        self, params: Params, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array
+    ) -> tuple[Array, Array]:
+        """As `forward`, and the load-balance loss of the experts (a scalar; padding does not count)."""
+        assert self.config.experts is not None
+        hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, segment_ids_BT > 0)
+        return hidden_BTD, balance_loss(use, self.config.experts)
 
-        x_BTD = self._embed(decoder, tokens_BT)
-        x_BTD, _ = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, stacked)
-        return decoder.norm(x_BTD)
+    def logits(self, params: Params, hidden_BTD: Array) -> Array:
+        """All logits [B, T, V], float32, soft cap included: for tests and for comparing with other implementations."""
+        head_VD = self.head(params).astype(hidden_BTD.dtype)
+        logits_BTV = jnp.einsum("btd,vd->btv", hidden_BTD, head_VD, preferred_element_type=jnp.float32)
+        cap = self.config.final_softcap
+        return logits_BTV if cap is None else cap * jnp.tanh(logits_BTV / cap)
 
-    def decode(self, params: Params, tokens_BT: Array, positions_BT: Array, cache: kv.KVCache) -> tuple[Array, kv.KVCache]:
+    def decode(
+        self, params: Params, tokens_BT: Array, positions_BT: Array, cache: kv.KVCache
+    ) -> tuple[Array, kv.KVCache]:
         """Final hidden states [B, T, D] of new tokens that see the cache and each other, and the new cache.
 
         `params` come from `for_decoding`. A token whose position is -1 is padding: it is stored as an empty
@@ -79,13 +95,13 @@ class Model:
         blocks = [_merge(self.config, {**params, "layers": weights}) for weights in params["layers"]]
         decoder = blocks[0]
         cache, index = kv.write_positions(cache, positions_BT), cache.index
-        rotation = rope.rotation(self.config, positions_BT)
-        own_mask = cached_mask(positions_BT, cache.positions_BS)
-        prompt_mask = _prompt_mask(cache, positions_BT)
+        views = {is_local: self._cached_view(is_local, positions_BT, cache) for is_local in self._kinds()}
         x_BTD = self._embed(decoder, tokens_BT)
         layers: list[kv.LayerKV] = []
         for i, block in enumerate(blocks):
-            x_BTD, layer = block.layers(x_BTD, rotation, _attend_with(cache, i, index, own_mask, prompt_mask))
+            rotation, own_mask, prompt_mask = views[self.config.is_local(i)]
+            attend = self._attend_with(cache, i, index, own_mask, prompt_mask)
+            x_BTD, layer, _ = block.layers(x_BTD, rotation, attend)
             layers.append(layer)
         return decoder.norm(x_BTD), cache._replace(layers=tuple(layers))
 
@@ -101,15 +117,88 @@ class Model:
 
     def head(self, params: Params) -> Array:
         """The output head [V, D]: logits are hidden_BTD @ head_VD.T. Tied heads are the embedding."""
-        return params["embedding"] if self.config.tied_head else params["head"]
+        head_VD: Array = params["embedding"] if self.config.tied_head else params["head"]
+        return head_VD
 
     def _stored(self, params: Params) -> Params:
         stored: Params = jax.tree.map(lambda x: x.astype(self.param_dtype), params)
         return stored
 
     def _embed(self, decoder: Decoder, tokens_BT: Array) -> Array:
-        x_BTD = decoder.embedding[...].astype(self.compute_dtype)[tokens_BT]
+        # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
+        table_VD = sharding.constrain(decoder.embedding[...].astype(self.compute_dtype), ("vocab", None))
+        x_BTD = table_VD[tokens_BT]
+        if self.config.embedding_scale is not None:
+            x_BTD = x_BTD * jnp.asarray(self.config.embedding_scale, x_BTD.dtype)
         return sharding.constrain(x_BTD, ("batch", "sequence", None))
+
+    def _scan(
+        self, params: Params, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array, counts_BT: Array | None
+    ) -> tuple[Array, Any]:
+        """Final hidden states, and the router's use per layer if tokens that count are given.
+
+        Layers of two kinds (local and global) are one scan: each takes its mask and rotation by a flag.
+        """
+        decoder = _merge(self.config, params)
+        views = [self._packed_view(is_local, positions_BT, segment_ids_BT) for is_local in self._kinds()]
+        flags_L = None if len(views) == 1 else jnp.array(self.config.local_layers)
+        graphdef, stacked = nnx.split(decoder.layers)
+
+        def layer(x_BTD: Array, of_layer: tuple[Any, Array | None]) -> tuple[Array, Any]:
+            weights, is_local = of_layer
+            block: DecoderLayer = nnx.merge(graphdef, weights)
+            rotation, mask_BTT = views[0] if is_local is None else _select(is_local, views[1], views[0])
+
+            def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
+                return attend_packed(q, k, v, mask_BTT, self._scoring(sinks_N)), None
+
+            x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT)
+            return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
+
+        x_BTD = self._embed(decoder, tokens_BT)
+        x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L))
+        return decoder.norm(x_BTD), use
+
+    def _kinds(self) -> list[bool]:
+        """Whether layers are local, each kind once, global ones first."""
+        return sorted({self.config.is_local(i) for i in range(self.config.layers)})
+
+    def _rotation(self, is_local: bool, positions_BT: Array) -> tuple[Array, Array]:
+        local = self.config.local_rope if is_local else None
+        return rope.rotation(local or self.config.rope, self.config.head_dim, positions_BT)
+
+    def _packed_view(self, is_local: bool, positions_BT: Array, segment_ids_BT: Array) -> _PackedView:
+        mask_BTT = packed_mask(segment_ids_BT)
+        if is_local and self.config.window is not None:
+            mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
+        return self._rotation(is_local, positions_BT), mask_BTT
+
+    def _cached_view(self, is_local: bool, positions_BT: Array, cache: kv.KVCache) -> _CachedView:
+        window = self.config.window if is_local else None
+        own_mask = cached_mask(positions_BT, cache.positions_BS, window)
+        return self._rotation(is_local, positions_BT), own_mask, _prompt_mask(cache, positions_BT, window)
+
+    def _scoring(self, sinks_N: Array | None) -> Scoring:
+        return Scoring(self.config.scale, self.config.attention_softcap, sinks_N)
+
+    def _attend_with(
+        self, cache: kv.KVCache, layer: int, index: Array, own_mask: Array, prompt_mask: Array | None
+    ) -> Attend:
+        def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
+            own = kv.write(cache.layers[layer], k, v, index)
+            scoring = self._scoring(sinks_N)
+            if cache.prompt is None or prompt_mask is None:
+                return attend_cached(q, own, own_mask, scoring), own
+            return attend_shared(q, own, own_mask, cache.prompt.layers[layer], prompt_mask, scoring), own
+
+        return attend
+
+
+_PackedView = tuple[tuple[Array, Array], Array]
+"""Rotation and mask of one kind of layer."""
+
+_CachedView = tuple[tuple[Array, Array], Array, Array | None]
+"""Rotation, mask of a row's own slots, mask of the prompt's."""
 
 
 @lru_cache
@@ -122,10 +211,11 @@ def _abstract_state(config: ModelConfig) -> Any:
 
 
 def _merge(config: ModelConfig, params: Params) -> Decoder:
-    return nnx.merge(_abstract(config)[0], params)
+    decoder: Decoder = nnx.merge(_abstract(config)[0], params)
+    return decoder
 
 
-_LayerFunction = Callable[[Array, Any], tuple[Array, None]]
+_LayerFunction = Callable[[Array, Any], tuple[Array, Any]]
 
 
 def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
@@ -135,20 +225,12 @@ def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
     return jax.checkpoint(layer, prevent_cse=False, policy=kept)
 
 
-def _prompt_mask(cache: kv.KVCache, positions_BT: Array) -> Array | None:
+def _select(flag: Array, if_true: Any, if_false: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(flag, a, b), if_true, if_false)
+
+
+def _prompt_mask(cache: kv.KVCache, positions_BT: Array, window: int | None) -> Array | None:
     if cache.prompt is None:
         return None
     samples = positions_BT.shape[0] // cache.prompt.positions_PS.shape[0]
-    return cached_mask(positions_BT, jnp.repeat(cache.prompt.positions_PS, samples, axis=0))
-
-
-def _attend_with(
-    cache: kv.KVCache, layer: int, index: Array, own_mask: Array, prompt_mask: Array | None
-) -> Callable[[Array, Array, Array], tuple[Array, kv.LayerKV]]:
-    def attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array) -> tuple[Array, kv.LayerKV]:
-        own = kv.write(cache.layers[layer], k_BTKH, v_BTKH, index)
-        if cache.prompt is None or prompt_mask is None:
-            return attend_cached(q_BTNH, own, own_mask), own
-        return attend_shared(q_BTNH, own, own_mask, cache.prompt.layers[layer], prompt_mask), own
-
-    return attend
+    return cached_mask(positions_BT, jnp.repeat(cache.prompt.positions_PS, samples, axis=0), window)

@@ -1,10 +1,12 @@
-"""Weight names: a path in our tree on the left, Hugging Face's name on the right, one table per family.
+"""Weight names: a path in our tree on the left, Hugging Face's name on the right.
 
-`{i}` is the layer. A transposed weight is stored as [out, in] there and [in, out] here.
+`{i}` is the layer and `{e}` the expert; our weights of all layers are stacked, and within them those of all
+experts. A transposed weight is stored as [out, in] there and [in, out] here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pttrainer.models.config import ModelConfig
@@ -19,25 +21,96 @@ class Stored:
     name: str
     transposed: bool = False
 
+    @property
+    def stacked(self) -> int:
+        """How many leading axes of ours are names there: layer, expert."""
+        return ("{i}" in self.name) + ("{e}" in self.name)
 
-LLAMA: dict[Path, Stored] = {
+
+Names = Mapping[Path, Stored]
+
+
+def _in_layer(weights: dict[str, str | Stored]) -> dict[Path, Stored]:
+    """Paths written `a.b`, names without the layer's prefix; plain strings are matrices, [out, in] in the file."""
+    named: dict[Path, Stored] = {}
+    for path, name in weights.items():
+        stored = name if isinstance(name, Stored) else Stored(name, transposed=True)
+        named["layers", *path.split(".")] = Stored(f"model.layers.{{i}}.{stored.name}", stored.transposed)
+    return named
+
+
+WHOLE: dict[Path, Stored] = {
     ("embedding",): Stored("model.embed_tokens.weight"),
-    ("layers", "attention_norm", "scale"): Stored("model.layers.{i}.input_layernorm.weight"),
-    ("layers", "attention", "q"): Stored("model.layers.{i}.self_attn.q_proj.weight", transposed=True),
-    ("layers", "attention", "k"): Stored("model.layers.{i}.self_attn.k_proj.weight", transposed=True),
-    ("layers", "attention", "v"): Stored("model.layers.{i}.self_attn.v_proj.weight", transposed=True),
-    ("layers", "attention", "o"): Stored("model.layers.{i}.self_attn.o_proj.weight", transposed=True),
-    ("layers", "mlp_norm", "scale"): Stored("model.layers.{i}.post_attention_layernorm.weight"),
-    ("layers", "mlp", "gate"): Stored("model.layers.{i}.mlp.gate_proj.weight", transposed=True),
-    ("layers", "mlp", "up"): Stored("model.layers.{i}.mlp.up_proj.weight", transposed=True),
-    ("layers", "mlp", "down"): Stored("model.layers.{i}.mlp.down_proj.weight", transposed=True),
     ("norm", "scale"): Stored("model.norm.weight"),
     ("head",): Stored("lm_head.weight"),
 }
-
-TABLES: dict[str, dict[Path, Stored]] = {"llama": LLAMA}
+ATTENTION = _in_layer({
+    "attention.q": "self_attn.q_proj.weight",
+    "attention.k": "self_attn.k_proj.weight",
+    "attention.v": "self_attn.v_proj.weight",
+    "attention.o": "self_attn.o_proj.weight",
+})  # fmt: skip
+QKV_BIAS = _in_layer({
+    "attention.q_bias": Stored("self_attn.q_proj.bias"),
+    "attention.k_bias": Stored("self_attn.k_proj.bias"),
+    "attention.v_bias": Stored("self_attn.v_proj.bias"),
+})  # fmt: skip
+O_BIAS = _in_layer({"attention.o_bias": Stored("self_attn.o_proj.bias")})
+QK_NORM = _in_layer({
+    "attention.q_norm.scale": Stored("self_attn.q_norm.weight"),
+    "attention.k_norm.scale": Stored("self_attn.k_norm.weight"),
+})  # fmt: skip
+SINKS = _in_layer({"attention.sinks": Stored("self_attn.sinks")})
+NORMS = _in_layer({
+    "attention_norm.scale": Stored("input_layernorm.weight"),
+    "mlp_norm.scale": Stored("post_attention_layernorm.weight"),
+})  # fmt: skip
+# The same word means another norm where there are four of them.
+FOUR_NORMS = _in_layer({
+    "attention_norm.scale": Stored("input_layernorm.weight"),
+    "attention_post_norm.scale": Stored("post_attention_layernorm.weight"),
+    "mlp_norm.scale": Stored("pre_feedforward_layernorm.weight"),
+    "mlp_post_norm.scale": Stored("post_feedforward_layernorm.weight"),
+})  # fmt: skip
+MLP = _in_layer({
+    "mlp.gate": "mlp.gate_proj.weight",
+    "mlp.up": "mlp.up_proj.weight",
+    "mlp.down": "mlp.down_proj.weight",
+})  # fmt: skip
+MLP_BIAS = _in_layer({
+    "mlp.gate_bias": Stored("mlp.gate_proj.bias"),
+    "mlp.up_bias": Stored("mlp.up_proj.bias"),
+    "mlp.down_bias": Stored("mlp.down_proj.bias"),
+})  # fmt: skip
+EXPERTS = _in_layer({
+    "mlp.router": "mlp.gate.weight",
+    "mlp.gate": "mlp.experts.{e}.gate_proj.weight",
+    "mlp.up": "mlp.experts.{e}.up_proj.weight",
+    "mlp.down": "mlp.experts.{e}.down_proj.weight",
+})  # fmt: skip
+# Already stacked, already [in, out]; gate and up alternate in one matrix.
+BIASED_EXPERTS = _in_layer({
+    "mlp.router": "mlp.router.weight",
+    "mlp.router_bias": Stored("mlp.router.bias"),
+    "mlp.gate_up": Stored("mlp.experts.gate_up_proj"),
+    "mlp.gate_up_bias": Stored("mlp.experts.gate_up_proj_bias"),
+    "mlp.down": Stored("mlp.experts.down_proj"),
+    "mlp.down_bias": Stored("mlp.experts.down_proj_bias"),
+})  # fmt: skip
 
 
 def table(config: ModelConfig) -> dict[Path, Stored]:
     """The names of this model's weights; a tied head has none of its own."""
-    return {path: stored for path, stored in TABLES[config.family].items() if not (config.tied_head and path == ("head",))}
+    parts: list[Names] = [ATTENTION, FOUR_NORMS if config.post_norms else NORMS]
+    parts += [QKV_BIAS] * config.qkv_bias + [O_BIAS] * config.o_bias
+    parts += [QK_NORM] * config.qk_norm + [SINKS] * config.sinks
+    if config.experts is None:
+        parts += [MLP] + [MLP_BIAS] * config.mlp_bias
+    else:
+        parts += [BIASED_EXPERTS if config.experts.biased else EXPERTS]
+    names = dict(WHOLE)
+    if config.tied_head:
+        del names["head",]
+    for part in parts:
+        names |= part
+    return names

@@ -12,10 +12,22 @@ BYTE_VOCABULARY = 264
 """256 bytes and 8 special tokens: see `tokenizer.ByteTokenizer`."""
 
 
-def _llama(vocab_size: int, d_model: int, layers: int, heads: int, kv_heads: int, head_dim: int, d_ff: int) -> ModelConfig:
+def _llama(
+    vocab_size: int, d_model: int, layers: int, heads: int, kv_heads: int, head_dim: int, d_ff: int
+) -> ModelConfig:
     return ModelConfig(
-        family="llama", vocab_size=vocab_size, d_model=d_model, layers=layers, heads=heads, kv_heads=kv_heads,
-        head_dim=head_dim, d_ff=d_ff, rope_theta=10_000.0, tied_head=True, max_positions=8192, bos_id=256, eos_ids=(257,),
+        family="llama",
+        vocab_size=vocab_size,
+        d_model=d_model,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        d_ff=d_ff,
+        tied_head=True,
+        max_positions=8192,
+        bos_id=256,
+        eos_ids=(257,),
     )
 
 

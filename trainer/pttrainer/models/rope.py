@@ -12,14 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pttrainer.models.config import Llama3Scaling, ModelConfig
+from pttrainer.models.config import LinearScaling, Llama3Scaling, Rope, YarnScaling
 
 
-def frequencies(config: ModelConfig) -> np.ndarray:
+def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
     """Angular frequency of each pair of a head's elements, [H/2], float32."""
-    inverse = 1.0 / (config.rope_theta ** (np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim))
-    if config.rope_scaling is not None:
-        inverse = _llama3(inverse, config.rope_scaling)
+    inverse = 1.0 / (rope.theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim))
+    match rope.scaling:
+        case LinearScaling(factor):
+            inverse = inverse / factor
+        case Llama3Scaling():
+            inverse = _llama3(inverse, rope.scaling)
+        case YarnScaling():
+            inverse = _yarn(inverse, rope.theta, rope.scaling)
     return inverse.astype(np.float32)
 
 
@@ -32,10 +37,29 @@ def _llama3(inverse: np.ndarray, scaling: Llama3Scaling) -> np.ndarray:
     return np.asarray(blend * inverse + (1 - blend) * inverse / scaling.factor)
 
 
-def rotation(config: ModelConfig, positions_BT: Array) -> tuple[Array, Array]:
+def _yarn(inverse: np.ndarray, theta: float, scaling: YarnScaling) -> np.ndarray:
+    """Pairs that turn more than beta_fast times over the original context are kept, below beta_slow interpolated."""
+    H = 2 * len(inverse)
+
+    def pair_that_turns(times: float) -> float:
+        return H * math.log(scaling.original_max_positions / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, H - 1)
+    width = high - low if high != low else 0.001
+    interpolated = np.clip((np.arange(len(inverse)) - low) / width, 0.0, 1.0)
+    return np.asarray(interpolated * inverse / scaling.factor + (1 - interpolated) * inverse)
+
+
+def rotation(rope: Rope, head_dim: int, positions_BT: Array) -> tuple[Array, Array]:
     """Cosine and sine of every position's angles, each [B, T, H/2], float32."""
-    angles = positions_BT.astype(jnp.float32)[..., None] * frequencies(config)
-    return jnp.cos(angles), jnp.sin(angles)
+    angles = positions_BT.astype(jnp.float32)[..., None] * frequencies(rope, head_dim)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    if isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor != 1.0:
+        return cos * rope.scaling.attention_factor, sin * rope.scaling.attention_factor
+    return cos, sin
 
 
 def rotate(x_BTNH: Array, cos_BTR: Array, sin_BTR: Array) -> Array:

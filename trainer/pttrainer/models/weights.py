@@ -1,133 +1,246 @@
-"""Weights between safetensors files and the mesh.
+"""Weights from safetensors files onto the mesh, and back.
 
-Reading goes tensor by tensor straight to the shards that need it: a device asks for its slice of a stacked
-weight, and only the layers and rows in it are read. Writing goes the other way, one layer's tensor at a
-time, into files of at most `SHARD_BYTES`. Missing, extra and misshapen weights are one error that lists all.
+Reading goes tensor by tensor, in pieces of at most `PIECE_BYTES`, straight to the devices that hold a part of
+it: a piece is cast, transposed and put into its place there, in a buffer that is donated at every step. So a
+load takes what the devices hold and a few pieces, never a model or a stack of layers twice. Writing goes one
+layer at a time, into files of at most `SHARD_BYTES`.
+
+Missing, extra and misshapen weights are one error that lists all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from pttrainer.errors import ConfigError
+from pttrainer.models.checkpoint import Checkpoint
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.names import Stored, table
+from pttrainer.models.tensorfile import write_header
 
-SHARD_BYTES = 4 * 2**30
+PIECE_BYTES = 32 * 2**20
+"""Large enough that a piece's cost is its bytes."""
+
+SHARD_BYTES = 5 * 10**9
 INDEX = "model.safetensors.index.json"
-Index = tuple[slice, ...]
 
 
-class Checkpoint:
-    """The safetensors files of a directory, opened lazily."""
+@dataclass(frozen=True)
+class Weight:
+    """A weight of ours: its path, where it is stored, its shape and number format (stacked), its layout."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._files = [safe_open(path, framework="np") for path in sorted(directory.glob("*.safetensors"))]
-        self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118
-        if not self._file_of:
-            raise ConfigError(f"spec.model.uri: {directory}: no *.safetensors file")
+    path: tuple[str, ...]
+    stored: Stored
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    sharding: Any = None
 
-    def names(self) -> set[str]:
-        """All tensors."""
-        return set(self._file_of)
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        """One index into the stacked axes per tensor in the checkpoint."""
+        return list(product(*(range(size) for size in self.shape[: self.stored.stacked])))
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape, without reading it."""
-        return tuple(self._file_of[name].get_slice(name).get_shape())
+    def name(self, place: tuple[int, ...]) -> str:
+        """The tensor's name in the checkpoint."""
+        return self.stored.name.format(**dict(zip("ie", place, strict=False)))
 
-    def read(self, name: str, index: Index, transposed: bool) -> np.ndarray:
-        """A slice of a tensor, as [in, out]."""
-        part = self._file_of[name].get_slice(name)[index[::-1] if transposed else index]
-        return np.asarray(part).T if transposed else np.asarray(part)
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of each tensor in the checkpoint."""
+        shape = self.shape[self.stored.stacked :]
+        return shape[::-1] if self.stored.transposed else shape
+
+    def __str__(self) -> str:
+        return ".".join(self.path)
 
 
 def load(config: ModelConfig, directory: Path, abstract: Any, shardings: Any) -> Any:
     """The tree of `abstract`, read onto `shardings`. Raises ConfigError on files that do not fit the config."""
     checkpoint = Checkpoint(directory)
-    names = table(config)
-    _check(config, checkpoint, abstract)
-
-    def one(path: Any, shape: Any, sharding: Any) -> jax.Array:
-        key = tuple(part.key for part in path)
-        stored = names[key]
-
-        def shard(index: Index) -> np.ndarray:
-            return _read(checkpoint, stored, key, tuple(index), shape.shape).astype(shape.dtype)
-
-        return jax.make_array_from_callback(shape.shape, sharding, shard)
-
-    return jax.tree_util.tree_map_with_path(one, abstract, shardings)
+    weights = _weights(config, abstract, shardings)
+    _check(config, checkpoint, weights)
+    loaded = {weight.path: _read(checkpoint, weight) for weight in weights}
+    return jax.tree_util.tree_map_with_path(lambda path, _: loaded[tuple(part.key for part in path)], abstract)
 
 
-def save(config: ModelConfig, params: Any, directory: Path) -> None:
-    """Writes weights (host arrays) as Hugging Face's files, tensor by tensor in files of bounded size."""
-    shards: list[dict[str, np.ndarray]] = [{}]
-    size = 0
-    for name, tensor in _tensors(config, params):
-        if size and size + tensor.nbytes > SHARD_BYTES:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += tensor.nbytes
-    if len(shards) == 1:
-        save_file(shards[0], directory / "model.safetensors", {"format": "pt"})
-        return
+def save(config: ModelConfig, params: Any, directory: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
+    """Writes weights as Hugging Face's files. `fetch` brings an array to the host; without a directory that is all
+    that happens, for processes that must take part in it but do not write."""
+    weights = _weights(config, params)
+    files = _files(weights)
     places: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, directory / file, {"format": "pt"})
-        places |= dict.fromkeys(shard, file)
-    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
-    (directory / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
+    for number, tensors in enumerate(files, start=1):
+        file = f"model-{number:05d}-of-{len(files):05d}.safetensors" if len(files) > 1 else "model.safetensors"
+        places |= dict.fromkeys([weight.name(place) for weight, place in tensors], file)
+        _write_file(directory and directory / file, tensors, params, fetch)
+    if directory is not None and len(files) > 1:
+        total = sum(int(np.prod(weight.shape)) * weight.dtype.itemsize for weight in weights)
+        (directory / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
 
 
-def _tensors(config: ModelConfig, params: Any) -> Iterator[tuple[str, np.ndarray]]:
+def stored_shapes(config: ModelConfig, tree: Any) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor in the checkpoint of a model whose weights are shaped like `tree`."""
+    return {weight.name(place): weight.stored_shape for weight in _weights(config, tree) for place in weight.places}
+
+
+def _weights(config: ModelConfig, tree: Any, shardings: Any = None) -> list[Weight]:
+    weights = []
     for path, stored in table(config).items():
-        value = params
-        for key in path:
-            value = value[key]
-        layers = enumerate(value) if path[0] == "layers" else [(0, value)]
-        for i, tensor in layers:
-            yield stored.name.format(i=i), np.ascontiguousarray(tensor.T if stored.transposed else tensor)
+        leaf = _at(tree, path)
+        sharding = None if shardings is None else _at(shardings, path)
+        weights.append(Weight(path, stored, tuple(leaf.shape), np.dtype(leaf.dtype), sharding))
+    return weights
 
 
-def _read(checkpoint: Checkpoint, stored: Stored, path: tuple[str, ...], index: Index, shape: tuple[int, ...]) -> np.ndarray:
-    if path[0] != "layers":
-        return checkpoint.read(stored.name, index, stored.transposed)
-    layers = range(*index[0].indices(shape[0]))
-    return np.stack([checkpoint.read(stored.name.format(i=i), index[1:], stored.transposed) for i in layers])
+def _at(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
 
 
-def _check(config: ModelConfig, checkpoint: Checkpoint, abstract: Any) -> None:
-    expected: dict[str, tuple[int, ...]] = {}
-    ours: dict[str, str] = {}
-    for path, stored in table(config).items():
-        leaf = abstract
-        for key in path:
-            leaf = leaf[key]
-        stacked = path[0] == "layers"
-        shape = leaf.shape[1:] if stacked else leaf.shape
-        for i in range(config.layers if stacked else 1):
-            name = stored.name.format(i=i)
-            expected[name] = shape[::-1] if stored.transposed else shape
-            ours[name] = ".".join(path) + (f"[{i}]" if stacked else "")
+# Reading
+
+
+def _read(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
+    """Piece by piece into one buffer per device."""
+    parts = weight.sharding.addressable_devices_indices_map(weight.shape)
+    indices = {device: _bounds(index, weight.shape) for device, index in parts.items()}
+    buffers = {device: _empty(weight, index, device) for device, index in indices.items()}
+    pending = 0
+    for place in weight.places:
+        holders = {device: index for device, index in indices.items() if _holds(index, place)}
+        stored = {device: _stored_order(weight, index) for device, index in holders.items()}
+        name = weight.name(place)
+        for first, last in _pieces(checkpoint, name, {index[0] for index in stored.values()}):
+            piece = checkpoint.rows(name, first, last)
+            for device, index in stored.items():
+                if index[0][0] <= first < index[0][1]:
+                    part, start = _cut(piece, first, index)
+                    where = [at - low for at, (low, _) in zip(place, holders[device], strict=False)]
+                    where += start[::-1] if weight.stored.transposed else start
+                    buffers[device] = _put(
+                        buffers[device],
+                        jax.device_put(part, device),
+                        np.array(where, np.int32),
+                        weight.stored.transposed,
+                    )
+            pending += piece.nbytes
+            if pending >= PIECE_BYTES:  # the host must not run ahead: what is queued is held
+                jax.block_until_ready(buffers)
+                pending = 0
+    return jax.make_array_from_single_device_arrays(weight.shape, weight.sharding, list(buffers.values()))
+
+
+Bounds = tuple[tuple[int, int], ...]
+"""First and last of each axis."""
+
+
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+
+
+def _empty(weight: Weight, index: Bounds, device: jax.Device) -> jax.Array:
+    return jnp.zeros(tuple(last - first for first, last in index), weight.dtype, device=device)
+
+
+def _holds(index: Bounds, place: tuple[int, ...]) -> bool:
+    return all(first <= at < last for at, (first, last) in zip(place, index, strict=False))
+
+
+def _stored_order(weight: Weight, index: Bounds) -> Bounds:
+    inner = index[weight.stored.stacked :]
+    return inner[::-1] if weight.stored.transposed else inner
+
+
+def _pieces(checkpoint: Checkpoint, name: str, rows: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows that cover what devices hold; none crosses the end of a device's part."""
+    most = max(1, PIECE_BYTES // checkpoint.row_bytes(name))
+    ends = sorted({end for bounds in rows for end in bounds})
+    for low, high in pairwise(ends):
+        if any(first <= low and high <= last for first, last in rows):
+            # Equal pieces but for the last one: every other shape is compiled again.
+            size = -(-(high - low) // -(-(high - low) // most))
+            for first in range(low, high, size):
+                yield first, min(first + size, high)
+
+
+def _cut(piece: np.ndarray, first: int, index: Bounds) -> tuple[np.ndarray, list[int]]:
+    """A device's part of a piece that begins at row `first`, and where it goes in the device's part."""
+    columns = tuple(slice(low, high) for low, high in index[1:])
+    return np.ascontiguousarray(piece[(slice(None), *columns)]), [first - index[0][0]] + [0] * len(columns)
+
+
+@partial(jax.jit, donate_argnums=0, static_argnums=3)
+def _put(buffer: jax.Array, piece: jax.Array, where: jax.Array, transposed: bool) -> jax.Array:
+    block = (piece.T if transposed else piece).astype(buffer.dtype)
+    block = block.reshape((1,) * (buffer.ndim - block.ndim) + block.shape)
+    return jax.lax.dynamic_update_slice(buffer, block, tuple(where))
+
+
+def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -> None:
+    expected = {weight.name(place): (weight, place) for weight in weights for place in weight.places}
     there = checkpoint.names()
-    problems = [f"missing {name} (our {ours[name]})" for name in sorted(expected.keys() - there)]
+    ours = {name: f"our {weight}" + "".join(f"[{at}]" for at in place) for name, (weight, place) in expected.items()}
+    problems = [f"missing {name} ({ours[name]})" for name in sorted(expected.keys() - there)]
     tied = {"lm_head.weight"} if config.tied_head else set()
-    problems += [f"extra {name}" for name in sorted(there - expected.keys() - tied) if not name.endswith("rotary_emb.inv_freq")]
+    problems += [f"extra {name}" for name in sorted(there - expected.keys() - tied)]
     problems += [
-        f"{name} (our {ours[name]}) is {list(checkpoint.shape(name))}, config.json says {list(shape)}"
-        for name, shape in sorted(expected.items())
-        if name in there and checkpoint.shape(name) != tuple(shape)
+        f"{name} ({ours[name]}) is {list(checkpoint.shape(name))}, config.json says {list(weight.stored_shape)}"
+        for name, (weight, _) in sorted(expected.items())
+        if name in there and checkpoint.shape(name) != weight.stored_shape
     ]
     if problems:
-        raise ConfigError(f"spec.model.uri: {checkpoint.directory}: weights do not fit config.json: " + "; ".join(problems))
+        listed = "; ".join(problems)
+        raise ConfigError(f"spec.model.uri: {checkpoint.directory}: weights do not fit config.json: {listed}")
+
+
+# Writing
+
+_Tensors = list[tuple[Weight, tuple[int, ...]]]
+
+
+def _files(weights: list[Weight]) -> list[_Tensors]:
+    """Which tensors go into which file."""
+    files: list[_Tensors] = [[]]
+    size = 0
+    for weight in weights:
+        each = int(np.prod(weight.stored_shape)) * weight.dtype.itemsize
+        for place in weight.places:
+            if size and size + each > SHARD_BYTES:
+                files.append([])
+                size = 0
+            files[-1].append((weight, place))
+            size += each
+    return files
+
+
+def _write_file(path: Path | None, tensors: _Tensors, params: Any, fetch: Callable[[Any], Any]) -> None:
+    if path is None:
+        for _ in _host_tensors(tensors, params, fetch):
+            pass
+        return
+    with path.open("wb") as file:
+        write_header(file, ((weight.name(place), weight.dtype, weight.stored_shape) for weight, place in tensors))
+        for tensor in _host_tensors(tensors, params, fetch):
+            file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
+
+
+def _host_tensors(tensors: _Tensors, params: Any, fetch: Callable[[Any], Any]) -> Iterator[np.ndarray]:
+    """Each tensor as it is stored; a layer's experts come to the host together."""
+    fetched: tuple[Any, np.ndarray] | None = None
+    for weight, place in tensors:
+        if fetched is None or fetched[0] != (weight.path, place[:1]):
+            value = _at(params, weight.path)
+            fetched = (weight.path, place[:1]), np.asarray(fetch(value[place[0]] if place else value))
+        tensor = fetched[1][place[1:]]
+        yield tensor.T if weight.stored.transposed else tensor

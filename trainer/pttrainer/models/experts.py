@@ -1,0 +1,111 @@
+"""A mixture of experts in place of the MLP: every token by its best k experts, none dropped.
+
+Letters: B rows, T tokens, M = B·T, D model, F feed-forward of an expert, E experts, k experts per token.
+
+Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`), so the work is that of k experts
+per token whatever the router does, and there is no capacity that a token could fall out of.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from pttrainer.models.config import Experts, ModelConfig
+from pttrainer.models.layers import ACTIVATIONS, project, weight, zeros
+
+
+class RouterUse(NamedTuple):
+    """Sums over tokens that count: how many chose each expert, its probability, and how many tokens there were."""
+
+    chosen_E: Array
+    probability_E: Array
+    tokens: Array
+
+
+def balance_loss(use: RouterUse, experts: Experts) -> Array:
+    """E · Σ_e share(e) · mean probability(e), means over tokens and layers; k when all experts are used alike.
+
+    `use` has a leading layer axis. From the Switch Transformer (arXiv 2101.03961, equations 4 to 6), for k > 1 as
+    in transformers.
+    """
+    tokens = jnp.maximum(jnp.sum(use.tokens), 1.0)
+    share_E, probability_E = (jnp.sum(x, axis=0) / tokens for x in (use.chosen_E, use.probability_E))
+    return experts.count * jnp.sum(share_E * probability_E)
+
+
+class ExpertMLP(nnx.Module):
+    """Router and experts."""
+
+    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs) -> None:
+        assert config.experts is not None
+        self.experts, self.activation = config.experts, config.activation
+        L, D, E, F = layers, config.d_model, config.experts.count, config.experts.d_ff
+        inner, outer = ("layer", "expert", "embed", "mlp"), ("layer", "expert", "mlp", "embed")
+        self.router = weight(rngs, (L, D, E), D**-0.5, ("layer", "embed", None))
+        self.down = weight(rngs, (L, E, F, D), (F * 2 * L) ** -0.5, outer)
+        if config.experts.biased:
+            self.gate_up = weight(rngs, (L, E, D, 2 * F), D**-0.5, inner)
+            self.router_bias = zeros((L, E), ("layer", None))
+            self.gate_up_bias = zeros((L, E, 2 * F), ("layer", "expert", "mlp"))
+            self.down_bias = zeros((L, E, D), ("layer", "expert", "embed"))
+        else:
+            self.gate = weight(rngs, (L, E, D, F), D**-0.5, inner)
+            self.up = weight(rngs, (L, E, D, F), D**-0.5, inner)
+
+    def __call__(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
+        """The sum of the chosen experts' results, and how the router chose among tokens that count."""
+        B, T, D = x_BTD.shape
+        logits_BTE = project(x_BTD, self.router, self.router_bias if self.experts.biased else None).astype(jnp.float32)
+        best_BTk, expert_BTk = jax.lax.top_k(logits_BTE, self.experts.per_token)
+        if self.experts.normalised:
+            weight_BTk = jax.nn.softmax(best_BTk, axis=-1)
+        else:
+            weight_BTk = jnp.exp(best_BTk - jax.nn.logsumexp(logits_BTE, axis=-1, keepdims=True))
+        use = None if counts_BT is None else _use(logits_BTE, expert_BTk, counts_BT)
+        k = self.experts.per_token
+        out_MD = self._mixture(x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k))
+        return out_MD.reshape(B, T, D), use
+
+    def _mixture(self, x_MD: Array, expert_Mk: Array, weight_Mk: Array) -> Array:
+        M, k = weight_Mk.shape
+        order = jnp.argsort(expert_Mk, stable=True)
+        sizes_E = jnp.bincount(expert_Mk, length=self.experts.count).astype(jnp.int32)
+        rows_RD = self._by_expert(x_MD[order // k], expert_Mk[order], sizes_E)
+        out_MkD = rows_RD[jnp.argsort(order)].reshape(M, k, -1)
+        return jnp.einsum("mkd,mk->md", out_MkD, weight_Mk.astype(out_MkD.dtype))
+
+    def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array) -> Array:
+        """Rows sorted by expert through their experts."""
+
+        def grouped(x: Array, matrices: nnx.Param[Array]) -> Array:
+            return jax.lax.ragged_dot(x, matrices[...].astype(x.dtype), sizes_E)
+
+        if not self.experts.biased:
+            gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, self.gate))
+            return grouped(gate_RF * grouped(x_RD, self.up), self.down)
+        both = grouped(x_RD, self.gate_up) + self.gate_up_bias[...].astype(x_RD.dtype)[expert_R]
+        hidden_RF = _clamped_unit(both[:, ::2], both[:, 1::2], self.experts)
+        return grouped(hidden_RF, self.down) + self.down_bias[...].astype(x_RD.dtype)[expert_R]
+
+
+def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:
+    """gpt-oss's gated unit: (up + 1) · gate · sigmoid(slope · gate), both clamped."""
+    gate = jnp.minimum(gate, experts.clamp)
+    up = jnp.clip(up, -experts.clamp, experts.clamp)
+    return (up + 1) * gate * jax.nn.sigmoid(experts.slope * gate)
+
+
+def _use(logits_BTE: Array, expert_BTk: Array, counts_BT: Array) -> RouterUse:
+    E = logits_BTE.shape[-1]
+    counts = counts_BT.astype(jnp.float32)
+    chosen_BTE = jnp.sum(jax.nn.one_hot(expert_BTk, E), axis=2)
+
+    def sums(x_BTE: Array) -> Array:
+        return jnp.einsum("bte,bt->e", x_BTE, counts)
+
+    return RouterUse(sums(chosen_BTE), sums(jax.nn.softmax(logits_BTE, axis=-1)), jnp.sum(counts))

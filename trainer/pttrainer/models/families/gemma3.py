@@ -1,0 +1,77 @@
+"""Gemma 3, its text part: five local layers with their own rotary base per global one (arXiv 2503.19786).
+
+Files of the models that see images nest the text part in `text_config`; images are left out, and what is
+exported is a text model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pttrainer.models.config import ModelConfig, Rope
+from pttrainer.models.families import rotary, windows
+from pttrainer.models.families.gemma2 import read_sizes, write_sizes
+from pttrainer.models.fields import Fields
+
+FAMILY = "gemma3_text"
+ARCHITECTURE = "Gemma3ForCausalLM"
+
+
+def read(fields: Fields) -> ModelConfig:
+    """The config in a `config.json`."""
+    common = read_sizes(fields, vocab_size=262_208, max_positions=131_072)
+    pattern = fields.integer("sliding_window_pattern", 6)
+    whole, local = _ropes(fields, common["max_positions"])
+    return ModelConfig(
+        family=FAMILY,
+        **common,
+        rope=whole,
+        local_rope=local,
+        local_layers=windows.read(fields, common["layers"], lambda layer: (layer + 1) % pattern != 0),
+        qk_norm=True,
+        attention_softcap=fields.choice("attn_logit_softcapping", (None,), None),
+        final_softcap=fields.nullable("final_logit_softcapping", fields.number, None),
+    )
+
+
+def read_with_images(fields: Fields) -> ModelConfig:
+    """The text part of a config whose model also sees images."""
+    text = fields.inside("text_config")
+    text.prefer(("bos_token_id", "eos_token_id", "pad_token_id"), fields)
+    config = read(text)
+    text.refuse_rest()
+    # What only images need.
+    for key in ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"):
+        fields.value(key, None)
+    fields.choice("tie_word_embeddings", (config.tied_head,), config.tied_head)
+    return config
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of this model."""
+    assert config.local_rope is not None
+    return {
+        **write_sizes(config, ARCHITECTURE, FAMILY),
+        **_write_ropes(config.rope, config.local_rope),
+        "final_logit_softcapping": config.final_softcap,
+    }
+
+
+def _ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
+    """Of global and of local layers. A scaling beside them changes the global one only."""
+    theta, local_theta = fields.number("rope_theta", 1_000_000.0), fields.number("rope_local_base_freq", 10_000.0)
+    by_kind, scaling = fields.inside("rope_parameters"), fields.inside("rope_scaling")
+    whole, local = by_kind.inside(windows.GLOBAL), by_kind.inside(windows.LOCAL)
+    by_kind.refuse_rest()
+    return (
+        rotary.read_one(scaling if scaling.keys() else whole, theta, max_positions),
+        rotary.read_one(local, local_theta, max_positions),
+    )
+
+
+def _write_ropes(whole: Rope, local: Rope) -> dict[str, Any]:
+    """Only the newer spelling can scale local layers."""
+    if local.scaling is None:
+        return {**rotary.write(whole), "rope_local_base_freq": local.theta}
+    kinds = {windows.GLOBAL: whole, windows.LOCAL: local}
+    return {"rope_parameters": {kind: rotary.write_one(rope) for kind, rope in kinds.items()}}

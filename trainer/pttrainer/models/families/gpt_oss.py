@@ -1,0 +1,70 @@
+"""gpt-oss: experts with a clamped gate and biases, attention sinks, every other layer local, YaRN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pttrainer.models.config import Experts, ModelConfig
+from pttrainer.models.families import rotary, sizes, windows
+from pttrainer.models.families.qwen3_moe import read_balance, write_balance
+from pttrainer.models.fields import Fields
+
+FAMILY = "gpt_oss"
+ARCHITECTURE = "GptOssForCausalLM"
+
+YARN = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+"""What a file without any rotary parameters means."""
+
+
+def read(fields: Fields) -> ModelConfig:
+    """The config in a `config.json`."""
+    common = sizes.read(fields, vocab_size=201_088, head_dim=64, kv_heads=8, max_positions=131_072)
+    common["norm_eps"] = fields.number("rms_norm_eps", 1e-5)
+    bias = fields.flag("attention_bias", True)
+    # The gate has its own formula, whatever this says.
+    fields.choice("hidden_act", ("silu",), "silu")
+    # `experts_per_token` repeats it in released files.
+    fields.value("experts_per_token", None)
+    fields.default("rope_scaling", YARN, unless="rope_parameters")
+    return ModelConfig(
+        family=FAMILY,
+        **common,
+        rope=rotary.read(fields, 150_000.0, common["max_positions"]),
+        qkv_bias=bias,
+        o_bias=bias,
+        sinks=True,
+        window=fields.nullable("sliding_window", fields.integer, 128),
+        local_layers=windows.read(fields, common["layers"], lambda layer: layer % 2 == 0),
+        experts=Experts(
+            count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", 128),
+            per_token=fields.integer("num_experts_per_tok", 4),
+            d_ff=common["d_ff"],
+            biased=True,
+            clamp=fields.number("swiglu_limit", 7.0),
+            slope=fields.number("swiglu_alpha", 1.702),
+            balance_coefficient=read_balance(fields),
+        ),
+    )
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of this model."""
+    assert config.experts is not None
+    return {
+        **sizes.write(config, ARCHITECTURE, FAMILY),
+        "rope_theta": config.rope.theta,
+        # Absent, it would mean YARN.
+        "rope_scaling": rotary.write_scaling(config.rope.scaling) or {"rope_type": "default"},
+        **write_balance(config.experts),
+        "hidden_act": "silu",
+        "attention_bias": config.qkv_bias,
+        "sliding_window": config.window,
+        "layer_types": windows.write(config),
+        "num_local_experts": config.experts.count,
+        "num_experts_per_tok": config.experts.per_token,
+        "swiglu_limit": config.experts.clamp,
+        "swiglu_alpha": config.experts.slope,
+    }

@@ -1,0 +1,38 @@
+"""Llama 3, 3.1, 3.2 and everything of their shape: the plain decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.families import rotary, sizes
+from pttrainer.models.fields import Fields
+
+FAMILY = "llama"
+ARCHITECTURE = "LlamaForCausalLM"
+
+
+def read(fields: Fields) -> ModelConfig:
+    """The config in a `config.json`."""
+    common = sizes.read(fields, vocab_size=32_000, bos=(1,), eos=(2,))
+    bias = fields.flag("attention_bias", False)
+    return ModelConfig(
+        family=FAMILY,
+        **common,
+        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
+        activation=sizes.activation(fields, "hidden_act", "silu"),
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of this model."""
+    return {
+        **sizes.write(config, ARCHITECTURE, FAMILY),
+        **rotary.write(config.rope),
+        "hidden_act": sizes.written_activation(config),
+        "attention_bias": config.qkv_bias,
+        "mlp_bias": config.mlp_bias,
+    }

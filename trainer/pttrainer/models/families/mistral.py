@@ -1,0 +1,36 @@
+"""Mistral: a plain decoder whose layers all see a window (arXiv 2310.06825); later releases see everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.families import rotary, sizes
+from pttrainer.models.fields import Fields
+
+FAMILY = "mistral"
+ARCHITECTURE = "MistralForCausalLM"
+
+
+def read(fields: Fields) -> ModelConfig:
+    """The config in a `config.json`."""
+    common = sizes.read(fields, vocab_size=32_000, kv_heads=8, max_positions=131_072, bos=(1,), eos=(2,))
+    window = fields.nullable("sliding_window", fields.integer, 4096)
+    return ModelConfig(
+        family=FAMILY,
+        **common,
+        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
+        activation=sizes.activation(fields, "hidden_act", "silu"),
+        window=window,
+        local_layers=(True,) * common["layers"] if window else (),
+    )
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of this model."""
+    return {
+        **sizes.write(config, ARCHITECTURE, FAMILY),
+        **rotary.write(config.rope),
+        "hidden_act": sizes.written_activation(config),
+        "sliding_window": config.window,
+    }

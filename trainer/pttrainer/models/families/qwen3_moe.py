@@ -1,0 +1,79 @@
+"""Qwen 3 with experts: a softmax over all experts, the best k, their weights made to sum to 1 if so configured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pttrainer.models.config import Experts, ModelConfig
+from pttrainer.models.families import rotary, sizes
+from pttrainer.models.fields import Fields
+
+FAMILY = "qwen3_moe"
+ARCHITECTURE = "Qwen3MoeForCausalLM"
+
+
+def read(fields: Fields) -> ModelConfig:
+    """The config in a `config.json`."""
+    common = sizes.read(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
+    bias = fields.flag("attention_bias", False)
+    has_window, named = (
+        fields.flag("use_sliding_window", False),
+        fields.nullable("sliding_window", fields.integer, 4096),
+    )
+    window = named if has_window else None
+    # Without effect where every layer is alike.
+    fields.value("max_window_layers", None)
+    # Layers with and without experts cannot be stacked; no released model mixes them.
+    fields.choice("decoder_sparse_step", (1,), 1)
+    fields.choice("mlp_only_layers", ([],), [])
+    return ModelConfig(
+        family=FAMILY,
+        **common,
+        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
+        activation=sizes.activation(fields, "hidden_act", "silu"),
+        qkv_bias=bias,
+        o_bias=bias,
+        qk_norm=True,
+        window=window,
+        local_layers=(True,) * common["layers"] if window else (),
+        experts=Experts(
+            count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", 128),
+            per_token=fields.integer("num_experts_per_tok", 8),
+            d_ff=fields.integer("moe_intermediate_size", 768),
+            normalised=fields.flag("norm_topk_prob", False),
+            balance_coefficient=read_balance(fields),
+        ),
+    )
+
+
+def write(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of this model."""
+    assert config.experts is not None
+    return {
+        **sizes.write(config, ARCHITECTURE, FAMILY),
+        **rotary.write(config.rope),
+        **write_balance(config.experts),
+        "hidden_act": sizes.written_activation(config),
+        "attention_bias": config.qkv_bias,
+        "use_sliding_window": config.window is not None,
+        "sliding_window": config.window,
+        "num_experts": config.experts.count,
+        "num_experts_per_tok": config.experts.per_token,
+        "moe_intermediate_size": config.experts.d_ff,
+        "norm_topk_prob": config.experts.normalised,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
+def read_balance(fields: Fields) -> float:
+    """Weight of the load-balance loss: as in transformers, only a file that asks for the router's logits has one."""
+    coefficient = fields.number("router_aux_loss_coef", 0.001)
+    return coefficient if fields.flag("output_router_logits", False) else 0.0
+
+
+def write_balance(experts: Experts) -> dict[str, Any]:
+    """The keys that `read_balance` reads."""
+    if not experts.balance_coefficient:
+        return {"output_router_logits": False}
+    return {"output_router_logits": True, "router_aux_loss_coef": experts.balance_coefficient}

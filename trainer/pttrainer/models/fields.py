@@ -1,0 +1,133 @@
+"""Reading a `config.json` so that nothing in it is overlooked.
+
+Every key that is asked for is remembered. `refuse_rest` then refuses each key that nobody asked for and that is
+not known to be without effect on the forward pass: computing something else in silence is the worst of all
+outcomes. Errors name the key, the value seen and what is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from pttrainer.errors import ConfigError
+from pttrainer.models.config import Raw
+
+WITHOUT_EFFECT = frozenset({
+    # bookkeeping
+    "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version", "model_type", "use_cache",
+    "initializer_range", "transformers.js_config", "name_or_path", "tokenizer_class", "prefix", "unsloth_fixed",
+    "unsloth_version", "cache_implementation", "initial_context_length", "chunk_size_feed_forward", "finetuning_task",
+    "id2label", "label2id", "problem_type", "task_specific_params", "is_encoder_decoder", "is_decoder",
+    "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder", "decoder_start_token_id",
+    "sep_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "begin_suppress_tokens",
+    "suppress_tokens", "return_dict", "return_dict_in_generate", "output_attentions", "output_hidden_states",
+    "output_scores", "torchscript", "tf_legacy_loss", "use_bfloat16", "pruned_heads", "pretraining_tp",
+    # defaults of generation, which the job's rollout settings replace
+    "do_sample", "early_stopping", "temperature", "top_k", "top_p", "typical_p", "min_length", "max_length",
+    "num_beams", "num_beam_groups", "num_return_sequences", "diversity_penalty", "length_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "repetition_penalty", "remove_invalid_values",
+    "exponential_decay_length_penalty",
+})  # fmt: skip
+"""Keys that do not change what the model computes."""
+
+REQUIRED: Any = object()
+
+
+class Fields:
+    """The keys of one JSON object; `path` says which, for messages."""
+
+    def __init__(self, raw: Raw, path: str = "config.json") -> None:
+        self._raw, self._path = raw, path
+        self._asked: set[str] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return self._raw.get(key) is not None
+
+    def value(self, key: str, default: Any = REQUIRED) -> Any:
+        """The value as it is; null counts as absent."""
+        self._asked.add(key)
+        found = self._raw.get(key)
+        if found is not None:
+            return found
+        if default is REQUIRED:
+            raise ConfigError(f"{self._path} {key}: missing; hint: is this the config.json of a language model?")
+        return default
+
+    def integer(self, key: str, default: Any = REQUIRED) -> int:
+        """A positive whole number."""
+        found = self.value(key, default)
+        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+            self.refuse(key, "a whole number of at least 1")
+        return found
+
+    def number(self, key: str, default: Any = REQUIRED) -> float:
+        """A number."""
+        found = self.value(key, default)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            self.refuse(key, "a number")
+        return float(found)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """true or false."""
+        found = self.value(key, default)
+        if not isinstance(found, bool):
+            self.refuse(key, "true or false")
+        return found
+
+    def nullable(self, key: str, read: Callable[[str], Any], default: Any) -> Any:
+        """`read` where the key has a value, None where it is null, the default where it is absent."""
+        self._asked.add(key)
+        if key in self._raw and self._raw[key] is None:
+            return None
+        return read(key) if key in self._raw else default
+
+    def choice(self, key: str, accepted: Sequence[Any], default: Any) -> Any:
+        """One of these values."""
+        found = self.value(key, default)
+        if found not in accepted:
+            self.refuse(key, ", ".join(str(value) for value in accepted))
+        return found
+
+    def ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Some files name one token, some a list: an end token that is forgotten makes endless samples."""
+        found = self.value(key, list(default))
+        listed = found if isinstance(found, list) else [found]
+        if not all(isinstance(token, int) and not isinstance(token, bool) for token in listed):
+            self.refuse(key, "a token id, or a list of them")
+        return tuple(listed)
+
+    def inside(self, key: str) -> Fields:
+        """The object under a key; an empty one where it is absent."""
+        found = self.value(key, {})
+        if not isinstance(found, dict):
+            self.refuse(key, "an object")
+        return Fields(found, f"{self._path} {key}")
+
+    def default(self, key: str, value: Any, unless: str) -> None:
+        """Sets a key that has no value, unless another has one."""
+        if key not in self and unless not in self:
+            self._raw = {**self._raw, key: value}
+
+    def prefer(self, keys: Sequence[str], other: Fields) -> None:
+        """Takes these keys from another object where it has them."""
+        self._raw = {**self._raw, **{key: other.value(key) for key in keys if key in other}}
+
+    def keys(self) -> list[str]:
+        """All keys with a value."""
+        return [key for key in self._raw if self._raw[key] is not None]
+
+    def refuse(self, key: str, accepted: str) -> NoReturn:
+        """Raises for the value under this key."""
+        raise ConfigError(f"{self._path} {key}: {self._raw.get(key)!r}: not supported yet; accepted: {accepted}")
+
+    def refuse_rest(self) -> None:
+        """Raises for every key that was not asked for and may have an effect. Off (null, false, 0, empty) has none."""
+        rest = [
+            key
+            for key, value in self._raw.items()
+            if key not in self._asked and key not in WITHOUT_EFFECT and not key.startswith("_") and value
+        ]
+        if rest:
+            listed = "; ".join(f"{self._path} {key}: {self._raw[key]!r}" for key in rest)
+            raise ConfigError(f"{listed}: not supported yet; accepted: unset")

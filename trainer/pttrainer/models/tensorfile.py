@@ -1,0 +1,103 @@
+"""Files in the safetensors format, read and written piece by piece with plain file reads.
+
+    8 bytes: length of the header; the header: JSON {name: {dtype, shape, data_offsets}}; then the tensors' bytes
+
+A memory map would do too, but its pages count as the process's memory until the system wants them back, and
+what a load may take is bounded here.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from pttrainer.errors import ConfigError
+
+DTYPES: dict[str, np.dtype] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "U8": np.dtype(np.uint8),
+}
+"""What can be read; a name of any other number format is refused."""
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies: its file, number format, shape and first byte."""
+
+    file: Path
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """The entries [first:last] of the leading axis."""
+        row = self.dtype.itemsize
+        for size in self.shape[1:]:
+            row *= size
+        out = np.empty((last - first, *self.shape[1:]), self.dtype)
+        with self.file.open("rb") as file:
+            file.seek(self.start + first * row)
+            if file.readinto(out.reshape(-1).view(np.uint8).data) != out.nbytes:
+                raise truncated(self.file)
+        return out
+
+
+def read_header(file: Path) -> dict[str, Tensor]:
+    """All tensors of a file; raises ConfigError where it is not whole or holds numbers that cannot be read."""
+    with file.open("rb") as opened:
+        start = opened.read(8)
+        if len(start) < 8:
+            raise truncated(file)
+        (length,) = struct.unpack("<Q", start)
+        header = _parsed(file, opened.read(length) if length < file.stat().st_size else b"")
+    size = file.stat().st_size
+    tensors: dict[str, Tensor] = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in DTYPES:
+            raise ConfigError(
+                f"{file}: {name}: number format {entry['dtype']}: not supported yet; accepted: {', '.join(DTYPES)}"
+            )
+        begin, end = entry["data_offsets"]
+        if 8 + length + end > size:
+            raise truncated(file)
+        tensors[name] = Tensor(file, DTYPES[entry["dtype"]], tuple(entry["shape"]), 8 + length + begin)
+    return tensors
+
+
+def truncated(file: Path) -> ConfigError:
+    """The error for a file that ends too early."""
+    return ConfigError(f"{file}: is not a whole safetensors file; hint: copy it again")
+
+
+def write_header(file: BinaryIO, tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]]) -> None:
+    """The header; the tensors' bytes must follow in the same order."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, dtype, shape in tensors:
+        begin, end = end, end + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+
+
+def _parsed(file: Path, text: bytes) -> dict[str, dict[str, Any]]:
+    try:
+        header: dict[str, dict[str, Any]] = json.loads(text)
+    except ValueError as error:
+        raise truncated(file) from error
+    return header
