@@ -25,14 +25,16 @@ FIRST = (
     "learning_rate",
     "tokens_per_second",
 )
-"""The order of columns; what is not named here comes behind, by name. The last go first on a narrow terminal."""
+"""The columns of the table, in their order; the last go first on a narrow terminal."""
 _HIDDEN = ("time",)
 
 
-def table(rows: Sequence[Row], width: int | None) -> str:
-    """The metrics that these steps have, as many as fit."""
+def table(rows: Sequence[Row], width: int | None, *, wide: bool) -> str:
+    """The usual metrics that these steps have, as many as fit; with `wide` all metrics, wherever they end."""
     present = {key for row in rows for key, value in row.items() if _is_number(value) and key not in _HIDDEN}
-    names = [name for name in FIRST if name in present] + sorted(present - set(FIRST))
+    names = [name for name in FIRST if name in present]
+    if wide:
+        names, width = names + sorted(present - set(FIRST)), None
     cells = [[number(row.get(name)) for name in names] for row in rows]
     sizes = widths([names, *cells])
     while width is not None and len(names) > 1 and sum(sizes) + GAP * (len(sizes) - 1) > width:

@@ -21,7 +21,9 @@ ptctl workload metrics llama-gsm8k -o json | jq -s 'map(.loss) | min'
 @click.argument("name", shell_complete=complete_names)
 @click.option("--last", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Steps of the table.")
 @click.option("--plot", metavar="METRIC", help="Draw this metric over all steps.")
-@click.option("-o", "--output", "form", type=click.Choice(("json",)), help="Every step, an object a line.")
+@click.option(
+    "-o", "--output", "form", type=click.Choice(("wide", "json")), help="All metrics; every step as JSON lines."
+)
 @to_cluster
 @pass_app
 def metrics(app: App, target: Target, name: str, last: int, plot: str | None, form: str | None) -> None:
@@ -42,4 +44,4 @@ def metrics(app: App, target: Target, name: str, last: int, plot: str | None, fo
     elif plot:
         app.console.data(measures.plot(found, plot, app.console.width))
     else:
-        app.console.data(measures.table(found[-last:], app.console.width))
+        app.console.data(measures.table(found[-last:], app.console.width, wide=form == "wide"))

@@ -29,6 +29,7 @@ def samples(app: App, target: Target, name: str, step: int | None, last: int, fo
     import json
 
     from ptctl import rundir
+    from ptctl.console import printable
     from ptctl.jobs import fetch
     from ptctl.jobview import view
     from ptctl.measures import number
@@ -41,5 +42,5 @@ def samples(app: App, target: Target, name: str, step: int | None, last: int, fo
     for row in found[-last:]:
         numbers = "   ".join(f"{key} {number(row[key])}" for key in ("reward", "advantage") if number(row.get(key)))
         app.console.data(app.console.paint(f"step {found_step}   {numbers}", "bold"))
-        app.console.data(f"{row.get('prompt', '')}")
-        app.console.data(app.console.paint(f"{row.get('completion', '')}", "cyan") + "\n")
+        app.console.data(printable(str(row.get("prompt", ""))))
+        app.console.data(app.console.paint(printable(str(row.get("completion", ""))), "cyan") + "\n")

@@ -72,6 +72,20 @@ def test_samples_are_those_of_the_newest_or_the_given_step(invoke: Invoke) -> No
     assert (result.code, "there are: 1, 12" in result.err) == (3, True)
 
 
+def test_a_completion_cannot_write_to_the_terminal(invoke: Invoke, run: Path) -> None:
+    sample = {"prompt": "P", "completion": "red: \x1b[31m\r\nü\t\x9b", "reward": 0.0}
+    (run / "samples" / "step-00000012.jsonl").write_text(json.dumps(sample) + "\n")
+    assert "red: \\x1b[31m\\x0d\nü\t\\x9b\n" in invoke("workload", "samples", "a").out
+
+
+@pytest.mark.usefixtures("run")
+def test_rare_metrics_are_shown_with_o_wide_only(invoke: Invoke, run: Path) -> None:
+    with (run / "metrics.jsonl").open("w") as file:
+        file.write(json.dumps({"step": 1, "loss": 2.0, "clip_fraction/high": 0.5}) + "\n")
+    assert "CLIP_FRACTION/HIGH" not in invoke("workload", "metrics", "a").out
+    assert "CLIP_FRACTION/HIGH" in invoke("workload", "metrics", "a", "-o", "wide").out
+
+
 def test_tensorboard_prints_the_command(invoke: Invoke, run: Path) -> None:
     assert invoke("workload", "tensorboard", "a").out == f"tensorboard --logdir {run}/tensorboard --port 6006\n"
 
