@@ -111,9 +111,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="rewards",
-        accepted="none, because only grpo uses rewards",
-        cel="has(self.algorithm.grpo) || !has(self.rewards) || self.rewards.size() == 0",
-        is_kept=lambda spec: spec.algorithm.grpo is not None or not spec.rewards,
+        accepted="none without data.eval, because sft only judges its greedy answers to held-out rows",
+        cel="has(self.algorithm.grpo) || !has(self.rewards) || self.rewards.size() == 0 || has(self.data.eval)",
+        is_kept=lambda spec: spec.algorithm.grpo is not None or not spec.rewards or spec.data.eval is not None,
     ),
     Rule(
         scope="spec.rewards[]",

@@ -8,7 +8,7 @@ from ptapi.spec.base import NonNegativeInt, OutputUri, PositiveInt, SpecModel
 
 
 class Evaluation(SpecModel):
-    """Evaluation on `data.eval`: loss for sft, rewards of greedy samples for grpo."""
+    """Evaluation on `data.eval`: loss for sft, rewards of greedy samples for grpo, and for sft that names rewards."""
 
     every_steps: NonNegativeInt = 0
     """Evaluate every N steps; 0: only as `atStart` and `atEnd` say."""

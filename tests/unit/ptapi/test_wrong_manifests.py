@@ -117,7 +117,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("no algorithm", {**SFT, "spec.algorithm": {}}, "spec.algorithm", "{}", "exactly one of sft, dpo, grpo"),
     Wrong("two algorithms", {"spec.algorithm": {"sft": {}, "grpo": {}}}, "spec.algorithm", "grpo", "exactly one of"),
     Wrong("grpo without reward", {"spec.rewards": GONE}, "spec.rewards", "[]", "at least one reward"),
-    Wrong("sft with rewards", {"spec.algorithm": {"sft": {}}}, "spec.rewards", "gsm8k", "only grpo uses rewards"),
+    Wrong("sft with rewards", {"spec.algorithm": {"sft": {}}}, "spec.rewards", "gsm8k", "none without data.eval"),
     Wrong("reward of two kinds", {"spec.rewards": [{"builtin": "gsm8k", "python": {"uri": "file:///r.py"}}]},
           "spec.rewards[0]", "gsm8k", "exactly one of builtin, python"),
     Wrong("reward of no kind", {"spec.rewards": [{"weight": 2.0}]}, "spec.rewards[0]", "2.0", "exactly one of"),

@@ -21,8 +21,9 @@ from pttrainer.data.prompts import Order, Question
 from pttrainer.losses import TokenStats
 from pttrainer.rollout import groups, saved
 from pttrainer.rollout.groups import Group, Sample
+from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.protocol import Sampling
-from pttrainer.rollout.sampling import Evaluation, Judged, Sampler
+from pttrainer.rollout.sampling import Judged, Sampler
 from pttrainer.tokenizer import byte_tokenizer
 
 EOS = 257

@@ -24,24 +24,20 @@ import numpy as np
 from jax import Array, lax
 
 from ptapi import rundir
-from ptapi.spec import DataSource
 from ptapi.spec import Grpo as GrpoSpec
 from pttrainer import advantages
 from pttrainer.algorithms import policy_loss
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
-from pttrainer.data import prompts, rows
 from pttrainer.data.prompts import Order, Question
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Largest, Mean, Metric, Smallest
-from pttrainer.rewards import NEEDS_ANSWER
-from pttrainer.rewards.runner import Runner
-from pttrainer.rollout import groups, saved
+from pttrainer.rollout import groups, held_out, saved
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.native import NativeEngine
+from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.protocol import Draw, Sampling
-from pttrainer.rollout.sampling import Evaluation, Judged, Sampler, reward_facts
+from pttrainer.rollout.sampling import Judged, Sampler, reward_facts
 
 MAX_TABLE_ROWS = 256
 """Most samples of a step that are kept for people to read."""
@@ -181,33 +177,9 @@ def build(context: Context) -> Grpo:
     """Reads prompts and loads rewards; raises ConfigError, DataError or UserCodeError."""
     spec = context.spec.algorithm.grpo
     assert spec is not None
-    train = read_questions(context, context.spec.data.train, "spec.data.train")
-    engine = NativeEngine(context.model, context.tokenizer, context.place, context.fetch)
-    sampler = Sampler(context, engine, Runner(context.spec.rewards))
-    return Grpo(context, spec, train, sampler, _evaluation(context, sampler))
-
-
-def read_questions(context: Context, source: DataSource, field: str) -> list[Question]:
-    """The prompts of a data source; says on stderr how it was read."""
-    read = rows.load(source, field, context.spec.data.system_prompt)
-    with_answer = any(reward.builtin in NEEDS_ANSWER for reward in context.spec.rewards)
-    found = prompts.questions(read, context.chat, context.spec.training.sequence_length, field, with_answer=with_answer)
-    longest = max(len(question.tokens) for question in found)
-    context.note(
-        f"{field.removeprefix('spec.')}: {len(read.rows)} rows ({read.format}: {', '.join(read.columns.values())}), "
-        f"{len(read.rows) - len(found)} with a prompt that is too long, longest prompt {longest} tokens"
-    )
-    return found
-
-
-def _evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
-    spec = context.spec
-    if spec.data.eval is None:
-        return None
-    questions = read_questions(context, spec.data.eval, "spec.data.eval")
-    new_tokens = spec.evaluation.max_new_tokens or spec.rollout.max_new_tokens
-    sampling = Sampling(new_tokens, spec.training.sequence_length, stop=tuple(spec.rollout.stop), greedy=True)
-    return Evaluation(sampler, questions, sampling, spec.evaluation.batch_size)
+    train = held_out.read_questions(context, context.spec.data.train, "spec.data.train")
+    sampler = held_out.native_sampler(context)
+    return Grpo(context, spec, train, sampler, held_out.evaluation(context, sampler))
 
 
 def _sampling(context: Context) -> Sampling:

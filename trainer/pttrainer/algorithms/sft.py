@@ -23,6 +23,7 @@ from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Metric
+from pttrainer.rollout.held_out import Evaluation, evaluation, native_sampler
 
 
 class Sft:
@@ -32,9 +33,11 @@ class Sft:
     entropy = False
     needs_params = False
 
-    def __init__(self, context: Context, train: PackedRows, held_out: list[Batch]) -> None:
+    def __init__(
+        self, context: Context, train: PackedRows, held_out: list[Batch], evaluation: Evaluation | None
+    ) -> None:
         training = context.spec.training
-        self._context = context
+        self._context, self._evaluation = context, evaluation
         self._batches = Batches(train, training.batch_size, training.seed)
         self._held_out = held_out
         per_epoch = self._batches.rows / training.batch_size
@@ -49,14 +52,15 @@ class Sft:
         return -stats.logps_BT, {}
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
-        """Mean loss per token over all held-out rows, and its exponential."""
+        """Mean loss per token over all held-out rows, its exponential, and rewards of greedy answers if asked for."""
         total, count = 0.0, 0.0
         for batch in self._held_out:
             total -= float(self._context.score(params, batch, self.temperature).logps_BT.sum(dtype="float64"))
             count += float(batch.mask_BT.sum(dtype="float64"))
         if count == 0.0:
             return {}
-        return {rundir.EVAL_LOSS: total / count, "eval/perplexity": math.exp(min(total / count, 700.0))}
+        rewards = {} if self._evaluation is None else self._evaluation.run(params)
+        return {rundir.EVAL_LOSS: total / count, "eval/perplexity": math.exp(min(total / count, 700.0)), **rewards}
 
     def state(self) -> dict[str, Any]:
         """The position in the data."""
@@ -72,7 +76,13 @@ def build(context: Context) -> Sft:
     train = _rows(context, "train")
     assert train is not None
     held_out = _rows(context, "eval")
-    return Sft(context, train, [] if held_out is None else in_order(held_out, context.spec.evaluation.batch_size))
+    batches = [] if held_out is None else in_order(held_out, context.spec.evaluation.batch_size)
+    return Sft(context, train, batches, _evaluation(context))
+
+
+def _evaluation(context: Context) -> Evaluation | None:
+    """Answers to held-out prompts are sampled only where the job says how they are judged."""
+    return evaluation(context, native_sampler(context)) if context.spec.rewards else None
 
 
 def _rows(context: Context, part: str) -> PackedRows | None:

@@ -9,7 +9,7 @@ others are told: every process must train on the same numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -90,24 +90,3 @@ def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
     for name in samples[0].rewards:
         facts[f"reward/{name}"] = mean(np.array([sample.rewards[name] for sample in samples]))
     return facts
-
-
-class Evaluation:
-    """Greedy completions of held-out prompts: the mean reward is what the model is worth."""
-
-    def __init__(self, sampler: Sampler, questions: Sequence[Question], sampling: Sampling, rows_at_once: int) -> None:
-        self._sampler, self._questions, self._sampling = sampler, questions, sampling
-        self._rows_at_once = min(rows_at_once, len(questions))
-
-    def run(self, params: Params) -> Mapping[str, float]:
-        """Metrics named `eval/…`."""
-        judged: list[Group] = []
-        for start in range(0, len(self._questions), self._rows_at_once):
-            chosen = list(self._questions[start : start + self._rows_at_once])
-            # The last batch is filled up, so that all have one shape and compile once.
-            filled = chosen + [chosen[-1]] * (self._rows_at_once - len(chosen))
-            numbers = list(range(start, start + len(filled)))
-            done = self._sampler.sample(params, filled, numbers, 1, self._sampling, Draw(0, 0))
-            judged += done.groups[: len(chosen)]
-        facts = {name: value for name, value in reward_facts(judged).items() if name != "reward/std"}
-        return {f"eval/{name}": value for name, value in (facts | groups.facts(judged)).items()}

@@ -1,0 +1,72 @@
+"""What a model is worth: rewards of its greedy completions of held-out prompts.
+
+GRPO measures it always; SFT does when the job names rewards and `data.eval`, so that both can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ptapi.spec import DataSource
+from pttrainer.algorithms.protocol import Context
+from pttrainer.data import prompts, rows
+from pttrainer.data.prompts import Question
+from pttrainer.models import Params
+from pttrainer.rewards import NEEDS_ANSWER
+from pttrainer.rewards.runner import Runner
+from pttrainer.rollout import groups
+from pttrainer.rollout.groups import Group
+from pttrainer.rollout.native import NativeEngine
+from pttrainer.rollout.protocol import Draw, Sampling
+from pttrainer.rollout.sampling import Sampler, reward_facts
+
+
+class Evaluation:
+    """Greedy completions of held-out prompts: the mean reward is what the model is worth."""
+
+    def __init__(self, sampler: Sampler, questions: Sequence[Question], sampling: Sampling, rows_at_once: int) -> None:
+        self._sampler, self._questions, self._sampling = sampler, questions, sampling
+        self._rows_at_once = min(rows_at_once, len(questions))
+
+    def run(self, params: Params) -> Mapping[str, float]:
+        """Metrics named `eval/…`."""
+        judged: list[Group] = []
+        for start in range(0, len(self._questions), self._rows_at_once):
+            chosen = list(self._questions[start : start + self._rows_at_once])
+            # The last batch is filled up, so that all have one shape and compile once.
+            filled = chosen + [chosen[-1]] * (self._rows_at_once - len(chosen))
+            numbers = list(range(start, start + len(filled)))
+            done = self._sampler.sample(params, filled, numbers, 1, self._sampling, Draw(0, 0))
+            judged += done.groups[: len(chosen)]
+        facts = {name: value for name, value in reward_facts(judged).items() if name != "reward/std"}
+        return {f"eval/{name}": value for name, value in (facts | groups.facts(judged)).items()}
+
+
+def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
+    """For the job's `data.eval`; None where there is none."""
+    spec = context.spec
+    if spec.data.eval is None:
+        return None
+    questions = read_questions(context, spec.data.eval, "spec.data.eval")
+    new_tokens = spec.evaluation.max_new_tokens or spec.rollout.max_new_tokens
+    sampling = Sampling(new_tokens, spec.training.sequence_length, stop=tuple(spec.rollout.stop), greedy=True)
+    return Evaluation(sampler, questions, sampling, spec.evaluation.batch_size)
+
+
+def native_sampler(context: Context) -> Sampler:
+    """The model itself as the engine, and the job's rewards; raises ConfigError or UserCodeError."""
+    engine = NativeEngine(context.model, context.tokenizer, context.place, context.fetch)
+    return Sampler(context, engine, Runner(context.spec.rewards))
+
+
+def read_questions(context: Context, source: DataSource, field: str) -> list[Question]:
+    """The prompts of a data source; says how it was read. Raises DataError."""
+    read = rows.load(source, field, context.spec.data.system_prompt)
+    with_answer = any(reward.builtin in NEEDS_ANSWER for reward in context.spec.rewards)
+    found = prompts.questions(read, context.chat, context.spec.training.sequence_length, field, with_answer=with_answer)
+    longest = max(len(question.tokens) for question in found)
+    context.note(
+        f"{field.removeprefix('spec.')}: {len(read.rows)} rows ({read.format}: {', '.join(read.columns.values())}), "
+        f"{len(read.rows) - len(found)} with a prompt that is too long, longest prompt {longest} tokens"
+    )
+    return found
