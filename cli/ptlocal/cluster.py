@@ -148,7 +148,7 @@ def _layout(data_dir: Path | None) -> Layout:
 def _spawn(layout: Layout, options: list[str]) -> None:
     layout.state_file.unlink(missing_ok=True)
     with open(layout.logs / "supervisor.log", "ab") as output:
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "ptlocal.supervisor", "--data", str(layout.data), "--detach", *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -156,8 +156,10 @@ def _spawn(layout: Layout, options: list[str]) -> None:
             cwd=layout.data,
             env=_environment(),
             start_new_session=True,
-            check=True,
+            check=False,
         )
+    if done.returncode != 0:
+        raise LocalClusterError(f"the cluster did not start:\n{_last_lines(layout)}\nhint: logs are in {layout.logs}")
 
 
 def _copy_kubeconfig(source: Path, target: Path) -> None:
@@ -204,12 +206,13 @@ def _await_ready(layout: Layout, say: Say, *, started: bool) -> Info:
 
 
 def _failure(layout: Layout, state: State) -> str:
-    why = state.message if state.phase == "failed" else "its supervisor ended"
+    why = state.message if state.phase == "failed" else f"its supervisor ended:\n{_last_lines(layout)}"
+    return f"the cluster did not start: {why}\nhint: logs are in {layout.logs}"
+
+
+def _last_lines(layout: Layout) -> str:
     log = layout.logs / "supervisor.log"
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:]) if log.exists() else ""
-    return (
-        f"the cluster did not start: {why}\n{tail if state.phase != 'failed' else ''}\nhint: logs are in {layout.logs}"
-    )
+    return "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:]) if log.exists() else ""
 
 
 def _wait_for_end(layout: Layout, say: Say) -> None:

@@ -23,9 +23,9 @@ from urllib.request import urlopen
 
 from ptapi.crd import crd as posttrainjob_crd
 from ptlocal import controllers
+from ptlocal.apiserver import jobset_crd
 from ptlocal.child import Child
 from ptlocal.identity import cluster_id, sweep
-from ptlocal.jobset.crd import jobset_crd
 from ptlocal.kubelet.kubelet import KubeletSettings
 from ptlocal.kubelet.node import Capacity
 from ptlocal.kubelet.podrun import base_environment
@@ -103,8 +103,8 @@ class Supervisor:
             self._api_server.start(self._died)
         self._kube = self._await_api_server()
         self._tell("starting", "resource definitions")
-        if not self._has_definition(jobset_crd()):
-            self._install(jobset_crd())
+        if not self._has_definition(jobset_crd.definition()):
+            self._install(jobset_crd.definition())
         self._install(posttrainjob_crd())
         self._tell("starting", "controllers and node")
         settings = KubeletSettings(self._layout, self._id, capacity=_capacity(), serve_logs=self._external)

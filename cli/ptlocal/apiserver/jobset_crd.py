@@ -75,12 +75,12 @@ def _spec() -> Schema:
             "publishNotReadyAddresses": {"type": "boolean", "default": True},
             "subdomain": _STRING,
         }, rules=_IMMUTABLE)},
-        "successPolicy": {"default": {}, **_object({
+        "successPolicy": {"default": {"operator": "All"}, **_object({
             "operator": {**_enum("All", "Any"), "default": "All"},
             "targetReplicatedJobs": _list(_STRING),
         }, ["operator"], _IMMUTABLE)},
         "failurePolicy": _failure_policy(),
-        "startupPolicy": {"default": {}, **_object({
+        "startupPolicy": {"default": {"startupPolicyOrder": "AnyOrder"}, **_object({
             "startupPolicyOrder": {**_enum("AnyOrder", "InOrder"), "default": "AnyOrder"},
         }, ["startupPolicyOrder"], _IMMUTABLE)},
         "suspend": {"type": "boolean"},
@@ -139,13 +139,16 @@ def _template_metadata() -> Schema:
 
 
 def _for_crd(schema: Schema) -> Schema:
-    """Without the strategic-merge hints, which only built-in kinds may carry."""
+    """Without the strategic-merge hints, which only built-in kinds may carry, and with a value for every list key."""
     made = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes-patch-")}
     if "properties" in made:
         made["properties"] = {name: _for_crd(child) for name, child in made["properties"].items()}
     for key in ("items", "additionalProperties"):
         if isinstance(made.get(key), dict):
             made[key] = _for_crd(made[key])
+    for key in made.get("x-kubernetes-list-map-keys") or []:
+        if key not in made["items"].get("required", []):
+            made["items"]["properties"][key].setdefault("default", "")
     return made
 
 
