@@ -41,15 +41,16 @@ def token_stats(
     *,
     temperature: float = 1.0,
     entropy: bool = False,
+    softcap: float | None = None,
     chunk: int | None = None,
 ) -> TokenStats:
-    """Log-probs (and entropies) of `targets_BT` under softmax(hidden @ head.T / temperature).
+    """Log-probs (and entropies) of `targets_BT` under softmax(logits / temperature), logits = hidden @ head.T.
 
-    chunk: tokens per row and chunk; unset, as many as keep a chunk's logits near CHUNK_ELEMENTS.
+    softcap: logits are softcap · tanh(logits / softcap) first, as Gemma 2's are. chunk: tokens per row and chunk; unset, as many as keep a chunk's logits near CHUNK_ELEMENTS.
     """
     B, T = targets_BT.shape
     size = chunk or chunk_size(B, T, head_VD.shape[0])
-    return _token_stats((1.0 / temperature, entropy, size), hidden_BTD, head_VD, targets_BT, mask_BT)
+    return _token_stats((1.0 / temperature, entropy, softcap, size), hidden_BTD, head_VD, targets_BT, mask_BT)
 
 
 def chunk_size(B: int, T: int, V: int) -> int:
@@ -60,7 +61,7 @@ def chunk_size(B: int, T: int, V: int) -> int:
     return size
 
 
-_Static = tuple[float, bool, int]
+_Static = tuple[float, bool, float | None, int]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -71,13 +72,13 @@ def _token_stats(static: _Static, hidden_BTD: Array, head_VD: Array, targets_BT:
 def _forward(
     static: _Static, hidden_BTD: Array, head_VD: Array, targets_BT: Array, mask_BT: Array
 ) -> tuple[TokenStats, tuple[Array, ...]]:
-    inverse_temperature, entropy, C = static
+    inverse_temperature, entropy, softcap, C = static
     T = targets_BT.shape[1]
     order_BT, back_BT = _counting_first(mask_BT)
 
     def chunk_stats(inputs: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         hidden_BCD, targets_BC, _ = inputs
-        logits_BCV = _logits(hidden_BCD, head_VD, inverse_temperature)
+        logits_BCV = _logits(hidden_BCD, head_VD, inverse_temperature, softcap)
         lse_BC = jax.nn.logsumexp(logits_BCV, axis=-1)
         target_BC = jnp.take_along_axis(logits_BCV, targets_BC[..., None], axis=-1)[..., 0]
         entropy_BC = jnp.zeros_like(lse_BC)
@@ -100,8 +101,8 @@ def _forward(
 
 
 def _backward(static: _Static, saved: tuple[Array, ...], cotangents: TokenStats) -> tuple[Array, Array, None, None]:
-    """d logp / d logits = onehot(target) − softmax(logits), chunk by chunk."""
-    inverse_temperature, _, C = static
+    """d logp / d logits = onehot(target) − softmax(logits), chunk by chunk; d capped / d logits = 1 − tanh²."""
+    inverse_temperature, _, softcap, C = static
     hidden_BTD, head_VD, targets_BT, mask_BT, lse_MBC = saved
     T, V = targets_BT.shape[1], head_VD.shape[0]
     order_BT, back_BT = _counting_first(mask_BT)
@@ -109,9 +110,13 @@ def _backward(static: _Static, saved: tuple[Array, ...], cotangents: TokenStats)
 
     def chunk_gradient(head_grad_VD: Array, inputs: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array]:
         hidden_BCD, targets_BC, _, slope_BC, lse_BC = inputs
-        softmax_BCV = jnp.exp(_logits(hidden_BCD, head_VD, inverse_temperature) - lse_BC[..., None])
+        logits_BCV = _logits(hidden_BCD, head_VD, inverse_temperature, softcap)
+        softmax_BCV = jnp.exp(logits_BCV - lse_BC[..., None])
         is_target_BCV = targets_BC[..., None] == jnp.arange(V)
-        d_logits_BCV = ((is_target_BCV - softmax_BCV) * slope_BC[..., None]).astype(head_VD.dtype)
+        d_logits_BCV = (is_target_BCV - softmax_BCV) * slope_BC[..., None]
+        if softcap is not None:
+            d_logits_BCV *= 1.0 - (logits_BCV / (inverse_temperature * softcap)) ** 2
+        d_logits_BCV = d_logits_BCV.astype(head_VD.dtype)
         # Rows and tokens as one axis: contracting over two makes XLA transpose the logits first.
         d_logits_NV, hidden_ND = d_logits_BCV.reshape(-1, V), hidden_BCD.reshape(-1, hidden_BCD.shape[-1])
         d_hidden_ND = d_logits_NV @ head_VD
@@ -131,10 +136,12 @@ def _backward(static: _Static, saved: tuple[Array, ...], cotangents: TokenStats)
 _token_stats.defvjp(_forward, _backward)
 
 
-def _logits(hidden_BCD: Array, head_VD: Array, inverse_temperature: float) -> Array:
+def _logits(hidden_BCD: Array, head_VD: Array, inverse_temperature: float, softcap: float | None) -> Array:
     B, C, D = hidden_BCD.shape
     logits_NV = jnp.matmul(hidden_BCD.reshape(B * C, D), head_VD.T, preferred_element_type=jnp.float32)
     logits_BCV = logits_NV.reshape(B, C, -1)
+    if softcap is not None:
+        logits_BCV = softcap * jnp.tanh(logits_BCV / softcap)
     return logits_BCV if inverse_temperature == 1.0 else logits_BCV * inverse_temperature
 
 

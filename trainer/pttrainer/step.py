@@ -76,7 +76,8 @@ def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, f
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         hidden_BTD = model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
         head = model.head(params).astype(hidden_BTD.dtype)
-        return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature)
+        cap = model.config.final_softcap
+        return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
 
     return jax.jit(score, out_shardings=whole, static_argnums=2)
 
@@ -104,6 +105,7 @@ def train_step(
                 part.mask_BT,
                 temperature=algorithm.temperature,
                 entropy=algorithm.entropy,
+                softcap=model.config.final_softcap,
             )
             loss_BT, metrics = algorithm.loss(stats, part)
             kinds.update({name: type(metric) for name, metric in metrics.items()})

@@ -56,6 +56,27 @@ def test_values_equal_those_of_whole_logits_where_the_mask_is_set(chunk: int, te
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_capped_logits_have_the_values_and_gradients_of_whole_capped_logits(temperature: float) -> None:
+    hidden, head, targets, mask, slope = case(2)
+
+    def capped(h: Array, w: Array) -> Array:
+        logits = 1.5 * jnp.tanh(jnp.einsum("btd,vd->btv", h, w, precision="highest") / 1.5) / temperature
+        logps = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)[..., 0]
+        return jnp.sum(logps * mask * slope)
+
+    def ours(h: Array, w: Array) -> Array:
+        stats = token_stats(h, w, targets, mask, temperature=temperature, softcap=1.5, chunk=2)
+        return jnp.sum(stats.logps_BT * slope)
+
+    for got, wanted in zip(
+        jax.tree.leaves(jax.value_and_grad(ours, (0, 1))(hidden, head)),
+        jax.tree.leaves(jax.value_and_grad(capped, (0, 1))(hidden, head)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, wanted, atol=5e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_gradients_equal_those_of_whole_logits(temperature: float) -> None:
     hidden, head, targets, mask, slope = case(1)
     ours = jax.grad(

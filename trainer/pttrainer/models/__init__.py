@@ -4,7 +4,7 @@
     params = jax.jit(model.init)(jax.random.key(seed))                  # nested dict of float32 arrays, layers stacked
 
     hidden_BTD = model.forward(params, tokens_BT, positions_BT, segment_ids_BT)      # packed rows, training
-    logits_BTV = hidden_BTD @ model.head(params).T      # whole logits only in tests; see `losses.token_stats`
+    logits_BTV = model.logits(params, hidden_BTD)       # whole logits only in tests; see `losses.token_stats`
 
 Decoding: weights unstacked once per rollout, a prompt prefilled once, its cache shared by G samples.
 

@@ -80,9 +80,12 @@ class Model:
     def logits(self, params: Params, hidden_BTD: Array) -> Array:
         """All logits [B, T, V], float32, soft cap included: for tests and for comparing with other implementations."""
         head_VD = self.head(params).astype(hidden_BTD.dtype)
-        logits_BTV = jnp.einsum("btd,vd->btv", hidden_BTD, head_VD, preferred_element_type=jnp.float32)
+        return self.capped(jnp.einsum("btd,vd->btv", hidden_BTD, head_VD, preferred_element_type=jnp.float32))
+
+    def capped(self, logits: Array) -> Array:
+        """What the model makes of hidden · head: Gemma 2 caps it, others leave it."""
         cap = self.config.final_softcap
-        return logits_BTV if cap is None else cap * jnp.tanh(logits_BTV / cap)
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
     def decode(
         self, params: Params, tokens_BT: Array, positions_BT: Array, cache: kv.KVCache

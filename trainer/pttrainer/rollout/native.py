@@ -179,7 +179,7 @@ def _sample(
     model: Model, eos_ids: tuple[int, ...], how: Sampling, weights: Params, rows: _Rows, hidden_BD: Array
 ) -> _Rows:
     """The next token of every active row, from the final hidden state of the token before."""
-    logits_BV = _logits(hidden_BD, model.head(weights))
+    logits_BV = model.capped(_logits(hidden_BD, model.head(weights)))
     if how.min_new_tokens:
         is_early = rows.step + 1 < how.min_new_tokens
         logits_BV = logits_BV.at[:, jnp.array(eos_ids)].add(jnp.where(is_early, -jnp.inf, 0.0))
