@@ -10,6 +10,7 @@ every key is folded from (seed, step, …).
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +24,10 @@ from jax import Array
 from pttrainer import distributed
 from pttrainer.errors import StorageError
 from pttrainer.step import TrainState
+from pttrainer.storage import is_storage_problem, storage_reason
 
-# Orbax tells its own story at INFO and WARNING; ours goes to progress and to `note`.
-logging.getLogger("absl").setLevel(logging.ERROR)
+# Orbax tells its own story, with tracebacks of its threads; what matters is raised here and told once.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 class Restored(NamedTuple):
@@ -47,6 +49,7 @@ class Checkpoints:
 
     def save(self, step: int, state: TrainState, algorithm: Mapping[str, Any]) -> None:
         """Starts to save; returns as soon as the arrays are copied and may be donated."""
+        self._check_space(step, state)
         run = {"algorithm": dict(algorithm), "digests": _digests(state)}
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(run))
         self._storage(lambda: self._manager.save(step, args=items, force=True))
@@ -96,25 +99,36 @@ class Checkpoints:
             return None, "its arrays are not those that were saved"
         return Restored(step, state, loaded.run["algorithm"]), ""
 
+    def _check_space(self, step: int, state: TrainState) -> None:
+        """Refuses to start what cannot be finished: Orbax's writers, cut off in the middle, print tracebacks."""
+        newest = self._manager.latest_step()
+        local = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
+        # Fresh optimizer state is zeros and compresses, so only a checkpoint that was written says what one takes.
+        needed = local // 2 if newest is None else _size(self._path / str(newest))
+        free = shutil.disk_usage(self._path).free
+        if free < needed:
+            raise StorageError(
+                f"file://{self._path}: no space left for the checkpoint of step {step}: it takes about "
+                f"{needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; those before it are intact; hint: free space or lower "
+                "spec.checkpoint.keep, then run again"
+            )
+
     def _storage(self, action: Callable[[], Any]) -> None:
         try:
             action()
         except Exception as error:
             if is_storage_problem(error):
+                for unfinished in self._path.glob("*.orbax-checkpoint-tmp"):
+                    shutil.rmtree(unfinished, ignore_errors=True)
                 raise StorageError(
-                    f"file://{self._path}: checkpoint cannot be written: {_first_line(error)}; those before it are "
+                    f"file://{self._path}: checkpoint cannot be written: {storage_reason(error)}; those before it are "
                     "intact; hint: free space or lower spec.checkpoint.keep, then run again"
                 ) from error
             raise
 
 
-def is_storage_problem(error: BaseException) -> bool:
-    """True for a full or read-only disk, also where TensorStore wrapped it in an exception of its own."""
-    text = str(error)
-    return isinstance(error, OSError) or any(
-        words in text
-        for words in ("No space left", "Disk quota", "Read-only file system", "Permission denied", "File too large")
-    )
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
 def _digests(state: TrainState) -> list[int]:
@@ -136,4 +150,4 @@ def _digest(x: Array) -> Array:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:300]
+    return (str(error).strip().splitlines() or [""])[0][:120]

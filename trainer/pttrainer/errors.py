@@ -43,7 +43,3 @@ class Preempted(TrainerError):
     """The run was asked to stop and a checkpoint was saved."""
 
     exit_code = ExitCode.PREEMPTED_SAVED
-
-    def __init__(self, message: str, step: int) -> None:
-        super().__init__(message)
-        self.step = step

@@ -24,18 +24,18 @@ from pttrainer.errors import Preempted
 from pttrainer.export import export
 from pttrainer.session import Session, open_session
 from pttrainer.storage import Place
-from pttrainer.termination import StopRequest
+from pttrainer.termination import Attempt, StopRequest
 
 
-def train(job: PostTrainJob, place: Place, stop: StopRequest) -> int:
-    """Runs the job to its last step and exports; returns the number of steps. Raises Preempted when asked to stop."""
+def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
+    """Runs the job to its last step and exports. Raises Preempted when asked to stop."""
     session = open_session(job, place)
+    attempt.step = session.first_step
     try:
-        _steps(session, stop)
+        _steps(session, attempt, stop)
         _export(session)
     finally:
         session.close()
-    return session.algorithm.total_steps
 
 
 @dataclass
@@ -43,6 +43,7 @@ class _Log:
     """The step whose metrics are still on the devices, and the clock."""
 
     session: Session
+    attempt: Attempt
     step: int = 0
     metrics: dict[str, Array] | None = None
     facts: dict[str, float] = field(default_factory=dict)
@@ -63,13 +64,14 @@ class _Log:
         seconds, self.mark, self.metrics = now - self.mark, now, None
         values |= {rundir.TOKENS_PER_SECOND: self.tokens / seconds, "step_seconds": seconds, **self.facts}
         self.session.log(self.step, values, seconds)
+        self.attempt.step = self.step
 
     def restart_clock(self) -> None:
         """Time spent on other things is not the next step's."""
         self.mark = time.monotonic()
 
 
-def _steps(session: Session, stop: StopRequest) -> None:
+def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
     total, algorithm = session.algorithm.total_steps, session.algorithm
     session.reporter.start(session.first_step, total)
     if session.first_step == 0 and session.job.spec.evaluation.at_start:
@@ -77,7 +79,7 @@ def _steps(session: Session, stop: StopRequest) -> None:
         if facts:
             session.write_metrics(0, facts)
     session.reporter.stage("training")
-    log = _Log(session)
+    log = _Log(session, attempt)
     for step in range(session.first_step, total):
         if distributed.any_process(stop.signal is not None):
             log.flush()
@@ -127,7 +129,7 @@ def _stop(session: Session, done: int, reason: str) -> None:
     if done > session.first_step:
         _save(session, done)
     session.wait_for_checkpoint()
-    raise Preempted(f"stopped by {reason} at step {done}: checkpoint saved, run again to continue", done)
+    raise Preempted(f"stopped by {reason} at step {done}: checkpoint saved, run again to continue")
 
 
 def _export(session: Session) -> None:

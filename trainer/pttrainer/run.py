@@ -14,32 +14,29 @@ from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
 from pttrainer import directory, distributed, termination
 from pttrainer.algorithms import MODULES
-from pttrainer.errors import ConfigError, Preempted
-from pttrainer.storage import Place
-from pttrainer.termination import StopRequest
+from pttrainer.errors import ConfigError
+from pttrainer.termination import Attempt, StopRequest
 
 
 def run_job(path: Path) -> ExitCode:
     """Runs the job in a file to its end, or until it is asked to stop."""
     stop = StopRequest()
     stop.listen()
-    # Set as soon as the directory is known to be ours: another job's must not get our termination message.
-    ours: list[Place] = []
+    termination.quiet_background_threads()
+    attempt = Attempt()
     try:
         job = read_job(path)
         distributed.prepare_environment(job.spec.accelerator.type)
-        place = directory.open_run(job)
-        ours.append(place)
+        place = attempt.place = directory.open_run(job)
         from pttrainer.loop import train
 
-        last = train(job, place, stop)
+        train(job, place, attempt, stop)
     except BaseException as error:
         code = termination.exit_code(error)
         termination.show(error, code)
-        step = error.step if isinstance(error, Preempted) else 0
-        termination.report(code, termination.describe(error), step, ours[0] if ours else None)
+        termination.report(code, termination.describe(error), attempt)
         return code
-    termination.report(ExitCode.OK, "done", last, place)
+    termination.report(ExitCode.OK, "done", attempt)
     return ExitCode.OK
 
 

@@ -27,13 +27,13 @@ from pttrainer.algorithms.protocol import Algorithm, Context
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints
-from pttrainer.errors import ConfigError
+from pttrainer.errors import ConfigError, StorageError
 from pttrainer.losses import TokenStats
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
 from pttrainer.step import Layout, TrainState
-from pttrainer.storage import Directory, Place
+from pttrainer.storage import Directory, Place, storage_reason
 from pttrainer.tokenizer import Tokenizer
 
 
@@ -93,11 +93,14 @@ class Session:
         return fetch(tree)
 
     def close(self) -> None:
-        """Ends background work."""
+        """Ends background work. What fails here has been raised before, or is only TensorBoard's last lines."""
         self.reporter.close()
-        if self.metrics is not None:
-            self.metrics.close()
-        self.checkpoints.close()
+        for part in (self.metrics, self.checkpoints):
+            try:
+                if part is not None:
+                    part.close()
+            except (OSError, ValueError, StorageError) as error:
+                self.reporter.note(f"warning: {storage_reason(error)}")
 
     def _report_checkpoint(self) -> None:
         committed = self.checkpoints.committed()

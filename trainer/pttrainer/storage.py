@@ -157,6 +157,23 @@ def write_error(uri: str, error: OSError) -> StorageError:
     return StorageError(f"{uri}: cannot be written: {error.strerror or error}")
 
 
+_FULL = ("No space left", "Disk quota exceeded", "File too large")
+_DENIED = ("Read-only file system", "Permission denied")
+
+
+def is_storage_problem(error: BaseException) -> bool:
+    """True for a full or forbidden disk, also where a library wrapped it in an exception of its own."""
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+    if isinstance(error, OSError) and error.errno in numbers:
+        return True
+    return any(words in str(error) for words in (*_FULL, *_DENIED))
+
+
+def storage_reason(error: BaseException) -> str:
+    """The reason in a few words: libraries bury it behind the name of every file they had open."""
+    return next((words for words in (*_FULL, *_DENIED) if words in str(error)), str(error).strip().split("\n")[0][:200])
+
+
 def _gcs_bucket(name: str) -> Any:
     try:
         from google.cloud import storage

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from ptapi import rundir
 from ptapi.failures import EXIT_CLASSES, ExitCode
 from pttrainer.errors import StorageError, TrainerError
-from pttrainer.storage import Place
+from pttrainer.storage import Place, is_storage_problem
 
 MESSAGE_BYTES = 3000
 """Kubernetes keeps 4,096 bytes of a termination message; the JSON around it needs some."""
@@ -39,12 +41,21 @@ class StopRequest:
         self.signal = signal.Signals(number).name
 
 
+@dataclass
+class Attempt:
+    """What is known of this attempt whenever it ends: its run directory, once that is known to be ours (another
+    job's must not get our termination message), and the last finished step."""
+
+    place: Place | None = None
+    step: int = 0
+
+
 def exit_code(error: BaseException) -> ExitCode:
     """What an exception means to the operator."""
     if isinstance(error, TrainerError):
         return error.exit_code
     text = str(error)
-    if isinstance(error, OSError) and "No space left" in text:
+    if is_storage_problem(error):
         return ExitCode.STORAGE
     if isinstance(error, MemoryError):
         return ExitCode.OUT_OF_MEMORY_HOST
@@ -60,11 +71,11 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip() or 'no message'}"
 
 
-def report(code: ExitCode, message: str, step: int, place: Place | None) -> None:
+def report(code: ExitCode, message: str, attempt: Attempt) -> None:
     """Writes the termination message, and `termination.json` where a run directory can be written."""
     kind = EXIT_CLASSES.get(code)
     short = message.encode()[:MESSAGE_BYTES].decode(errors="ignore")
-    document = rundir.Termination(exit_code=int(code), failure_class=kind or "", message=short, step=step)
+    document = rundir.Termination(exit_code=int(code), failure_class=kind or "", message=short, step=attempt.step)
     line = document.model_dump_json(by_alias=True)
     log = os.environ.get(rundir.TERMINATION_LOG_ENV)
     if log:
@@ -72,11 +83,22 @@ def report(code: ExitCode, message: str, step: int, place: Place | None) -> None
             Path(log).write_text(line)
         except OSError as error:
             print(f"warning: {log}: termination message cannot be written: {error}", file=sys.stderr)
-    if place is not None:
+    if attempt.place is not None:
         try:
-            place.write(rundir.TERMINATION, line.encode())
+            attempt.place.write(rundir.TERMINATION, line.encode())
         except StorageError as error:
             print(f"warning: {error}", file=sys.stderr)
+
+
+def quiet_background_threads() -> None:
+    """A full disk shows up in writers' threads, too; the main thread reports it, without their tracebacks."""
+    show_traceback = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.exc_value is None or not is_storage_problem(arguments.exc_value):
+            show_traceback(arguments)
+
+    threading.excepthook = hook
 
 
 def show(error: BaseException, code: ExitCode) -> None:
