@@ -1,0 +1,161 @@
+"""Checkpoints: whole or not at all, and damage is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pttrainer.checkpoint import Checkpoints
+from pttrainer.errors import StorageError
+from pttrainer.step import TrainState
+
+
+def state(value: float) -> TrainState:
+    # Random, so that a file holds every byte of it and damage cannot hide in what compresses away.
+    random = jax.random.normal(jax.random.key(int(value)), (64, 256))
+    return TrainState({"w": random, "b": jnp.full((3,), value)}, ({"mu": random * 2},), jnp.int32(value))
+
+
+def like() -> TrainState:
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shape: Any = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here)  # noqa: E731
+    return jax.tree.map(shape, state(0))
+
+
+def saved(path: Path, *steps: int, keep: int = 5) -> None:
+    checkpoints = Checkpoints(path, keep, print)
+    for step in steps:
+        checkpoints.save(step, state(step), {"cursor": step})
+    checkpoints.wait()
+    assert checkpoints.committed() == steps[-1]
+    checkpoints.close()
+
+
+def restored(path: Path) -> tuple[Any, list[str]]:
+    notes: list[str] = []
+    checkpoints = Checkpoints(path, 5, notes.append)
+    found = checkpoints.restore(like())
+    checkpoints.close()
+    return found, notes
+
+
+def data_files(path: Path, step: int) -> list[Path]:
+    """Files that hold arrays, the largest first."""
+    files = [file for file in (path / str(step) / "state").rglob("*") if file.is_file()]
+    return sorted(files, key=lambda file: -file.stat().st_size)
+
+
+def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
+    saved(tmp_path, 3, 7)
+    found, notes = restored(tmp_path)
+    assert (found.step, found.algorithm, notes) == (7, {"cursor": 7}, [])
+    jax.tree.map(np.testing.assert_array_equal, found.state, state(7))
+    assert isinstance(found.state, TrainState)
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3, keep=2)
+    assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 3]
+
+
+def test_an_empty_directory_holds_nothing_to_restore(tmp_path: Path) -> None:
+    assert restored(tmp_path) == (None, [])
+
+
+def truncate(path: Path) -> None:
+    for file in data_files(path, 7)[:1]:
+        file.write_bytes(file.read_bytes()[:100])
+
+
+def remove_metadata(path: Path) -> None:
+    (path / "7" / "state" / "_METADATA").unlink()
+
+
+def remove_files(path: Path) -> None:
+    for file in data_files(path, 7):
+        file.unlink()
+
+
+def flip_a_bit(path: Path) -> None:
+    file = data_files(path, 7)[0]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [truncate, remove_metadata, remove_files, flip_a_bit])
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path: Path, damage: Any) -> None:
+    saved(tmp_path, 3, 7)
+    damage(tmp_path)
+    found, notes = restored(tmp_path)
+    assert found.step == 3
+    jax.tree.map(np.testing.assert_array_equal, found.state, state(3))
+    assert len(notes) == 1
+    assert notes[0].startswith("warning: checkpoint of step 7 is damaged and skipped: ")
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_starts_again(tmp_path: Path) -> None:
+    saved(tmp_path, 7)
+    remove_files(tmp_path)
+    found, notes = restored(tmp_path)
+    assert found is None
+    assert len(notes) == 1
+
+
+def test_a_checkpoint_that_was_never_committed_does_not_count(tmp_path: Path) -> None:
+    saved(tmp_path, 3, 7)
+    (tmp_path / "7").rename(tmp_path / "7.orbax-checkpoint-tmp")
+    found, notes = restored(tmp_path)
+    assert (found.step, notes) == (3, [])
+    assert not (tmp_path / "7.orbax-checkpoint-tmp").exists()
+
+
+def test_a_step_can_be_saved_again_after_its_checkpoint_was_damaged(tmp_path: Path) -> None:
+    saved(tmp_path, 3, 7)
+    truncate(tmp_path)
+    checkpoints = Checkpoints(tmp_path, 5, lambda note: None)
+    checkpoints.restore(like())
+    checkpoints.save(7, state(9), {})
+    checkpoints.wait()
+    checkpoints.close()
+    assert int(restored(tmp_path)[0].state.step) == 9
+
+
+def test_checkpoints_can_be_cleared(tmp_path: Path) -> None:
+    saved(tmp_path, 3, 7)
+    checkpoints = Checkpoints(tmp_path, 5, print)
+    checkpoints.clear()
+    assert checkpoints.restore(like()) is None
+    checkpoints.close()
+
+
+def test_a_checkpoint_that_would_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, 3)
+    checkpoints = Checkpoints(tmp_path, 5, print)
+    monkeypatch.setattr("pttrainer.checkpoint.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10_000}))
+    with pytest.raises(StorageError, match=r"no space left for the checkpoint of step 4: .* 0\.0 MB are free"):
+        checkpoints.save(4, state(4), {})
+    checkpoints.close()
+    assert restored(tmp_path)[0].step == 3
+
+
+def test_a_checkpoint_is_restored_onto_another_mesh(tmp_path: Path) -> None:
+    saved(tmp_path, 3)
+    mesh = jax.make_mesh((8,), ("fsdp",))
+    split = jax.NamedSharding(mesh, jax.P("fsdp"))
+    whole = jax.NamedSharding(mesh, jax.P())
+
+    def place(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=split if x.shape == (64, 256) else whole)
+
+    checkpoints = Checkpoints(tmp_path, 5, print)
+    found = checkpoints.restore(jax.tree.map(place, state(0)))
+    checkpoints.close()
+    assert found is not None
+    assert found.state.params["w"].sharding == split
+    jax.tree.map(np.testing.assert_array_equal, found.state, state(3))

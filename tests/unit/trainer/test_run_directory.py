@@ -1,0 +1,238 @@
+"""The run directory: whose it is, and documents that are never half written or doubled."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ptapi import rundir
+from ptapi.failures import ExitCode
+from ptapi.load import parse_job
+from ptapi.spec import PostTrainJob
+from pttrainer import directory, storage, termination
+from pttrainer.errors import ConfigError, DataError, Preempted, StorageError
+from pttrainer.metrics import MetricsLog
+from pttrainer.progress import Reporter
+from pttrainer.storage import Directory
+from pttrainer.termination import Attempt, StopRequest
+
+
+def job(output: Path, name: str = "sums", uid: str | None = None) -> PostTrainJob:
+    metadata = {"name": name} if uid is None else {"name": name, "uid": uid}
+    return parse_job(
+        {
+            "apiVersion": "posttrain.dev/v1alpha1",
+            "kind": "PostTrainJob",
+            "metadata": metadata,
+            "spec": {
+                "model": {"uri": "random://tiny"},
+                "algorithm": {"sft": {}},
+                "data": {"train": {"uri": f"file://{output}/rows.jsonl"}},
+                "accelerator": {"type": "cpu-1"},
+                "output": {"uri": f"file://{output}"},
+            },
+        }
+    )
+
+
+def claimed(output: Path, **names: Any) -> Directory:
+    mine = job(output, **names)
+    place = directory.open_run(mine)
+    directory.claim(place, mine)
+    assert isinstance(place, Directory)
+    return place
+
+
+def test_a_job_comes_back_to_its_own_directory(tmp_path: Path) -> None:
+    place = claimed(tmp_path, uid="u-1")
+    assert directory.open_run(job(tmp_path, uid="u-1")).uri == place.uri == f"file://{tmp_path}/sums"
+
+
+def test_without_a_cluster_the_name_says_whose_it_is(tmp_path: Path) -> None:
+    claimed(tmp_path)
+    assert directory.open_run(job(tmp_path))
+
+
+def test_the_directory_of_another_job_is_refused_and_not_touched(tmp_path: Path) -> None:
+    place = claimed(tmp_path, uid="u-1")
+    before = {name: place.read(name) for name in place.names()}
+    with pytest.raises(ConfigError, match=r"belongs to another job \(no namespace/sums, uid u-1\); accepted"):
+        directory.open_run(job(tmp_path, uid="u-2"))
+    assert {name: place.read(name) for name in place.names()} == before
+
+
+def test_opening_writes_nothing(tmp_path: Path) -> None:
+    directory.open_run(job(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_spec_in_the_directory_is_the_job_that_runs(tmp_path: Path) -> None:
+    content = claimed(tmp_path).read(rundir.SPEC)
+    assert content is not None
+    assert parse_job(yaml.safe_load(content)) == job(tmp_path)
+
+
+def test_the_lineage_names_versions_and_the_data_s_digest(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    place = claimed(tmp_path)
+    directory.write_lineage(place, job(tmp_path), {"mesh": {"data": 1}})
+    document = json.loads(place.read(rundir.LINEAGE) or b"")
+    assert document["data"]["train"]["bytes"] == 14
+    assert len(document["data"]["train"]["sha256"]) == 64
+    assert document["versions"]["jax"]
+    assert document["mesh"] == {"data": 1}
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Directory(tmp_path)
+    place.write("a.json", b"old")
+
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StorageError, match=r"a\.json: no space left; hint: free space"):
+        place.write("a.json", b"new")
+    assert place.read("a.json") == b"old"
+    assert place.names() == ["a.json"]
+
+
+def test_schemes_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(ConfigError, match="s3:// not supported yet; accepted: file://, gs://"):
+        storage.place("s3://bucket/x")
+
+
+def lines(place: Directory) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (place.read(rundir.METRICS) or b"").splitlines()]
+
+
+def test_a_resumed_run_rewrites_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    first = MetricsLog(place, 0, tensorboard=False)
+    for step in range(6):
+        first.write(step, {"loss": float(step)}, 1.0)
+    place.append(rundir.METRICS, b'{"step": 6, "lo')  # cut off by a kill
+    again = MetricsLog(place, 3, tensorboard=False)
+    again.write(4, {"loss": 40.0}, 2.0)
+    assert [(line["step"], line["loss"]) for line in lines(place)] == [
+        (0, 0.0),
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+        (4, 40.0),
+    ]
+
+
+def test_a_run_that_starts_again_from_nothing_drops_old_lines(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    MetricsLog(place, 0, tensorboard=False).write(0, {"loss": 1.0}, 1.0)
+    MetricsLog(place, 0, tensorboard=False)
+    assert lines(place) == []
+
+
+def test_numbers_go_to_tensorboard_too(tmp_path: Path) -> None:
+    log = MetricsLog(Directory(tmp_path), 0, tensorboard=True)
+    log.write(1, {"loss": 1.0}, 1.0)
+    log.close()
+    assert len(list((tmp_path / rundir.TENSORBOARD).iterdir())) == 1
+
+
+def progress(place: Directory) -> rundir.Progress:
+    return rundir.Progress.model_validate_json(place.read(rundir.PROGRESS) or b"")
+
+
+def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Directory(tmp_path)
+    reporter = Reporter(place, "u-1", leader=True)
+    reporter.stage("training")
+    reporter.start(0, 4)
+    for step in (1, 2):
+        reporter.finished_step(step, {"loss": 0.5, "tokens_per_second": 7.0}, seconds=2.0)
+    reporter.checkpoint(2, "file:///x/2")
+    reporter.stage("saving")
+    found = progress(place)
+    assert (found.job_uid, found.attempt, found.stage, found.step, found.total_steps) == ("u-1", 1, "saving", 2, 4)
+    assert (found.seconds_per_step, found.eta_seconds, found.metrics["loss"]) == (2.0, 4.0, 0.5)
+    assert found.checkpoint is not None
+    assert found.checkpoint.step == 2
+    assert found.updated.endswith("Z")
+    assert capsys.readouterr().out.splitlines() == [
+        "step 1/4  loss 0.5000  7 tok/s  2.00 s",
+        "step 2/4  loss 0.5000  7 tok/s  2.00 s",
+    ]
+
+
+def test_attempts_and_seconds_add_up_over_restarts(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    for attempt in (1, 2, 3):
+        Reporter(place, "u-1", leader=True).stage("loading")
+        assert progress(place).attempt == attempt
+    Reporter(place, "another job", leader=True).stage("loading")
+    assert progress(place).attempt == 1
+
+
+def test_processes_that_do_not_lead_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(Directory(tmp_path), "u-1", leader=False)
+    reporter.stage("training")
+    reporter.finished_step(1, {"loss": 0.5}, seconds=2.0)
+    reporter.note("hello")
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), ExitCode.CONFIG_ERROR),
+        (DataError("x"), ExitCode.DATA_ERROR),
+        (Preempted("x"), ExitCode.PREEMPTED_SAVED),
+        (OSError(errno.ENOSPC, "No space left on device"), ExitCode.STORAGE),
+        (ValueError("RESOURCE_EXHAUSTED: Failed writing: No space left on device"), ExitCode.STORAGE),
+        (MemoryError(), ExitCode.OUT_OF_MEMORY_HOST),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), ExitCode.OUT_OF_MEMORY_HBM),
+        (RuntimeError("surprise"), ExitCode.UNKNOWN),
+    ],
+)
+def test_every_end_has_its_exit_code(error: Exception, code: ExitCode) -> None:
+    assert termination.exit_code(error) == code
+
+
+def test_the_termination_message_is_one_line_that_fits_kubernetes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(rundir.TERMINATION_LOG_ENV, str(tmp_path / "log"))
+    place = Directory(tmp_path)
+    termination.report(ExitCode.DATA_ERROR, "ü" * 5000, Attempt(place, step=7))
+    text = (tmp_path / "log").read_text()
+    assert len(text.encode()) < 4096
+    document = rundir.Termination.model_validate_json(text)
+    assert (document.exit_code, document.failure_class, document.step) == (65, "DataError", 7)
+    assert place.read(rundir.TERMINATION) == text.encode()
+
+
+def test_a_user_s_mistake_is_told_in_one_line_and_a_bug_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    termination.show(DataError("rows.jsonl line 3: no"), ExitCode.DATA_ERROR)
+    assert capsys.readouterr().err == "error: rows.jsonl line 3: no\n"
+    termination.show(RuntimeError("surprise"), ExitCode.UNKNOWN)
+    assert "RuntimeError: surprise" in capsys.readouterr().err
+
+
+def test_a_signal_asks_to_stop_and_does_not_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    stop = StopRequest()
+    try:
+        stop.listen()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == "SIGTERM"
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
