@@ -41,6 +41,7 @@ class ContainerRun:
         self._killed = False
         self._signalled = False
         self._born = 0.0
+        self._container_id = ""
         self._oom_kills = 0
 
     @property
@@ -69,6 +70,7 @@ class ContainerRun:
         with open(log_file, "ab") as output:
             self._process = processes.start(argv, env, cwd, output, self._error_file)
         self._born = processes.born(self._process.pid) or time.time()
+        self._container_id = f"posttrain-local://{self._process.pid}-{self._born:.2f}"
         self._oom_kills = _oom_kills()
         self._killed = self._signalled = False
         self.started_at = timestamp()
@@ -81,7 +83,7 @@ class ContainerRun:
         if self.terminated:
             self.restarts += 1
             self.last_terminated = self.terminated
-        self.terminated = _terminated(START_ERROR, "StartError", message, timestamp(), self._container_id())
+        self.terminated = _terminated(START_ERROR, "StartError", message, timestamp(), self._container_id)
         self._ended_monotonic = time.monotonic()
 
     def terminate(self) -> None:
@@ -105,13 +107,19 @@ class ContainerRun:
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         self._ended_monotonic = time.monotonic()
         self.terminated = _terminated(
-            code, self._reason(process, code), self._message(code), self.started_at, self._container_id()
+            code, self._reason(process, code), self._message(code), self.started_at, self._container_id
         )
         return True
 
-    def lose(self, message: str) -> None:
-        """The kubelet that ran it died, and the process with it."""
-        self.terminated = _terminated(137, "ContainerStatusUnknown", message, self.started_at, self._container_id())
+    def lose(self, message: str, old_status: Manifest | None) -> None:
+        """The kubelet that ran it died, and the process with it; `old_status` is what was last reported."""
+        state = (old_status or {}).get("state") or {}
+        self.restarts = int((old_status or {}).get("restartCount") or 0)
+        self._container_id = str((old_status or {}).get("containerID") or "")
+        self.started_at = (state.get("running") or state.get("terminated") or {}).get("startedAt")
+        self.terminated = state.get("terminated") or _terminated(
+            137, "ContainerStatusUnknown", message, self.started_at, self._container_id
+        )
 
     def status(self) -> Manifest:
         """The containerStatus for the API."""
@@ -130,7 +138,7 @@ class ContainerRun:
             "name": self.name,
             "image": self.spec.get("image") or "",
             "imageID": "",
-            "containerID": self._container_id() if self.started_at else "",
+            "containerID": self._container_id,
             "state": state,
             "lastState": {"terminated": last} if last else {},
             "ready": running
@@ -138,9 +146,6 @@ class ContainerRun:
             "started": running,
             "restartCount": self.restarts,
         }
-
-    def _container_id(self) -> str:
-        return f"posttrain-local://{self._born:.2f}-{self.name}-{self.restarts}"
 
     def _reason(self, process: subprocess.Popen[bytes], code: int) -> str:
         if code == START_ERROR and self._error_file.exists():

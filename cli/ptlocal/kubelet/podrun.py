@@ -100,8 +100,11 @@ class PodRun:
 
     def lose(self, message: str) -> None:
         """Taken over from a kubelet that died: whatever ran is gone."""
+        status = self.pod.get("status") or {}
+        old = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+        by_name = {entry["name"]: entry for entry in old}
         for run in self.containers:
-            run.lose(message)
+            run.lose(message, by_name.get(run.name))
         self.request_stop(Stop(0, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN))
 
     def step(self, pod: Manifest) -> float | None:
