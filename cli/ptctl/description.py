@@ -7,8 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from ptctl.columns import slice_label
+from ptctl.console import printable
 from ptctl.duration import age, short
 from ptctl.jobview import JobView, part
+from ptctl.measures import number
 from ptctl.ranks import ranks
 from ptctl.table import table_or_records
 
@@ -17,6 +19,7 @@ Manifest = dict[str, Any]
 _NEWEST_EVENTS = 20
 _LABEL_WIDTH = 16
 _INDENT = 2
+_SAMPLE_LENGTH = 600
 _METRICS = (
     ("loss", "Loss"),
     ("reward", "Reward"),
@@ -32,7 +35,12 @@ _METRICS = (
 
 
 def describe_job(
-    job: JobView, pods: Sequence[Manifest], events: Sequence[Manifest], now: datetime, width: int | None
+    job: JobView,
+    pods: Sequence[Manifest],
+    events: Sequence[Manifest],
+    sample: tuple[int, Manifest] | None,
+    now: datetime,
+    width: int | None,
 ) -> str:
     """Everything about a job, in tables where `width` has room for them (None: always)."""
     room = None if width is None else width - _INDENT
@@ -45,6 +53,7 @@ def describe_job(
         _time(job),
         _pods(pods, room),
         _events(job, events, now, room),
+        _sample(sample),
         _links(job),
     )
     return "\n\n".join("\n".join(lines) for lines in (list(section) for section in sections) if lines)
@@ -174,6 +183,14 @@ def _events(job: JobView, events: Sequence[Manifest], now: datetime, room: int |
 
 def _event_time(event: Manifest) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
+
+
+def _sample(sample: tuple[int, Manifest] | None) -> Iterator[str]:
+    if sample:
+        step, row = sample
+        yield f"Best sample of step {step} (reward {number(row.get('reward')) or 'unknown'}):"
+        text = f"{row.get('prompt', '')}\n{row.get('completion', '')}"
+        yield from _indented(printable(text if len(text) <= _SAMPLE_LENGTH else f"{text[:_SAMPLE_LENGTH]} ..."))
 
 
 def _links(job: JobView) -> Iterator[str]:

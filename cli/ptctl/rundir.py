@@ -50,6 +50,16 @@ def sample_steps(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
+def newest_sample(run_uri: str) -> tuple[int, Row] | None:
+    """One completion of the newest step that has any, the one with the highest reward; None for what is not here."""
+    if not run_uri.startswith("file://"):
+        return None
+    run = local_path(run_uri, "samples")
+    steps = sample_steps(run)
+    found = list(rows(run / "samples" / f"step-{steps[-1]:08d}.jsonl")) if steps else []
+    return (steps[-1], max(found, key=lambda row: float(row.get("reward") or 0.0))) if found else None
+
+
 def samples(run: Path, step: int | None) -> tuple[int, list[Row]]:
     """The samples of a step (None: the newest). Raises MissingError, naming the steps there are."""
     steps = sample_steps(run)

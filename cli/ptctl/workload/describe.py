@@ -27,6 +27,7 @@ def describe(app: App, target: Target, name: str) -> None:
     from ptctl.description import describe_job
     from ptctl.jobs import fetch
     from ptctl.jobview import view
+    from ptctl.rundir import newest_sample
     from ptoperator import labels
     from ptoperator.resources import EVENTS, PODS
 
@@ -34,4 +35,4 @@ def describe(app: App, target: Target, name: str) -> None:
     job = view(fetch(kube, target, name))
     pods = kube.list(PODS, job.namespace, labels=labels.selector(name)).items
     events = kube.list(EVENTS, job.namespace, fields=f"involvedObject.name={name}").items
-    app.console.data(describe_job(job, pods, events, datetime.now(UTC), app.console.width))
+    app.console.data(describe_job(job, pods, events, newest_sample(job.run_uri), datetime.now(UTC), app.console.width))

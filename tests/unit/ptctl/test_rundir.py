@@ -72,6 +72,12 @@ def test_samples_are_those_of_the_newest_or_the_given_step(invoke: Invoke) -> No
     assert (result.code, "there are: 1, 12" in result.err) == (3, True)
 
 
+def test_describe_shows_the_best_sample_of_the_newest_step(invoke: Invoke, run: Path) -> None:
+    rows = [{"prompt": "1+1?", "completion": text, "reward": reward} for text, reward in (("3", 0.0), ("2", 1.0))]
+    (run / "samples" / "step-00000012.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "Best sample of step 12 (reward 1):\n  1+1?\n  2\n" in invoke("workload", "describe", "a").out
+
+
 def test_a_completion_cannot_write_to_the_terminal(invoke: Invoke, run: Path) -> None:
     sample = {"prompt": "P", "completion": "red: \x1b[31m\r\nü\t\x9b", "reward": 0.0}
     (run / "samples" / "step-00000012.jsonl").write_text(json.dumps(sample) + "\n")
