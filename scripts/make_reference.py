@@ -53,7 +53,7 @@ def spec_page() -> str:
     intro = (
         "Every field of `spec`, in the order in which a person writes them. A field without a default that is not "
         "required is unset. `kubectl explain ptj.spec --recursive` shows the same.\n\n"
-        f"After creation only `runPolicy.{'`, `runPolicy.'.join(CHANGEABLE)}` and, while suspended, `queue` may change."
+        f"After creation only `{'`, `'.join(CHANGEABLE)}` and, while suspended, `queue` may change."
     )
     rules = [rule for rule in RULES if rule not in UNSUPPORTED]
     parts = [HEAD, "# PostTrainJob: spec", intro, *_sections(PostTrainJobSpec, "spec")]

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ptapi import yamltext
-from ptapi.immutable import MESSAGE, QUEUE_MESSAGE, QUEUE_RULE, frozen_fields, transition_rule
+from ptapi.immutable import MESSAGE, QUEUE, QUEUE_MESSAGE, frozen_fields, queue_rule, transition_rule
 from ptapi.rule import Rule
 from ptapi.rules import RULES
 from ptapi.schema import Schema, structural
-from ptapi.spec import API_GROUP, API_VERSION, KIND, PLURAL, PostTrainJobSpec, RunPolicy
+from ptapi.spec import API_GROUP, API_VERSION, KIND, PLURAL, PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
 
 SHORT_NAMES = ["ptj"]
@@ -86,7 +86,7 @@ def openapi_schema() -> Schema:
         if rule.cel and rule.scope:
             node = _descend(spec, rule.scope.split(".")[1:])
             _attach(node, _validation(rule, node))
-    for validation in _transitions():
+    for validation in _transitions(spec):
         _attach(spec, validation)
     # CEL does not see a field without a type, so the value that nothing does yet is missing from the enum.
     spec["properties"]["pathways"]["properties"]["enabled"]["enum"] = ["auto", False]
@@ -123,7 +123,7 @@ def _version() -> Schema:
 def _validation(rule: Rule, node: Schema) -> Schema:
     validation: Schema = {"rule": rule.cel, "message": rule.message}
     if rule.cel_message or (_is_scalar(node, rule.field) and not rule.secret):
-        validation["messageExpression"] = rule.cel_message or _message_with_value(rule)
+        validation["messageExpression"] = rule.cel_message or _with_value(rule.field, rule.message)
     return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation
 
 
@@ -132,19 +132,21 @@ def _is_scalar(node: Schema, field: str) -> bool:
     return target.get("type") in ("string", "integer", "number", "boolean")
 
 
-def _message_with_value(rule: Rule) -> str:
+def _with_value(field: str, message: str) -> str:
     """CEL: the value and the message. Where the value is absent it fails, and the message stands alone."""
-    text = rule.message.replace("\\", "\\\\").replace("'", "\\'").replace("%", "%%")
-    return f"'%s: {text}'.format([self.{rule.field}])"
+    text = message.replace("\\", "\\\\").replace("'", "\\'").replace("%", "%%")
+    return f"'%s: {text}'.format([self.{field}])"
 
 
-def _transitions() -> Iterator[Schema]:
-    for field in frozen_fields(PostTrainJobSpec):
-        yield {"rule": transition_rule(field), "message": MESSAGE, "fieldPath": f".{field}"}
-    for field in frozen_fields(RunPolicy):
-        rule = transition_rule(field).replace("self.", "self.runPolicy.").replace("oldSelf.", "oldSelf.runPolicy.")
-        yield {"rule": rule, "message": MESSAGE, "fieldPath": f".runPolicy.{field}"}
-    yield {"rule": QUEUE_RULE, "message": QUEUE_MESSAGE, "fieldPath": ".queue"}
+def _transitions(spec: Schema) -> Iterator[Schema]:
+    for field in frozen_fields():
+        yield _transition(spec, field, transition_rule(field), MESSAGE)
+    yield _transition(spec, QUEUE, queue_rule(), QUEUE_MESSAGE)
+
+
+def _transition(spec: Schema, field: str, rule: str, message: str) -> Schema:
+    validation = {"rule": rule, "message": message, "fieldPath": f".{field}"}
+    return validation | {"messageExpression": _with_value(field, message)} if _is_scalar(spec, field) else validation
 
 
 def _attach(schema: Schema, validation: Schema) -> None:

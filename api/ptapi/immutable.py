@@ -1,61 +1,87 @@
 """What may change after a job was created: almost nothing, because a run is the answer to one question.
 
-`CHANGEABLE` of `runPolicy` may change at any time, `queue` while the job is suspended. The same rules as CEL
-transition rules and in Python, with the same message.
+`CHANGEABLE` may change at any time, `queue` while the job is suspended. The same rules as CEL transition rules and
+in Python, with the same message. The one idea: a rule per field, as deep as maps are always there, so that a change
+is named where it was made (`spec.training.steps`, not `spec`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
-
 from ptapi.errors import Finding
-from ptapi.rule import seen
-from ptapi.spec import PostTrainJob, PostTrainJobSpec, RunPolicy
+from ptapi.rule import at, seen
+from ptapi.schema import INT_OR_STRING, Schema, structural
+from ptapi.spec import PostTrainJob, PostTrainJobSpec
 
-CHANGEABLE = ("suspend", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
-MESSAGE = (
-    "cannot change after creation; accepted changes: runPolicy.suspend, runPolicy.activeDeadlineSeconds, "
-    "runPolicy.ttlSecondsAfterFinished, and queue while suspended; hint: create a job with another name"
-)
+CHANGEABLE = ("runPolicy.suspend", "runPolicy.activeDeadlineSeconds", "runPolicy.ttlSecondsAfterFinished")
+QUEUE = "queue"
+MESSAGE = f"cannot change after creation; accepted changes: {', '.join(CHANGEABLE)}, and {QUEUE} while suspended"
 QUEUE_MESSAGE = "may change only while runPolicy.suspend is true; hint: suspend the job first"
 
 
-def frozen_fields(model: type[BaseModel]) -> list[str]:
-    """Fields of the spec, or of its run policy, that never change."""
-    names = [field.alias or name for name, field in model.model_fields.items()]
-    free = CHANGEABLE if model is RunPolicy else ("runPolicy", "queue")
-    return [name for name in names if name not in free]
+@cache
+def frozen_fields() -> tuple[str, ...]:
+    """Dotted names of what never changes, relative to the spec."""
+    return tuple(name for name in _leaves(structural(PostTrainJobSpec), "") if name not in (*CHANGEABLE, QUEUE))
 
 
 def transition_rule(field: str) -> str:
-    """CEL: the field is absent before and after, or the same."""
-    return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+    """CEL over spec: the field is absent before and after, or the same."""
+    new, old = f"self.{field}", f"oldSelf.{field}"
+    if field in _always_there():
+        return f"{new} == {old}"
+    return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
 
 
-QUEUE_RULE = f"({transition_rule('queue')}) || oldSelf.runPolicy.suspend"
+def queue_rule() -> str:
+    """CEL over spec: the queue is the same, or the job was suspended."""
+    return f"({transition_rule(QUEUE)}) || oldSelf.runPolicy.suspend"
 
 
 def check_changes(old: PostTrainJob, new: PostTrainJob) -> list[Finding]:
     """The changes from old to new that are not accepted."""
-    findings = _changed("spec", PostTrainJobSpec, old.spec, new.spec)
-    findings += _changed("spec.runPolicy", RunPolicy, old.spec.run_policy, new.spec.run_policy)
+    changed = [field for field in frozen_fields() if at(old.spec, field) != at(new.spec, field)]
+    findings = [_finding(field, at(new.spec, field), MESSAGE) for field in changed]
     if old.spec.queue != new.spec.queue and not old.spec.run_policy.suspend:
-        findings.append(_finding("spec.queue", new.spec.queue, QUEUE_MESSAGE))
+        findings.append(_finding(QUEUE, new.spec.queue, QUEUE_MESSAGE))
     return findings
 
 
-def _changed(path: str, model: type[BaseModel], old: BaseModel, new: BaseModel) -> list[Finding]:
-    frozen = set(frozen_fields(model))
-    names = [name for name, field in model.model_fields.items() if (field.alias or name) in frozen]
-    return [
-        _finding(f"{path}.{model.model_fields[name].alias}", getattr(new, name), MESSAGE)
-        for name in names
-        if getattr(old, name) != getattr(new, name)
-    ]
+def _leaves(schema: Schema, path: str) -> Iterator[str]:
+    """Fields, going into maps that are always there and of whose fields CEL sees every one."""
+    for name, field in schema["properties"].items():
+        below = field.get("properties", {}).values()
+        if below and _is_there(schema, name) and all("type" in child or INT_OR_STRING in child for child in below):
+            yield from _leaves(field, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def _is_there(schema: Schema, name: str) -> bool:
+    """Whether the API server holds the field in every job: it is required, or a default fills it in."""
+    field = schema["properties"][name]
+    if name in schema.get("required", []):
+        return True
+    if isinstance(field.get("default"), dict):
+        return any(_is_there(field, below) for below in field["properties"])
+    return field.get("default") not in (None, [])
+
+
+@cache
+def _always_there() -> frozenset[str]:
+    return frozenset(_there(structural(PostTrainJobSpec), ""))
+
+
+def _there(schema: Schema, path: str) -> Iterator[str]:
+    for name, field in schema.get("properties", {}).items():
+        if _is_there(schema, name):
+            yield f"{path}{name}"
+            yield from _there(field, f"{path}{name}.")
 
 
 def _finding(field: str, value: Any, message: str) -> Finding:
     accepted, _, hint = message.partition("; hint: ")
-    return Finding(field, "(not shown)" if field == "spec.env" else seen(value), accepted, hint)
+    return Finding(f"spec.{field}", "(not shown)" if field == "env" else seen(value), accepted, hint)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.alias_generators import to_snake
 
 from ptapi.errors import Finding
 from ptapi.words import shown
@@ -57,7 +56,7 @@ def objects_at(job: BaseModel, scope: str) -> Iterator[tuple[str, Any]]:
     found: list[tuple[str, Any]] = [("", job)]
     for step in scope.split(".") if scope else []:
         name, is_list = step.removesuffix("[]"), step.endswith("[]")
-        found = [(_join(path, name), getattr(node, to_snake(name))) for path, node in found]
+        found = [(_join(path, name), child(node, name)) for path, node in found]
         found = [(path, node) for path, node in found if node is not None]
         if is_list:
             found = [(f"{path}[{i}]", entry) for path, node in found for i, entry in enumerate(node)]
@@ -67,8 +66,14 @@ def objects_at(job: BaseModel, scope: str) -> Iterator[tuple[str, Any]]:
 def at(node: Any, field: str) -> Any:
     """The value of a dotted camelCase field below a model; None where the way to it is absent."""
     for name in field.split(".") if field else []:
-        node = getattr(node, to_snake(name)) if node is not None else None
+        node = child(node, name) if node is not None else None
     return node
+
+
+def child(node: BaseModel, alias: str) -> Any:
+    """The value of a camelCase field."""
+    fields = type(node).model_fields.items()
+    return getattr(node, next(name for name, field in fields if field.alias == alias))
 
 
 def seen(value: Any) -> str:

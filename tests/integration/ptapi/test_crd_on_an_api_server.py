@@ -90,8 +90,8 @@ def test_unknown_accelerator_is_refused_with_its_neighbours(
 
 
 CHANGES = [
-    ({"spec.training.steps": 20}, "spec.training", MESSAGE),
-    ({"spec.model.uri": "random://small"}, "spec.model", MESSAGE),
+    ({"spec.training.steps": 20}, "spec.training.steps", MESSAGE),
+    ({"spec.model.uri": "random://small"}, "spec.model.uri", MESSAGE),
     ({"spec.env": [{"name": "A", "value": "1"}]}, "spec.env", MESSAGE),
     ({"spec.runPolicy.maxRestarts": 9}, "spec.runPolicy.maxRestarts", MESSAGE),
     ({"spec.queue": "b"}, "spec.queue", QUEUE_MESSAGE),
