@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,11 +84,14 @@ class Cluster:
         response = self._request("GET", path, None, "", "application/json", None, preload_content=False)
         if response.status != 200:
             raise AssertionError(f"{response.status}: {response.read().decode()[:2000]}")
+        connection = response.connection.sock
         watch = Watch(response)
         try:
             yield watch
         finally:
-            response.close()
+            # not response.close(): that waits for the reader, which waits for the server
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0,
                 ) -> subprocess.CompletedProcess[str]:

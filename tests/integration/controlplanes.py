@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ptoperator import kubeconfig as kubeconfigs
+from ptoperator.kube import Kube, NotFound
+from ptoperator.resources import SERVICE_ACCOUNTS
 
 START_S = 120.0
 
@@ -170,7 +172,7 @@ def session_cluster(context: str | None, folder: Path) -> Iterator[Cluster]:
     if context:
         path = _user_kubeconfig()
         kubeconfigs.from_files([path], context)  # says what is wrong with it before any test runs
-        yield Cluster(path, context, has_controller_manager=True)
+        yield Cluster(path, context, has_controller_manager=_makes_accounts(path, context))
         return
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     processes = Processes(folder)
@@ -182,6 +184,15 @@ def session_cluster(context: str | None, folder: Path) -> Iterator[Cluster]:
             yield Cluster(start_embedded(processes, folder), is_embedded=True, data=folder)
     finally:
         processes.end()
+
+
+def _makes_accounts(kubeconfig: Path, context: str) -> bool:
+    """What only a controller-manager does."""
+    try:
+        Kube.load(str(kubeconfig), context).get(SERVICE_ACCOUNTS, "default", "default")
+    except NotFound:
+        return False
+    return True
 
 
 def _user_kubeconfig() -> Path:

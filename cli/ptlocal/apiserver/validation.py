@@ -176,6 +176,8 @@ def _list_errors(value: list[Any], schema: Schema, path: str) -> list[FieldError
     if least is not None and len(value) < least:
         found.append(invalid_value(path, len(value), f"{path} in body should have at least {least} items"))
     keys = schema.get("x-kubernetes-list-map-keys") if schema.get("x-kubernetes-list-type") == "map" else None
+    if "x-kubernetes-patch-strategy" in schema:  # a built-in kind: its rules say which duplicates are wrong
+        return found
     if keys or schema.get("x-kubernetes-list-type") == "set":
         found += _duplicates(value, keys, path)
     return found

@@ -45,7 +45,7 @@ def namespace(api: Cluster) -> Iterator[str]:
 def widget_crd(api: Cluster) -> Iterator[Manifest]:
     """A definition with a bit of everything, Established."""
     crd = json.loads((Path(__file__).parent / "widget_crd.json").read_text())
-    created = api.kube.create(CRDS, crd)
+    created = api.kube.apply(CRDS, crd, field_manager="conformance")
     eventually(lambda: is_established(api.kube.get(CRDS, crd["metadata"]["name"])))
     yield created
     api.kube.delete(CRDS, crd["metadata"]["name"])

@@ -134,17 +134,14 @@ def validate_spec(spec: Manifest, path: str) -> list[FieldError]:
         found.append(required(f"{path}.containers"))
     if spec["restartPolicy"] not in ("Always", "OnFailure", "Never"):
         found.append(not_supported(f"{path}.restartPolicy", spec["restartPolicy"], ["Always", "OnFailure", "Never"]))
-    volumes = {volume.get("name") for volume in spec.get("volumes") or []}
+    volumes: set[str] = set()
+    for index, volume in enumerate(spec.get("volumes") or []):
+        found += _name_errors(volume, f"{path}.volumes[{index}]", volumes)
     seen: set[str] = set()
     for key in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(key) or []):
             here = f"{path}.{key}[{index}]"
-            name = container.get("name", "")
-            if not name:
-                found.append(required(f"{here}.name"))
-            elif name in seen:
-                found.append(FieldError(f"{here}.name", "FieldValueDuplicate", f'Duplicate value: "{name}"'))
-            seen.add(name)
+            found += _name_errors(container, here, seen)
             if not container.get("image"):
                 found.append(required(f"{here}.image"))
             for number, mount in enumerate(container.get("volumeMounts") or []):
@@ -152,6 +149,16 @@ def validate_spec(spec: Manifest, path: str) -> list[FieldError]:
                     found.append(FieldError(f"{here}.volumeMounts[{number}].name", "FieldValueNotFound",
                                             f'Not found: "{mount.get("name")}"'))
     return found
+
+
+def _name_errors(item: Manifest, path: str, seen: set[str]) -> list[FieldError]:
+    name = item.get("name", "")
+    if not name:
+        return [required(f"{path}.name")]
+    if name in seen:
+        return [FieldError(f"{path}.name", "FieldValueDuplicate", f'Duplicate value: "{name}"')]
+    seen.add(name)
+    return []
 
 
 def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:
