@@ -8,7 +8,7 @@ SOURCES := api operator trainer cli tests scripts benchmarks
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static unit integration format crds golden docs bench clean
+.PHONY: help demo test check static unit integration format crds golden docs bench parity references clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,5 +63,18 @@ docs: $(VENV)/.dev  ## write the generated reference pages
 bench: $(VENV)/.dev  ## run the benchmarks (quiet machine; each prints its ratio)
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+PARITY := .venv-parity
+
+$(PARITY)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(PARITY)
+	$(PARITY)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[parity]'
+	@touch $@
+
+parity: $(PARITY)/.ready  ## compare with torch, transformers and peft, live (its own environment, 1.3 GB)
+	$(PARITY)/bin/python -m pytest tests/parity -q
+
+references: $(PARITY)/.ready  ## write the numbers of transformers that the unit tests compare with
+	$(PARITY)/bin/python scripts/make_parity_references.py
+
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PARITY) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -115,3 +115,13 @@ def write_checkpoint(directory: Path, raw: dict[str, Any]) -> Path:
 def tokens(raw: dict[str, Any], rows: int, length: int, seed: int = 0) -> np.ndarray:
     """Token ids [rows, length]."""
     return np.random.default_rng(seed).integers(3, raw["vocab_size"], (rows, length)).astype(np.int32)
+
+
+LENGTH = 4 * ORIGINAL
+SHORT = (13, 37, 29)
+NEW_TOKENS = 64
+
+
+def examples(raw: dict[str, Any]) -> list[np.ndarray]:
+    """A row of LENGTH tokens, and one of each SHORT length."""
+    return [tokens(raw, 1, length, seed)[0] for seed, length in enumerate((LENGTH, *SHORT))]

@@ -1,0 +1,43 @@
+"""Writes `tests/unit/trainer/models/references`: what `transformers` computes for the small models of the tests.
+
+    make references
+
+Only numbers are committed, for some positions; the weights come from seeds (`tests/builders/models.py`). The tests
+compare our decoder with them where torch is not installed. Runs in the environment of `make parity`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from tests.builders.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
+from tests.builders.reference import greedy, load_reference, logits  # noqa: E402
+
+REFERENCES = ROOT / "tests" / "unit" / "trainer" / "models" / "references"
+POSITIONS_OF_LONG = np.array([0, 1, 5, 10, 11, 12, 23, 24, 25, 40, 59, 60, 80, 94, 95])
+LAST_OF_SHORT = 5
+
+
+def main(names: list[str]) -> None:
+    """One file per case; all without names."""
+    REFERENCES.mkdir(parents=True, exist_ok=True)
+    for name in names or CASES:
+        with tempfile.TemporaryDirectory() as directory:
+            model = load_reference(write_checkpoint(Path(directory), CASES[name]))
+            whole, *short = examples(CASES[name])
+            found = {"long": logits(model, whole)[POSITIONS_OF_LONG], "positions": POSITIONS_OF_LONG}
+            found |= {f"short_{len(x)}": logits(model, x)[-LAST_OF_SHORT:] for x in short}
+            found |= {f"greedy_{len(x)}": greedy(model, x, NEW_TOKENS).astype(np.int16) for x in short}
+        np.savez_compressed(REFERENCES / f"{name}.npz", **found)
+        print(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

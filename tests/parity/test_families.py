@@ -1,0 +1,53 @@
+"""Every family against `transformers`, live: rows of every kind, greedy tokens, and the way back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.builders import reference
+from tests.builders.inference import export, forward, greedy, left_padded, load_model, packed, plain
+from tests.builders.models import CASES, LENGTH, NEW_TOKENS, SHORT, examples, write_checkpoint
+
+TOLERANCE = 1e-4
+"""Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
+
+
+@pytest.fixture(params=CASES, scope="module")
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    """raw config, directory, their model, our model, our weights"""
+    raw = CASES[request.param]
+    directory = write_checkpoint(tmp_path_factory.mktemp(request.param), raw)
+    return raw, directory, reference.load_reference(directory), *load_model(directory)
+
+
+def test_logits_are_equal_in_plain_packed_and_left_padded_rows(case: tuple[Any, ...]) -> None:
+    raw, _, theirs, model, params = case
+    whole, *short = examples(raw)
+    rows = [plain(whole, LENGTH), packed(short, LENGTH), *(left_padded(example, LENGTH) for example in short)]
+    long_TV, packed_TV, *padded = forward(model, params, rows)
+    assert np.abs(long_TV - reference.logits(theirs, whole)).max() <= TOLERANCE
+    starts = np.cumsum([0, *SHORT])
+    for example, start, padded_TV in zip(short, starts, padded, strict=False):
+        alone_TV = reference.logits(theirs, example)
+        assert np.abs(packed_TV[start : start + len(example)] - alone_TV).max() <= TOLERANCE
+        theirs_padded_TV = reference.logits_left_padded(theirs, example, LENGTH)
+        assert np.abs(padded_TV[-len(example) :] - theirs_padded_TV).max() <= TOLERANCE
+
+
+def test_greedy_tokens_are_equal(case: tuple[Any, ...]) -> None:
+    raw, _, theirs, model, params = case
+    prompts = examples(raw)[1:]
+    for ours, prompt in zip(greedy(model, params, prompts, NEW_TOKENS), prompts, strict=True):
+        np.testing.assert_array_equal(ours, reference.greedy(theirs, prompt, NEW_TOKENS))
+
+
+def test_an_export_has_the_same_logits_there(case: tuple[Any, ...], tmp_path: Path) -> None:
+    raw, _, theirs, model, params = case
+    export(model, params, tmp_path)
+    again = reference.load_reference(tmp_path)
+    whole = examples(raw)[0]
+    np.testing.assert_array_equal(reference.logits(again, whole), reference.logits(theirs, whole))
+    assert again.config.architectures == [type(theirs).__name__]
