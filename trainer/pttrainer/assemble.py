@@ -18,6 +18,7 @@ from pttrainer import distributed, storage, tokenizer
 from pttrainer.chat import Chat
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params, from_hf, preset
+from pttrainer.models.model import Remat
 from pttrainer.models.weights import load
 from pttrainer.tokenizer import Tokenizer
 
@@ -49,7 +50,8 @@ def assemble(spec: ModelSpec, training: Training) -> Assembled:
 
     def initial_params(shardings: Params) -> Params:
         if local is not None:
-            return load(config, local, model.abstract(), shardings)
+            loaded: Params = load(config, local, model.abstract(), shardings)
+            return loaded
         params: Params = jax.jit(model.init, out_shardings=shardings)(jax.random.key(training.seed))
         return params
 
@@ -104,7 +106,7 @@ def _compute_dtype(training: Training) -> str:
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
-def _remat(training: Training) -> str:
+def _remat(training: Training) -> Remat:
     if training.remat != "auto":
         return training.remat
     return "none" if jax.default_backend() == "cpu" else "full"

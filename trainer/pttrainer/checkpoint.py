@@ -63,7 +63,8 @@ class Checkpoints:
         if self._manager.is_saving_in_progress():
             return None
         self._storage(self._manager.check_for_errors)
-        return self._manager.latest_step()
+        newest: int | None = self._manager.latest_step()
+        return newest
 
     def uri(self, step: int) -> str:
         """Where a step's checkpoint is."""
@@ -109,8 +110,8 @@ class Checkpoints:
         if free < needed:
             raise StorageError(
                 f"file://{self._path}: no space left for the checkpoint of step {step}: it takes about "
-                f"{needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; those before it are intact; hint: free space or lower "
-                "spec.checkpoint.keep, then run again"
+                f"{needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; those before it are intact; hint: free space or "
+                "lower spec.checkpoint.keep, then run again"
             )
 
     def _storage(self, action: Callable[[], Any]) -> None:

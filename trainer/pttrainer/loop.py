@@ -86,7 +86,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _stop(session, step, stop.signal or "signal on another process")
         if algorithm.needs_params:
             log.flush()
-        batch, facts = algorithm.next_batch(step, session.state.params)
+        batch, of_batch = algorithm.next_batch(step, session.state.params)
         placed = session.place_batch(batch)
         compiled, was_new = session.compiled(placed)
         if was_new:
@@ -94,7 +94,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         session.state, metrics = compiled(session.state, placed)
         log.flush()
         done = step + 1
-        log.begin(done, metrics, dict(facts), batch)
+        log.begin(done, metrics, dict(of_batch), batch)
         if _is_due(session, done, total):
             log.facts |= _evaluate(session, done)
         if done % session.job.spec.checkpoint.every_steps == 0 or done == total:

@@ -11,7 +11,7 @@ that hold none that counts are skipped: they cost nothing. Everything after the 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,8 @@ def token_stats(
 ) -> TokenStats:
     """Log-probs (and entropies) of `targets_BT` under softmax(logits / temperature), logits = hidden @ head.T.
 
-    softcap: logits are softcap · tanh(logits / softcap) first, as Gemma 2's are. chunk: tokens per row and chunk; unset, as many as keep a chunk's logits near CHUNK_ELEMENTS.
+    softcap: logits are softcap · tanh(logits / softcap) first, as Gemma 2's are. chunk: tokens per row and chunk;
+    unset, as many as keep a chunk's logits near CHUNK_ELEMENTS.
     """
     B, T = targets_BT.shape
     size = chunk or chunk_size(B, T, head_VD.shape[0])
@@ -87,7 +88,7 @@ def _forward(
             entropy_BC = -jnp.sum(jnp.exp(logps_BCV) * logps_BCV, axis=-1)
         return target_BC - lse_BC, lse_BC, entropy_BC
 
-    def body(carry: None, inputs: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, Array, Array]]:
+    def body(carry: None, inputs: Any) -> tuple[None, tuple[Array, Array, Array]]:
         zeros = jnp.zeros(inputs[1].shape, jnp.float32)
         counts = jnp.any(inputs[2] > 0)
         return carry, lax.cond(counts, chunk_stats, lambda _: (zeros, zeros, zeros), inputs)
@@ -123,7 +124,7 @@ def _backward(static: _Static, saved: tuple[Array, ...], cotangents: TokenStats)
         d_head_VD = jnp.matmul(d_logits_NV.T, hidden_ND, preferred_element_type=jnp.float32)
         return head_grad_VD + d_head_VD, d_hidden_ND.reshape(hidden_BCD.shape)
 
-    def body(head_grad_VD: Array, inputs: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array]:
+    def body(head_grad_VD: Array, inputs: Any) -> Any:
         counts = jnp.any(inputs[2] > 0)
         return lax.cond(counts, chunk_gradient, lambda grad, x: (grad, jnp.zeros_like(x[0])), head_grad_VD, inputs)
 

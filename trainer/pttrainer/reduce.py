@@ -16,7 +16,7 @@ from jax import Array
 
 def token_mean(mask_BT: np.ndarray) -> np.ndarray:
     """Weights of the mean over all tokens that count (sft, dapo, cispo, rloo)."""
-    mask = np.asarray(mask_BT, np.float32)
+    mask: np.ndarray = np.asarray(mask_BT, np.float32)
     return mask / max(float(mask.sum(dtype=np.float64)), 1.0)
 
 
@@ -25,7 +25,8 @@ def sequence_mean(mask_BT: np.ndarray) -> np.ndarray:
     mask = np.asarray(mask_BT, np.float32)
     lengths_B1 = mask.sum(axis=1, keepdims=True)
     rows = max(int((lengths_B1 > 0).sum()), 1)
-    return mask / np.maximum(lengths_B1, 1.0) / np.float32(rows)
+    weights: np.ndarray = mask / np.maximum(lengths_B1, 1.0) / np.float32(rows)
+    return weights
 
 
 def fixed_length(mask_BT: np.ndarray, sequences: int, max_new_tokens: int) -> np.ndarray:

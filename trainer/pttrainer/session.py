@@ -192,8 +192,8 @@ def _context(
     compiled_score = steps.score_step(parts.model, NamedSharding(mesh, PartitionSpec()))
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
-        stats = compiled_score(params, put(mesh, batch), temperature)
-        return TokenStats(*(np.asarray(x) for x in stats))
+        stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, put(mesh, batch), temperature))
+        return stats
 
     def save_samples(step: int, rows: list[dict[str, Any]]) -> None:
         if leader:

@@ -101,7 +101,8 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return x
-    return jax.lax.with_sharding_constraint(x, spec_of(axes))
+    pinned: jax.Array = jax.lax.with_sharding_constraint(x, spec_of(axes))
+    return pinned
 
 
 def devices() -> int:
