@@ -24,6 +24,7 @@ Node = tuple[Resource, Key]
 
 _IGNORED_GROUPS = ("events.k8s.io", "metrics.k8s.io", "authentication.k8s.io", "authorization.k8s.io")
 _AGAIN_S = 1.0
+_SYNC_S = 10.0
 _DISCOVER: Node = (CRDS, ("", ""))  # a key that stands for "ask the server what it serves"
 
 
@@ -59,14 +60,17 @@ class GarbageCollector:
     def _discover(self) -> bool:
         """Watch what is not watched yet; False if a kind is announced and not served yet."""
         resources, complete = served_resources(self._kube)
-        for resource in resources:
-            if resource not in self._informers:
-                informer = self._shared.get(resource)
-                if informer is None:
-                    informer = Informer(self._kube, resource, self._stop)
-                    informer.start()
-                self._informers[resource] = informer
-                informer.listen(partial(self._changed, resource))
+        added = [resource for resource in resources if resource not in self._informers]
+        for resource in added:
+            informer = self._shared.get(resource)
+            if informer is None:
+                informer = Informer(self._kube, resource, self._stop)
+                informer.start()
+            self._informers[resource] = informer
+            informer.listen(partial(self._changed, resource))
+        for resource in added:
+            # nothing is judged before its dependents are known: a foreground deletion would end too early
+            self._informers[resource].synced.wait(_SYNC_S)
         return complete
 
     def _changed(self, resource: Resource, kind: str, item: Manifest) -> None:

@@ -228,7 +228,10 @@ class PodRun:
         if not cwd.is_dir():
             run.fail_to_start(f"workingDir {spec['workingDir']} does not exist")
             return
-        run.start(argv, env, cwd, self._wake)
+        try:
+            run.start(argv, env, cwd, self._wake)
+        except OSError as error:  # arguments and environment too long, no process left to have
+            run.fail_to_start(f"cannot start: {error.strerror}")
         self._write_record()
 
     def _rewriter(self, run: ContainerRun, mounts: list[Mount]) -> Rewriter:

@@ -58,10 +58,13 @@ def _prepare_one(pod: Manifest, node: Manifest, volume: Manifest, folder: Path, 
 
 
 def _host_path(volume: Manifest) -> Path:
-    path = Path(volume["hostPath"]["path"])
-    if volume["hostPath"].get("type") in ("DirectoryOrCreate", "FileOrCreate"):
-        target = path if volume["hostPath"]["type"] == "DirectoryOrCreate" else path.parent
+    path, kind = Path(volume["hostPath"]["path"]), volume["hostPath"].get("type")
+    if kind in ("DirectoryOrCreate", "FileOrCreate"):
+        target = path if kind == "DirectoryOrCreate" else path.parent
         target.mkdir(parents=True, exist_ok=True)
+    elif (kind == "Directory" and not path.is_dir()) or (kind == "File" and not path.is_file()):
+        setup = f'MountVolume.SetUp failed for volume "{volume["name"]}"'
+        raise NotReady(f"{setup}: hostPath type check failed: {path} is not a {kind.lower()}", "FailedMount")
     return path
 
 

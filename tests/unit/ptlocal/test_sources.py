@@ -165,6 +165,10 @@ def test_claims_outlive_pods_and_empty_dirs_are_the_pods_own(tmp_path: Path) -> 
             {"name": "v", "configMap": {"name": "cm", "items": [{"key": "a", "path": "../../x"}]}},
             "leads out of the volume",
         ),
+        (
+            {"name": "v", "hostPath": {"path": "/no/such", "type": "Directory"}},
+            "hostPath type check failed: /no/such is not a directory",
+        ),
         ({"name": "v", "nfs": {"server": "x"}}, "volume kind nfs does not exist in the embedded cluster"),
     ],
 )
