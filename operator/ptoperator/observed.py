@@ -93,12 +93,14 @@ class Observed:
 
     @property
     def jobset_restarts(self) -> int:
-        return int((self.jobset.get("status") or {}).get("restarts") or 0) if self.jobset else 0
+        """Restarts under this JobSet; those of an earlier job's are not ours."""
+        status = (self.jobset.get("status") or {}) if self.jobset and self.is_jobset_ours else {}
+        return int(status.get("restarts") or 0)
 
     @property
     def restarts_before(self) -> int:
         """Restarts under JobSets before this one."""
-        annotations = self.jobset["metadata"].get("annotations") or {} if self.jobset else {}
+        annotations = (self.jobset["metadata"].get("annotations") or {}) if self.jobset and self.is_jobset_ours else {}
         text = str(annotations.get(labels.RESTARTS_BEFORE, "0"))
         return int(text) if text.isdigit() else 0
 

@@ -40,7 +40,7 @@ EVERYTHING: Manifest = {
         {"name": "keys", "mountPath": "/keys", "secret": {"secretName": "keys"}},
         {"name": "scratch", "mountPath": "/scratch", "emptyDir": {}},
     ],
-    "model": {"uri": "hf://org/gated", "tokenSecretRef": {"name": "hf"}},
+    "model": {"uri": "gs://models/gated", "tokenSecretRef": {"name": "hf"}},
     "priorityClassName": "high",
     "queue": "team-a",
     "serviceAccountName": "trainer",
