@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
         accepted="a teacher, unless mode is offline",
         cel="has(self.teacher) || self.mode == 'offline'",
         is_kept=lambda distill: distill.teacher is not None or distill.mode == "offline",
-        hint="teacher: {uri: hf://org/name}",
+        hint="teacher: {uri: gs://bucket/dir}",
     ),
     # Lengths and batches
     Rule(

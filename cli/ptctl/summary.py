@@ -7,7 +7,7 @@ from ptapi.spec import PostTrainJob
 
 
 def summary(job: PostTrainJob) -> str:
-    """`grpo of hf://… on v6e-16 (16 chips, 4 VMs)`."""
+    """`grpo of gs://… on v6e-16 (16 chips, 4 VMs)`."""
     spec = job.spec
     place = spec.accelerator
     chosen = accelerators.resolve(place.type, place.topology, place.slices)

@@ -35,7 +35,7 @@ class DataSource(SpecModel):
     """One data set."""
 
     uri: DataUri
-    """`file://`, `gs://` or `hf://` of a JSONL file."""
+    """`file://` or `gs://` of a JSONL file. `hf://` comes later."""
     format: DataFormat = "auto"
     """How a row is read; `auto` looks at the column names and says what it found."""
     columns: Columns = Columns()

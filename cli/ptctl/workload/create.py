@@ -26,7 +26,7 @@ ptctl workload create -f job.yaml
 
 # in XPK's words, with what post-training needs
 ptctl workload create --workload llama-gsm8k --tpu-type v6e-16 --algorithm grpo \\
-    --model hf://meta-llama/Llama-3.1-8B-Instruct --data gs://my-bucket/gsm8k/train.jsonl \\
+    --model gs://my-bucket/models/llama-3.1-8b-instruct --data gs://my-bucket/gsm8k/train.jsonl \\
     --reward gsm8k --steps 200 --output gs://my-bucket/runs
 
 # a file with changes, under another name
@@ -46,10 +46,10 @@ job, training, chips, pods = (
 @click.command("create", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=CREATE)
 @click.option("-f", "--filename", metavar="FILE", help="Job file, YAML or JSON; - is standard input.")
 @job("--workload", metavar="NAME", help="Name of the job.")
-@job("--model", metavar="URI", help="hf://, gs://, file:// or a path; random://tiny for a try.")
+@job("--model", metavar="URI", help="gs://, file:// or a path; random://tiny for a try.")
 @job("--tokenizer", metavar="URI", help="Tokenizer, if it is not beside the weights.")
 @job("--algorithm", type=click.Choice(ALGORITHMS), metavar="NAME", help=f"{', '.join(ALGORITHMS)}.")
-@job("--data", metavar="URI", help="Training data: JSONL at hf://, gs://, file:// or a path.")
+@job("--data", metavar="URI", help="Training data: JSONL at gs://, file:// or a path.")
 @job("--eval-data", metavar="URI", help="Held-out data.")
 @job("--reward", multiple=True, metavar="NAME|FILE.py[:FUNCTION]", help=f"{', '.join(BUILTIN_REWARDS)}; repeatable.")
 @training("--steps", type=int, metavar="N", help="Optimizer steps; by default one pass over the data.")

@@ -41,7 +41,9 @@ def values(schema: Schema) -> st.SearchStrategy[Any]:
     if kind == "string":
         low, high = schema.get("minLength", 0), schema.get("maxLength", 40)
         if "pattern" in schema:
-            drawn = st.from_regex(schema["pattern"], fullmatch=True, alphabet=ASCII)
+            drawn = st.from_regex(schema["pattern"], fullmatch=True, alphabet=ASCII).map(
+                lambda text: text.replace("hf://", "gs://")
+            )
             return drawn.filter(lambda text: low <= len(text) <= high)
         return TEXT.filter(lambda text: len(text) >= low)
     if kind == "boolean":

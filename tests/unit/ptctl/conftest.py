@@ -201,7 +201,7 @@ def job_file(tmp_path: Path) -> Path:
     path = tmp_path / "job.yaml"
     path.write_text(
         "apiVersion: posttrain.dev/v1alpha1\nkind: PostTrainJob\nmetadata: {name: llama-gsm8k}\nspec:\n"
-        "  model: {uri: hf://meta-llama/Llama-3.1-8B-Instruct}\n  algorithm: {grpo: {}}\n"
+        "  model: {uri: gs://my-bucket/models/llama-3.1-8b-instruct}\n  algorithm: {grpo: {}}\n"
         "  data: {train: {uri: gs://my-bucket/gsm8k/train.jsonl}}\n  rewards: [{builtin: gsm8k}]\n"
         "  accelerator: {type: v6e-16}\n  output: {uri: gs://my-bucket/runs}\n"
     )

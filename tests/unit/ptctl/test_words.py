@@ -172,7 +172,7 @@ def test_render_prints_what_the_operator_makes(invoke: Invoke, job_file: Path) -
 
 def test_validate_counts_the_chips(invoke: Invoke, job_file: Path) -> None:
     assert (
-        "grpo of hf://meta-llama/Llama-3.1-8B-Instruct on v6e-16 (16 chips)"
+        "grpo of gs://my-bucket/models/llama-3.1-8b-instruct on v6e-16 (16 chips)"
         in invoke("validate", "-f", str(job_file)).out
     )
 
