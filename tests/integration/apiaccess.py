@@ -59,14 +59,23 @@ class Cluster:
 
         return config.new_client_from_config(str(self.kubeconfig), self.context)
 
-    def http(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json",
-             accept: str = "application/json", token: str | None = None) -> Answer:
+    def http(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        token: str | None = None,
+    ) -> Answer:
         """One request as it goes over the wire; a str or bytes body is sent as it is."""
         response = self._request(method, path, body, content_type, accept, token)
         return Answer(response.status, response.headers, response.data.decode("utf-8", "replace"))
 
-    def _request(self, method: str, path: str, body: Any, content_type: str, accept: str, token: str | None,
-                 **options: Any) -> Any:
+    def _request(
+        self, method: str, path: str, body: Any, content_type: str, accept: str, token: str | None, **options: Any
+    ) -> Any:
         settings = self.client.configuration.auth_settings()
         headers = {entry["key"].title(): entry["value"] for entry in settings.values() if entry["value"]}
         headers |= {"Accept": accept, "User-Agent": "conformance/1.0"}
@@ -76,8 +85,14 @@ class Cluster:
             headers["Content-Type"] = content_type
         data = body if body is None or isinstance(body, str | bytes) else json.dumps(body)
         return self.client.rest_client.pool_manager.request(
-            method, self.client.configuration.host + path, body=data, headers=headers, timeout=60.0, retries=False,
-            **options)
+            method,
+            self.client.configuration.host + path,
+            body=data,
+            headers=headers,
+            timeout=60.0,
+            retries=False,
+            **options,
+        )
 
     @contextmanager
     def watch(self, path: str) -> Iterator[Watch]:
@@ -93,15 +108,26 @@ class Cluster:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0,
-                ) -> subprocess.CompletedProcess[str]:
+    def kubectl(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> subprocess.CompletedProcess[str]:
         """kubectl on this server; skips the test where there is none. A failing command does not raise."""
         if shutil.which("kubectl") is None:
             pytest.skip("kubectl is not on PATH")
         env = {**os.environ, "KUBECACHEDIR": str(self.kubeconfig.parent / "kubectl-cache")}
         context = ["--context", self.context] if self.context else []
-        return subprocess.run(["kubectl", "--kubeconfig", str(self.kubeconfig), *context, *arguments], input=stdin,
-                              text=True, capture_output=True, timeout=timeout_s, env=env, check=False)
+        return subprocess.run(
+            ["kubectl", "--kubeconfig", str(self.kubeconfig), *context, *arguments],
+            input=stdin,
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+            env=env,
+            check=False,
+        )
 
 
 class Watch:
@@ -128,8 +154,11 @@ class Watch:
             self.is_over = True
             self._changed.notify_all()
 
-    def wait_for(self, is_so: Callable[[list[tuple[str, Manifest]]], Any], timeout_s: float = 10.0,
-                 ) -> list[tuple[str, Manifest]]:
+    def wait_for(
+        self,
+        is_so: Callable[[list[tuple[str, Manifest]]], Any],
+        timeout_s: float = 10.0,
+    ) -> list[tuple[str, Manifest]]:
         with self._changed:
             assert self._changed.wait_for(lambda: is_so(self.events), timeout_s), f"only {self.events}"
             return list(self.events)

@@ -42,8 +42,14 @@ class Processes:
 
     def start(self, name: str, command: list[str], stdout: int | None = None) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout or log, stderr=log,
-                                       cwd=self._folder, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout or log,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,
+            )
         self._running.append((name, process))
         return process
 
@@ -88,11 +94,25 @@ def start_real(processes: Processes, folder: Path, assets: Path) -> tuple[Path, 
     has_controller_manager = (assets / "kube-controller-manager").exists()
     client_port, peer_port, port, manager_port = _free_ports(4)
     client, peer = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
-    processes.start("etcd", [
-        str(assets / "etcd"), "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
-        "--listen-client-urls", client, "--advertise-client-urls", client,
-        "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
-    ])
+    processes.start(
+        "etcd",
+        [
+            str(assets / "etcd"),
+            "--data-dir",
+            str(folder / "etcd"),
+            "--unsafe-no-fsync",
+            "--listen-client-urls",
+            client,
+            "--advertise-client-urls",
+            client,
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+            "--initial-cluster",
+            f"default={peer}",
+        ],
+    )
     token = secrets.token_urlsafe(24)
     (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     _write_account_keys(folder)
@@ -101,12 +121,20 @@ def start_real(processes: Processes, folder: Path, assets: Path) -> tuple[Path, 
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(_kubeconfig(port, token, folder / "certs" / "apiserver.crt")))
     if has_controller_manager:
-        processes.start("kube-controller-manager", [
-            str(assets / "kube-controller-manager"), f"--kubeconfig={kubeconfig}", "--leader-elect=false",
-            f"--authentication-kubeconfig={kubeconfig}", f"--authorization-kubeconfig={kubeconfig}",
-            f"--service-account-private-key-file={folder / 'accounts.key'}", "--bind-address=127.0.0.1",
-            f"--secure-port={manager_port}", f"--root-ca-file={folder / 'certs' / 'apiserver.crt'}",
-        ])
+        processes.start(
+            "kube-controller-manager",
+            [
+                str(assets / "kube-controller-manager"),
+                f"--kubeconfig={kubeconfig}",
+                "--leader-elect=false",
+                f"--authentication-kubeconfig={kubeconfig}",
+                f"--authorization-kubeconfig={kubeconfig}",
+                f"--service-account-private-key-file={folder / 'accounts.key'}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={manager_port}",
+                f"--root-ca-file={folder / 'certs' / 'apiserver.crt'}",
+            ],
+        )
         account = f"https://127.0.0.1:{port}/api/v1/namespaces/default/serviceaccounts/default"
         processes.wait_for("the default service account", lambda: _answers(account, token))
     return kubeconfig, has_controller_manager
@@ -114,10 +142,17 @@ def start_real(processes: Processes, folder: Path, assets: Path) -> tuple[Path, 
 
 def _apiserver(assets: Path, folder: Path, etcd: str, port: int, has_controller_manager: bool) -> list[str]:
     flags = [
-        str(assets / "kube-apiserver"), f"--etcd-servers={etcd}", "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder / 'certs'}",
-        "--endpoint-reconciler-type=none", "--authorization-mode=RBAC", f"--token-auth-file={folder / 'tokens.csv'}",
-        "--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
+        str(assets / "kube-apiserver"),
+        f"--etcd-servers={etcd}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={folder / 'certs'}",
+        "--endpoint-reconciler-type=none",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={folder / 'tokens.csv'}",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={folder / 'accounts.pub'}",
         f"--service-account-signing-key-file={folder / 'accounts.key'}",
     ]
@@ -128,17 +163,22 @@ def _apiserver(assets: Path, folder: Path, etcd: str, port: int, has_controller_
 
 def _write_account_keys(folder: Path) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    (folder / "accounts.key").write_bytes(key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    (folder / "accounts.pub").write_bytes(key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    (folder / "accounts.key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    (folder / "accounts.pub").write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
 
 
 def _kubeconfig(port: int, token: str, ca: Path) -> dict[str, object]:
     return {
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{"name": "test", "cluster": {"server": f"https://127.0.0.1:{port}",
-                                                  "certificate-authority": str(ca)}}],
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [
+            {"name": "test", "cluster": {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(ca)}}
+        ],
         "users": [{"name": "test", "user": {"token": token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
     }
@@ -147,8 +187,7 @@ def _kubeconfig(port: int, token: str, ca: Path) -> dict[str, object]:
 def _answers(url: str, token: str) -> bool:
     context = ssl._create_unverified_context()
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}),
-                                         urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(request, timeout=5) as response:
             return bool(response.status == 200)

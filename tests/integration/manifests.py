@@ -20,13 +20,21 @@ def is_established(crd: Manifest) -> bool:
 
 
 def widget(name: str, spec: Manifest | None = None, **metadata: Any) -> Manifest:
-    return {"apiVersion": "conformance.posttrain.dev/v1", "kind": "Widget", "metadata": {"name": name, **metadata},
-            "spec": spec or {}}
+    return {
+        "apiVersion": "conformance.posttrain.dev/v1",
+        "kind": "Widget",
+        "metadata": {"name": name, **metadata},
+        "spec": spec or {},
+    }
 
 
 def pod(name: str, **spec: Any) -> Manifest:
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-            "spec": {"containers": [{"name": "main", "image": "example.com/image:1"}], **spec}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main", "image": "example.com/image:1"}], **spec},
+    }
 
 
 def configmap(name: str, data: dict[str, str] | None = None, **metadata: Any) -> Manifest:

@@ -42,8 +42,10 @@ def _listen(layout: Layout, port: int) -> socket.socket:
             listener = socket.create_server((HOST, number), backlog=512)
         except OSError as error:
             if number == tries[-1]:
-                raise SystemExit(f"cannot listen on {HOST}:{number}: {error.strerror}\n"
-                                 "hint: another process uses this port; --port 0 takes a free one") from None
+                raise SystemExit(
+                    f"cannot listen on {HOST}:{number}: {error.strerror}\n"
+                    "hint: another process uses this port; --port 0 takes a free one"
+                ) from None
             continue
         remembered.write_text(str(listener.getsockname()[1]))
         return listener

@@ -23,8 +23,14 @@ Schema = dict[str, Any]
 _BEFORE = "before-first-apply"
 
 
-def apply(writer: Writer, kind: Kind, namespace: str, name: str, sent: Any, asked: WriteOptions,
-          ) -> tuple[Manifest, bool]:
+def apply(
+    writer: Writer,
+    kind: Kind,
+    namespace: str,
+    name: str,
+    sent: Any,
+    asked: WriteOptions,
+) -> tuple[Manifest, bool]:
     """The stored object, and whether it is new."""
     _decode(sent, kind, name, namespace)
     live = writer.find(kind, namespace, name)
@@ -62,12 +68,14 @@ def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
             raise
         fields = error.message.partition("unknown field ")[2]
         first = fields.split(",")[0].strip('"')
-        raise bad_request(f"failed to create typed patch object ({sent['metadata'].get('namespace', '')}/{name}; "
-                          f"{kind.group}/{kind.version}, Kind={kind.kind}): .{first}: field not declared in schema",
-                          ) from None
+        raise bad_request(
+            f"failed to create typed patch object ({sent['metadata'].get('namespace', '')}/{name}; "
+            f"{kind.group}/{kind.version}, Kind={kind.kind}): .{first}: field not declared in schema",
+        ) from None
     if sent["metadata"].setdefault("name", name) != name:
-        raise bad_request(f"the name of the object ({sent['metadata']['name']}) does not match the name on the URL "
-                          f"({name})")
+        raise bad_request(
+            f"the name of the object ({sent['metadata']['name']}) does not match the name on the URL ({name})"
+        )
 
 
 def _known_managers(live: Manifest, kind: Kind, schema: Schema) -> Managers:
@@ -143,32 +151,36 @@ def _remove(container: Any, element: str, item: Any) -> None:
 def _settle_conflicts(managers: Managers, changed: Paths, force: bool) -> None:
     conflicts = [(manager, path) for manager, entry in managers.items() for path in sorted(entry.paths & changed)]
     if conflicts and not force:
-        raise _conflict(conflicts, managers)
+        raise _conflict(conflicts)
     for manager, path in conflicts:
         managers[manager].paths.discard(path)
 
 
-def _conflict(conflicts: list[tuple[Manager, Path]], managers: Managers) -> StatusError:
-    causes = [{"reason": "FieldManagerConflict", "message": f"conflict with {_named(manager, managers)}",
-               "field": fieldpaths.shown(path)} for manager, path in conflicts]
+def _conflict(conflicts: list[tuple[Manager, Path]]) -> StatusError:
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f"conflict with {_named(manager)}",
+            "field": fieldpaths.shown(path),
+        }
+        for manager, path in conflicts
+    ]
     if len(conflicts) == 1:
         manager, path = conflicts[0]
-        text = f"Apply failed with 1 conflict: conflict with {_named(manager, managers)}: {fieldpaths.shown(path)}"
+        text = f"Apply failed with 1 conflict: conflict with {_named(manager)}: {fieldpaths.shown(path)}"
     else:
         lines = []
         for manager in sorted({manager for manager, _ in conflicts}, key=lambda m: m.name):
-            lines.append(f"conflicts with {_named(manager, managers)}:")
+            lines.append(f"conflicts with {_named(manager)}:")
             lines += [f"- {fieldpaths.shown(path)}" for other, path in conflicts if other == manager]
         text = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
     return StatusError(409, "Conflict", text, {"causes": causes})
 
 
-def _named(manager: Manager, managers: Managers) -> str:
+def _named(manager: Manager) -> str:
     text = f'"{manager.name}"'
     if manager.subresource:
         text += f' with subresource "{manager.subresource}"'
     if manager.operation == "Update":
         text += f" using {manager.api_version}"
-        if managers[manager].time:
-            text += f" at {managers[manager].time}"
     return text

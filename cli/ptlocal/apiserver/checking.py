@@ -17,10 +17,19 @@ from ptlocal.apiserver.rules import rules_of
 from ptlocal.apiserver.status import FieldError, Named, bad_request, invalid, invalid_value, show
 
 Manifest = dict[str, Any]
-_BLOCKING = ("FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid",
-             "FieldValueNotSupported")
-_NOT_CHECKED = FieldError("<nil>", "FieldValueInvalid", "Invalid value: null: some validation rules were not checked "
-                          "because the object was invalid; correct the existing errors to complete validation")
+_BLOCKING = (
+    "FieldValueRequired",
+    "FieldValueTooLong",
+    "FieldValueTooMany",
+    "FieldValueTypeInvalid",
+    "FieldValueNotSupported",
+)
+_NOT_CHECKED = FieldError(
+    "<nil>",
+    "FieldValueInvalid",
+    "Invalid value: null: some validation rules were not checked "
+    "because the object was invalid; correct the existing errors to complete validation",
+)
 
 
 def decode(obj: Any, kind: Kind, field_validation: FieldValidation, *, is_patched: bool = False) -> list[str]:
@@ -30,8 +39,10 @@ def decode(obj: Any, kind: Kind, field_validation: FieldValidation, *, is_patche
     obj.setdefault("apiVersion", kind.api_version)
     obj.setdefault("kind", kind.kind)
     if obj["apiVersion"] != kind.api_version:
-        raise bad_request(f"the API version in the data ({obj['apiVersion']}) does not match the expected API version "
-                          f"({kind.api_version})")
+        raise bad_request(
+            f"the API version in the data ({obj['apiVersion']}) does not match the expected API version "
+            f"({kind.api_version})"
+        )
     if obj["kind"] != kind.kind:
         raise bad_request(f"the kind in the data ({obj['kind']}) does not match the expected kind ({kind.kind})")
     if obj.get("metadata") is None:
@@ -100,8 +111,7 @@ def _schema_errors(obj: Manifest, kind: Kind, old: Manifest | None) -> list[Fiel
         before = validation.MISSING if old is None else _without_meta(old)
         return validation.errors(_without_meta(obj), kind.schema, "", before)
     before = validation.MISSING if old is None else old
-    found = validation.errors(_without_meta(obj), kind.schema, "",
-                              before if old is None else _without_meta(old))
+    found = validation.errors(_without_meta(obj), kind.schema, "", before if old is None else _without_meta(old))
     walk = _rules_of(kind)
     if walk.has_rules and any(error.reason in _BLOCKING for error in found):
         return [*found, _NOT_CHECKED]

@@ -21,8 +21,9 @@ from ptlocal.layout import Layout
 Manifest = dict[str, Any]
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _SELF = WriteOptions(manager="posttrain-local")
-_OWNER = [{"manager": _SELF.manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-           "fieldsV1": {}}]
+_OWNER = [
+    {"manager": _SELF.manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}
+]
 
 
 class Cluster:
@@ -57,6 +58,7 @@ class Cluster:
 
     def _renew_definition(self, wanted: Manifest) -> None:
         """Ours of an older release; a public one that a user installed stays."""
+
         def renew(crd: Manifest) -> None:
             crd["spec"] = {**wanted["spec"], "conversion": {"strategy": "None"}}
 
@@ -69,13 +71,20 @@ class Cluster:
             self._serve(change.name, b"" if change.type == "DELETED" else change.body)
         elif change.resource == "/namespaces" and change.type == "ADDED":
             # every namespace has this account, which a controller makes on a real cluster
-            self._add("", "serviceaccounts", change.name,
-                      {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
+            self._add(
+                "",
+                "serviceaccounts",
+                change.name,
+                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}},
+            )
 
     def _serve(self, crd_name: str, body: bytes) -> None:
         kinds = crds.kinds_of(json.loads(body)) if body else []
-        before = {kind.storage_key: kind for kind in self.registry.kinds() if kind.is_custom
-                  and f"{kind.plural}.{kind.group}" == crd_name}
+        before = {
+            kind.storage_key: kind
+            for kind in self.registry.kinds()
+            if kind.is_custom and f"{kind.plural}.{kind.group}" == crd_name
+        }
         self.registry.set_custom(crd_name, kinds)
         for key, old in before.items():
             now = self.registry.of_storage(key)

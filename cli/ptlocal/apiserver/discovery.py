@@ -8,20 +8,36 @@ from ptlocal.apiserver.kinds import Kind
 from ptlocal.apiserver.registry import Registry
 
 Manifest = dict[str, Any]
-_LOG_KIND = {"log": ("", "v1", "Pod"), "binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction"),
-             "finalize": ("", "v1", "Namespace"), "scale": ("autoscaling", "v1", "Scale")}
-_SUBRESOURCE_VERBS = {"log": ["get"], "binding": ["create"], "eviction": ["create"], "finalize": ["update"],
-                      "scale": ["get", "patch", "update"]}
+_LOG_KIND = {
+    "log": ("", "v1", "Pod"),
+    "binding": ("", "v1", "Binding"),
+    "eviction": ("policy", "v1", "Eviction"),
+    "finalize": ("", "v1", "Namespace"),
+    "scale": ("autoscaling", "v1", "Scale"),
+}
+_SUBRESOURCE_VERBS = {
+    "log": ["get"],
+    "binding": ["create"],
+    "eviction": ["create"],
+    "finalize": ["update"],
+    "scale": ["get", "patch", "update"],
+}
 
 
 def api_versions(address: str) -> Manifest:
-    return {"kind": "APIVersions", "versions": ["v1"],
-            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]}
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    }
 
 
 def group_list(registry: Registry) -> Manifest:
-    return {"kind": "APIGroupList", "apiVersion": "v1",
-            "groups": [_group(name, versions) for name, versions in registry.groups().items() if name]}
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [_group(name, versions) for name, versions in registry.groups().items() if name],
+    }
 
 
 def group(registry: Registry, name: str) -> Manifest | None:
@@ -41,21 +57,30 @@ def resource_list(registry: Registry, group_name: str, version: str) -> Manifest
     resources: list[Manifest] = []
     for kind in kinds:
         resources += _resources(kind)
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": kinds[0].api_version,
-            "resources": resources}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": kinds[0].api_version, "resources": resources}
 
 
 def _resources(kind: Kind) -> list[Manifest]:
-    main: Manifest = {"name": kind.plural, "singularName": kind.singular_name, "namespaced": kind.namespaced,
-                      "kind": kind.kind, "verbs": list(kind.verbs)}
+    main: Manifest = {
+        "name": kind.plural,
+        "singularName": kind.singular_name,
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "verbs": list(kind.verbs),
+    }
     if kind.short_names:
         main["shortNames"] = list(kind.short_names)
     if kind.categories:
         main["categories"] = list(kind.categories)
     found = [main]
     for name, of, verbs in _subresources(kind):
-        entry: Manifest = {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced,
-                           "kind": of[2], "verbs": verbs}
+        entry: Manifest = {
+            "name": f"{kind.plural}/{name}",
+            "singularName": "",
+            "namespaced": kind.namespaced,
+            "kind": of[2],
+            "verbs": verbs,
+        }
         if of[:2] != (kind.group, kind.version):
             entry["group"], entry["version"] = of[0], of[1]
         found.append(entry)
@@ -72,11 +97,19 @@ def _subresources(kind: Kind) -> list[tuple[str, tuple[str, str, str], list[str]
 def aggregated(registry: Registry, core: bool) -> Manifest:
     """APIGroupDiscoveryList v2 for /api (core) or /apis."""
     items = [
-        {"metadata": {"name": name} if name else {},
-         "versions": [{"version": version, "freshness": "Current",
-                       "resources": [_aggregated(k) for k in registry.kinds()
-                                     if (k.group, k.version) == (name, version)]} for version in versions]}
-        for name, versions in registry.groups().items() if bool(name) != core
+        {
+            "metadata": {"name": name} if name else {},
+            "versions": [
+                {
+                    "version": version,
+                    "freshness": "Current",
+                    "resources": [_aggregated(k) for k in registry.kinds() if (k.group, k.version) == (name, version)],
+                }
+                for version in versions
+            ],
+        }
+        for name, versions in registry.groups().items()
+        if bool(name) != core
     ]
     return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
 

@@ -14,11 +14,36 @@ from pathlib import Path
 from typing import Any
 
 ROOTS = [
-    "V1Namespace", "V1Pod", "V1Service", "V1ConfigMap", "V1Secret", "CoreV1Event", "EventsV1Event", "V1Node",
-    "V1ServiceAccount", "V1PersistentVolumeClaim", "V1PersistentVolume", "V1Endpoints", "V1Lease", "V1Job",
-    "V1Deployment", "V1PriorityClass", "V1CustomResourceDefinition", "V1Role", "V1RoleBinding", "V1ClusterRole",
-    "V1ClusterRoleBinding", "V1SelfSubjectAccessReview", "V1SelfSubjectRulesReview", "V1SubjectAccessReview",
-    "V1Binding", "V1Eviction", "V1DeleteOptions", "V1StatusDetails", "V1EndpointSlice", "V1TokenReview",
+    "V1Namespace",
+    "V1Pod",
+    "V1Service",
+    "V1ConfigMap",
+    "V1Secret",
+    "CoreV1Event",
+    "EventsV1Event",
+    "V1Node",
+    "V1ServiceAccount",
+    "V1PersistentVolumeClaim",
+    "V1PersistentVolume",
+    "V1Endpoints",
+    "V1Lease",
+    "V1Job",
+    "V1Deployment",
+    "V1PriorityClass",
+    "V1CustomResourceDefinition",
+    "V1Role",
+    "V1RoleBinding",
+    "V1ClusterRole",
+    "V1ClusterRoleBinding",
+    "V1SelfSubjectAccessReview",
+    "V1SelfSubjectRulesReview",
+    "V1SubjectAccessReview",
+    "V1Binding",
+    "V1Eviction",
+    "V1DeleteOptions",
+    "V1StatusDetails",
+    "V1EndpointSlice",
+    "V1TokenReview",
 ]
 
 # (model, field): the list's map keys; the first is also the strategic merge patch's key.
@@ -58,28 +83,65 @@ MAP_KEYS: dict[tuple[str, str], list[str]] = {
 SETS = {("ObjectMeta", "finalizers"), ("NodeSpec", "podCIDRs")}
 MERGED_BUT_ATOMIC_FOR_APPLY = {("NodeSpec", "taints"): "key"}
 ATOMIC_MODELS = {
-    "LabelSelector", "ObjectReference", "LocalObjectReference", "SecretKeySelector", "ConfigMapKeySelector",
-    "ObjectFieldSelector", "ResourceFieldSelector", "OwnerReference", "NodeSelector", "NodeSelectorTerm",
-    "TypedLocalObjectReference", "SecretReference", "RoleRef", "RbacSubject", "EndpointAddress", "CoreEndpointPort",
+    "LabelSelector",
+    "ObjectReference",
+    "LocalObjectReference",
+    "SecretKeySelector",
+    "ConfigMapKeySelector",
+    "ObjectFieldSelector",
+    "ResourceFieldSelector",
+    "OwnerReference",
+    "NodeSelector",
+    "NodeSelectorTerm",
+    "TypedLocalObjectReference",
+    "SecretReference",
+    "RoleRef",
+    "RbacSubject",
+    "EndpointAddress",
+    "CoreEndpointPort",
 }
 ATOMIC_MAPS = {("PodSpec", "nodeSelector"), ("ServiceSpec", "selector")}
 INT_OR_STRING = {
-    ("TCPSocketAction", "port"), ("HTTPGetAction", "port"), ("ServicePort", "targetPort"),
-    ("RollingUpdateDeployment", "maxSurge"), ("RollingUpdateDeployment", "maxUnavailable"),
+    ("TCPSocketAction", "port"),
+    ("HTTPGetAction", "port"),
+    ("ServicePort", "targetPort"),
+    ("RollingUpdateDeployment", "maxSurge"),
+    ("RollingUpdateDeployment", "maxUnavailable"),
 }
 # Only those that are keys of a list: a manifest may leave them out and still name its item.
 DEFAULTS = {("ContainerPort", "protocol"): "TCP", ("ServicePort", "protocol"): "TCP"}
 STATUS_PARTS = {
-    "ContainerStateTerminated", "NodeAddress", "NodeSystemInfo", "PodCondition", "NodeCondition", "JobCondition",
-    "NamespaceCondition", "ContainerImage", "AttachedVolume", "DaemonEndpoint", "NodeDaemonEndpoints", "PodIP",
+    "ContainerStateTerminated",
+    "NodeAddress",
+    "NodeSystemInfo",
+    "PodCondition",
+    "NodeCondition",
+    "JobCondition",
+    "NamespaceCondition",
+    "ContainerImage",
+    "AttachedVolume",
+    "DaemonEndpoint",
+    "NodeDaemonEndpoints",
+    "PodIP",
     "HostIP",
 }
 MICRO_TIMES = {
-    ("LeaseSpec", "renewTime"), ("LeaseSpec", "acquireTime"), ("CoreEvent", "eventTime"), ("EventsEvent", "eventTime"),
-    ("CoreEventSeries", "lastObservedTime"), ("EventsEventSeries", "lastObservedTime"),
+    ("LeaseSpec", "renewTime"),
+    ("LeaseSpec", "acquireTime"),
+    ("CoreEvent", "eventTime"),
+    ("EventsEvent", "eventTime"),
+    ("CoreEventSeries", "lastObservedTime"),
+    ("EventsEventSeries", "lastObservedTime"),
 }
 QUANTITY_FIELDS = {
-    "limits", "requests", "capacity", "allocatable", "overhead", "sizeLimit", "divisor", "allocatedResources",
+    "limits",
+    "requests",
+    "capacity",
+    "allocatable",
+    "overhead",
+    "sizeLimit",
+    "divisor",
+    "allocatedResources",
 }
 ANY_FIELDS = {"default", "example"}
 JSON_SCHEMA_OR_BOOL = {"additionalItems", "additionalProperties", "items"}
@@ -94,8 +156,11 @@ def short_name(model: str) -> str:
 
 def scalar(name: str) -> dict[str, Any] | None:
     table: dict[str, dict[str, Any]] = {
-        "str": {"type": "string"}, "int": {"type": "integer"}, "bool": {"type": "boolean"},
-        "float": {"type": "number"}, "datetime": {"type": "string", "format": "date-time", "nullable": True},
+        "str": {"type": "string"},
+        "int": {"type": "integer"},
+        "bool": {"type": "boolean"},
+        "float": {"type": "number"},
+        "datetime": {"type": "string", "format": "date-time", "nullable": True},
         "bytes": {"type": "string", "format": "byte"},
         "object": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
     }
@@ -183,8 +248,10 @@ def main() -> None:
     generator = Generator()
     for root in ROOTS:
         generator.add(root)
-    lines = [f"{json.dumps(name)}: {json.dumps(schema, separators=(',', ':'))}"
-             for name, schema in sorted(generator.definitions.items())]
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(schema, separators=(',', ':'))}"
+        for name, schema in sorted(generator.definitions.items())
+    ]
     Path(__file__).with_name("builtin.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

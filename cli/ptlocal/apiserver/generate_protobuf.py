@@ -14,20 +14,48 @@ from pathlib import Path
 
 Fields = dict[str, list[str]]
 FILES = {
-    "core": "k8s.io/api/core/v1", "batch": "k8s.io/api/batch/v1", "apps": "k8s.io/api/apps/v1",
-    "coordination": "k8s.io/api/coordination/v1", "scheduling": "k8s.io/api/scheduling/v1",
-    "rbac": "k8s.io/api/rbac/v1", "authorization": "k8s.io/api/authorization/v1", "policy": "k8s.io/api/policy/v1",
-    "events": "k8s.io/api/events/v1", "discovery": "k8s.io/api/discovery/v1",
-    "meta": "k8s.io/apimachinery/pkg/apis/meta/v1", "resource": "k8s.io/apimachinery/pkg/api/resource",
-    "intstr": "k8s.io/apimachinery/pkg/util/intstr", "runtime": "k8s.io/apimachinery/pkg/runtime",
+    "core": "k8s.io/api/core/v1",
+    "batch": "k8s.io/api/batch/v1",
+    "apps": "k8s.io/api/apps/v1",
+    "coordination": "k8s.io/api/coordination/v1",
+    "scheduling": "k8s.io/api/scheduling/v1",
+    "rbac": "k8s.io/api/rbac/v1",
+    "authorization": "k8s.io/api/authorization/v1",
+    "policy": "k8s.io/api/policy/v1",
+    "events": "k8s.io/api/events/v1",
+    "discovery": "k8s.io/api/discovery/v1",
+    "meta": "k8s.io/apimachinery/pkg/apis/meta/v1",
+    "resource": "k8s.io/apimachinery/pkg/api/resource",
+    "intstr": "k8s.io/apimachinery/pkg/util/intstr",
+    "runtime": "k8s.io/apimachinery/pkg/runtime",
 }
 ROOTS = [
-    "core.Namespace", "core.Pod", "core.Service", "core.ConfigMap", "core.Secret", "core.Event", "core.Node",
-    "core.ServiceAccount", "core.PersistentVolumeClaim", "core.Endpoints", "core.Binding", "batch.Job",
-    "apps.Deployment", "coordination.Lease", "scheduling.PriorityClass", "rbac.Role", "rbac.RoleBinding",
-    "rbac.ClusterRole", "rbac.ClusterRoleBinding", "authorization.SelfSubjectAccessReview",
-    "authorization.SelfSubjectRulesReview", "authorization.SubjectAccessReview", "policy.Eviction", "events.Event",
-    "discovery.EndpointSlice", "meta.DeleteOptions",
+    "core.Namespace",
+    "core.Pod",
+    "core.Service",
+    "core.ConfigMap",
+    "core.Secret",
+    "core.Event",
+    "core.Node",
+    "core.ServiceAccount",
+    "core.PersistentVolumeClaim",
+    "core.Endpoints",
+    "core.Binding",
+    "batch.Job",
+    "apps.Deployment",
+    "coordination.Lease",
+    "scheduling.PriorityClass",
+    "rbac.Role",
+    "rbac.RoleBinding",
+    "rbac.ClusterRole",
+    "rbac.ClusterRoleBinding",
+    "authorization.SelfSubjectAccessReview",
+    "authorization.SelfSubjectRulesReview",
+    "authorization.SubjectAccessReview",
+    "policy.Eviction",
+    "events.Event",
+    "discovery.EndpointSlice",
+    "meta.DeleteOptions",
 ]
 INLINED = ("volumeSource", "handler", "localObjectReference", "ephemeralContainerCommon")  # embedded Go structs
 _FIELD = re.compile(r"^\s*(optional|repeated|map<string, ([^>]+)>)\s*([.\w]+)?\s+(\w+) = (\d+);", re.MULTILINE)
@@ -42,8 +70,7 @@ def messages(root: Path) -> dict[str, Fields]:
         text = (root / path / "generated.proto").read_text()
         for name, body in _MESSAGE.findall(text):
             found[f"{short}.{name}"] = {
-                number: [field, _type(of_map or kind, short, packages),
-                         "map" if of_map else _mode(label, field)]
+                number: [field, _type(of_map or kind, short, packages), "map" if of_map else _mode(label, field)]
                 for label, of_map, kind, field, number in _FIELD.findall(body)
             }
     return found
@@ -69,8 +96,9 @@ def main() -> None:
             continue
         found[name] = known[name]
         wanted += [kind for _, kind, _ in known[name].values() if "." in kind]
-    lines = [f"{json.dumps(name)}: {json.dumps(fields, separators=(',', ':'))}"
-             for name, fields in sorted(found.items())]
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(fields, separators=(',', ':'))}" for name, fields in sorted(found.items())
+    ]
     Path(__file__).with_name("protobuf.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -46,8 +46,9 @@ class Handlers:
 
     async def _read(self, request: web.Request, target: Target) -> web.StreamResponse:
         kind = _allow(target, "get" if target.name else "list")
-        form = presenting.choose(request.headers.get("Accept", ""), kind,
-                                 request.query.get("includeObject", "Metadata"))
+        form = presenting.choose(
+            request.headers.get("Accept", ""), kind, request.query.get("includeObject", "Metadata")
+        )
         if target.name:
             return raw_answer(form.one(_body(self._cluster.writer.current(kind, target.space, target.name))))
         if options.flag(request.query, "watch"):
@@ -74,8 +75,9 @@ class Handlers:
         asked = _write_options(request, target)
         obj = bodies.parse(raw, request.headers.get("Content-Type", ""))
         warnings = checking.decode(obj, kind, asked.field_validation)
-        updated = self._cluster.writer.update(self._stored(kind), target.space, target.name, _to_stored(kind, obj),
-                                              asked, requires_version=True)
+        updated = self._cluster.writer.update(
+            self._stored(kind), target.space, target.name, _to_stored(kind, obj), asked, requires_version=True
+        )
         self._cluster.sweep_after(updated)
         return _answer(request, kind, updated, 200, warnings)
 
@@ -84,8 +86,9 @@ class Handlers:
         if not target.name:
             raise method_not_allowed()
         asked = _write_options(request, target)
-        patch = patching.Patch(bodies.media_type(request.headers.get("Content-Type", "")), raw,
-                               has_manager="fieldManager" in request.query)
+        patch = patching.Patch(
+            bodies.media_type(request.headers.get("Content-Type", "")), raw, has_manager="fieldManager" in request.query
+        )
         result = patching.apply(self._cluster.writer, target, self._stored(kind), patch, asked)
         self._cluster.sweep_after(result.obj)
         return _answer(request, kind, result.obj, 201 if result.is_new else 200, result.warnings)
@@ -140,8 +143,13 @@ def _body(obj: Manifest) -> bytes:
     return encode({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")})
 
 
-def _answer(request: web.Request, kind: Kind, obj: Manifest, code: int, warnings: list[str] | None = None,
-            ) -> web.Response:
+def _answer(
+    request: web.Request,
+    kind: Kind,
+    obj: Manifest,
+    code: int,
+    warnings: list[str] | None = None,
+) -> web.Response:
     form = presenting.choose(request.headers.get("Accept", ""), kind, request.query.get("includeObject", "Metadata"))
     response = raw_answer(form.one(_body(obj)), code)
     for warning in warnings or []:

@@ -26,20 +26,24 @@ def definition() -> Schema:
             "group": "jobset.x-k8s.io",
             "scope": "Namespaced",
             "names": {"kind": "JobSet", "listKind": "JobSetList", "plural": "jobsets", "singular": "jobset"},
-            "versions": [{
-                "name": "v1alpha2",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "additionalPrinterColumns": [
-                    _column("TerminalState", ".status.terminalState", "how the JobSet ended"),
-                    _column("Restarts", ".status.restarts", "how often all its jobs were made anew"),
-                    _column("Completed", '.status.conditions[?(@.type=="Completed")].status', "whether it succeeded"),
-                    _column("Suspended", ".spec.suspend", "whether it is held back"),
-                    _column("Age", ".metadata.creationTimestamp", "time since creation", "date"),
-                ],
-                "schema": {"openAPIV3Schema": _object({"spec": _spec(), "status": _status()})},
-            }],
+            "versions": [
+                {
+                    "name": "v1alpha2",
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        _column("TerminalState", ".status.terminalState", "how the JobSet ended"),
+                        _column("Restarts", ".status.restarts", "how often all its jobs were made anew"),
+                        _column(
+                            "Completed", '.status.conditions[?(@.type=="Completed")].status', "whether it succeeded"
+                        ),
+                        _column("Suspended", ".spec.suspend", "whether it is held back"),
+                        _column("Age", ".metadata.creationTimestamp", "time since creation", "date"),
+                    ],
+                    "schema": {"openAPIV3Schema": _object({"spec": _spec(), "status": _status()})},
+                }
+            ],
         },
     }
 
@@ -68,61 +72,104 @@ def _list(items: Schema, key: str | None = None) -> Schema:
 
 
 def _spec() -> Schema:
-    return _object({
-        "replicatedJobs": _list(_replicated_job(), key="name"),
-        "network": {"default": {}, **_object({
-            "enableDNSHostnames": {"type": "boolean", "default": True},
-            "publishNotReadyAddresses": {"type": "boolean", "default": True},
-            "subdomain": _STRING,
-        }, rules=_IMMUTABLE)},
-        "successPolicy": {"default": {"operator": "All"}, **_object({
-            "operator": {**_enum("All", "Any"), "default": "All"},
-            "targetReplicatedJobs": _list(_STRING),
-        }, ["operator"], _IMMUTABLE)},
-        "failurePolicy": _failure_policy(),
-        "startupPolicy": {"default": {"startupPolicyOrder": "AnyOrder"}, **_object({
-            "startupPolicyOrder": {**_enum("AnyOrder", "InOrder"), "default": "AnyOrder"},
-        }, ["startupPolicyOrder"], _IMMUTABLE)},
-        "suspend": {"type": "boolean"},
-        "coordinator": _object({"replicatedJob": _STRING, "jobIndex": {"type": "integer"},
-                                "podIndex": {"type": "integer"}}, ["replicatedJob"]),
-        "managedBy": {**_STRING, "x-kubernetes-validations": _IMMUTABLE},
-        "ttlSecondsAfterFinished": _COUNT,
-    }, rules=[
-        {"rule": "!(has(self.startupPolicy) && self.startupPolicy.startupPolicyOrder == 'InOrder' "
-                 "&& self.replicatedJobs.exists(x, has(x.dependsOn)))",
-         "message": "StartupPolicy and DependsOn APIs are mutually exclusive"},
-        {"rule": "(has(oldSelf.suspend) && oldSelf.suspend) || self.replicatedJobs == oldSelf.replicatedJobs",
-         "message": "replicatedJobs: field is immutable while the JobSet is not suspended"},
-    ])
+    return _object(
+        {
+            "replicatedJobs": _list(_replicated_job(), key="name"),
+            "network": {
+                "default": {},
+                **_object(
+                    {
+                        "enableDNSHostnames": {"type": "boolean", "default": True},
+                        "publishNotReadyAddresses": {"type": "boolean", "default": True},
+                        "subdomain": _STRING,
+                    },
+                    rules=_IMMUTABLE,
+                ),
+            },
+            "successPolicy": {
+                "default": {"operator": "All"},
+                **_object(
+                    {
+                        "operator": {**_enum("All", "Any"), "default": "All"},
+                        "targetReplicatedJobs": _list(_STRING),
+                    },
+                    ["operator"],
+                    _IMMUTABLE,
+                ),
+            },
+            "failurePolicy": _failure_policy(),
+            "startupPolicy": {
+                "default": {"startupPolicyOrder": "AnyOrder"},
+                **_object(
+                    {
+                        "startupPolicyOrder": {**_enum("AnyOrder", "InOrder"), "default": "AnyOrder"},
+                    },
+                    ["startupPolicyOrder"],
+                    _IMMUTABLE,
+                ),
+            },
+            "suspend": {"type": "boolean"},
+            "coordinator": _object(
+                {"replicatedJob": _STRING, "jobIndex": {"type": "integer"}, "podIndex": {"type": "integer"}},
+                ["replicatedJob"],
+            ),
+            "managedBy": {**_STRING, "x-kubernetes-validations": _IMMUTABLE},
+            "ttlSecondsAfterFinished": _COUNT,
+        },
+        rules=[
+            {
+                "rule": "!(has(self.startupPolicy) && self.startupPolicy.startupPolicyOrder == 'InOrder' "
+                "&& self.replicatedJobs.exists(x, has(x.dependsOn)))",
+                "message": "StartupPolicy and DependsOn APIs are mutually exclusive",
+            },
+            {
+                "rule": "(has(oldSelf.suspend) && oldSelf.suspend) || self.replicatedJobs == oldSelf.replicatedJobs",
+                "message": "replicatedJobs: field is immutable while the JobSet is not suspended",
+            },
+        ],
+    )
 
 
 def _failure_policy() -> Schema:
-    actions = ("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts", "RestartJob",
-               "RestartJobAndIgnoreMaxRestarts")
-    rule = _object({
-        "name": _STRING,
-        "action": _enum(*actions),
-        "onJobFailureReasons": _list(_STRING),
-        "onJobFailureMessagePatterns": _list(_STRING),
-        "targetReplicatedJobs": _list(_STRING),
-    }, ["action", "name"])
-    return _object({
-        "maxRestarts": {"type": "integer", "format": "int32"},
-        "restartStrategy": {**_enum("Recreate", "BlockingRecreate", "InPlaceRestart"), "default": "Recreate"},
-        "rules": _list(rule),
-    }, rules=_IMMUTABLE)
+    actions = (
+        "FailJobSet",
+        "RestartJobSet",
+        "RestartJobSetAndIgnoreMaxRestarts",
+        "RestartJob",
+        "RestartJobAndIgnoreMaxRestarts",
+    )
+    rule = _object(
+        {
+            "name": _STRING,
+            "action": _enum(*actions),
+            "onJobFailureReasons": _list(_STRING),
+            "onJobFailureMessagePatterns": _list(_STRING),
+            "targetReplicatedJobs": _list(_STRING),
+        },
+        ["action", "name"],
+    )
+    return _object(
+        {
+            "maxRestarts": {"type": "integer", "format": "int32"},
+            "restartStrategy": {**_enum("Recreate", "BlockingRecreate", "InPlaceRestart"), "default": "Recreate"},
+            "rules": _list(rule),
+        },
+        rules=_IMMUTABLE,
+    )
 
 
 def _replicated_job() -> Schema:
     depends_on = _object({"name": _STRING, "status": _enum("Ready", "Complete")}, ["name", "status"])
-    return _object({
-        "name": _STRING,
-        "groupName": {**_STRING, "default": "default"},
-        "replicas": {**_COUNT, "default": 1},
-        "dependsOn": {**_list(depends_on, key="name"), "maxItems": 5, "x-kubernetes-validations": _IMMUTABLE},
-        "template": _job_template(),
-    }, ["name", "template"])
+    return _object(
+        {
+            "name": _STRING,
+            "groupName": {**_STRING, "default": "default"},
+            "replicas": {**_COUNT, "default": 1},
+            "dependsOn": {**_list(depends_on, key="name"), "maxItems": 5, "x-kubernetes-validations": _IMMUTABLE},
+            "template": _job_template(),
+        },
+        ["name", "template"],
+    )
 
 
 def _job_template() -> Schema:
@@ -134,8 +181,9 @@ def _job_template() -> Schema:
 
 def _template_metadata() -> Schema:
     strings = {"type": "object", "additionalProperties": _STRING}
-    return _object({"name": _STRING, "namespace": _STRING, "labels": strings, "annotations": strings,
-                    "finalizers": _list(_STRING)})
+    return _object(
+        {"name": _STRING, "namespace": _STRING, "labels": strings, "annotations": strings, "finalizers": _list(_STRING)}
+    )
 
 
 def _for_crd(schema: Schema) -> Schema:
@@ -153,22 +201,36 @@ def _for_crd(schema: Schema) -> Schema:
 
 
 def _status() -> Schema:
-    condition = _object({
-        "type": {"type": "string", "maxLength": 316}, "status": _enum("True", "False", "Unknown"),
-        "reason": {"type": "string", "minLength": 1, "maxLength": 1024},
-        "message": {"type": "string", "maxLength": 32768},
-        "lastTransitionTime": {"type": "string", "format": "date-time"}, "observedGeneration": _COUNT,
-    }, ["type", "status", "reason", "message", "lastTransitionTime"])
+    condition = _object(
+        {
+            "type": {"type": "string", "maxLength": 316},
+            "status": _enum("True", "False", "Unknown"),
+            "reason": {"type": "string", "minLength": 1, "maxLength": 1024},
+            "message": {"type": "string", "maxLength": 32768},
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": _COUNT,
+        },
+        ["type", "status", "reason", "message", "lastTransitionTime"],
+    )
     counts = ("ready", "succeeded", "failed", "active", "suspended")
     whole: Schema = {"type": "integer", "format": "int32"}
-    per_job = _object({"name": _STRING, **dict.fromkeys(counts, whole), "jobRestarts": _list(whole),
-                       "jobRestartsCountTowardsMax": _list(whole)}, ["name", *counts])
-    return _object({
-        "conditions": _list(condition, key="type"),
-        "restarts": whole,
-        "restartsCountTowardsMax": whole,
-        "terminalState": _STRING,
-        "replicatedJobsStatus": _list(per_job, key="name"),
-        "currentInPlaceRestartAttempt": _COUNT,
-        "previousInPlaceRestartAttempt": _COUNT,
-    })
+    per_job = _object(
+        {
+            "name": _STRING,
+            **dict.fromkeys(counts, whole),
+            "jobRestarts": _list(whole),
+            "jobRestartsCountTowardsMax": _list(whole),
+        },
+        ["name", *counts],
+    )
+    return _object(
+        {
+            "conditions": _list(condition, key="type"),
+            "restarts": whole,
+            "restartsCountTowardsMax": whole,
+            "terminalState": _STRING,
+            "replicatedJobsStatus": _list(per_job, key="name"),
+            "currentInPlaceRestartAttempt": _COUNT,
+            "previousInPlaceRestartAttempt": _COUNT,
+        }
+    )

@@ -53,8 +53,7 @@ def _step(match: re.Match[str]) -> Step:
         ]
     left, wanted, equal = match["left"], match["right"].strip("'\""), match["op"] == "=="
     return lambda values: [
-        item for v in values if isinstance(v, list) for item in v
-        if (_text(find(left, item)) == wanted) == equal
+        item for v in values if isinstance(v, list) for item in v if (_text(find(left, item)) == wanted) == equal
     ]
 
 

@@ -78,19 +78,35 @@ class Kind:
 
 
 _EVENT_FIELDS = {
-    **{f"involvedObject.{k}": f"involvedObject.{k}"
-       for k in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")},
-    "reason": "reason", "reportingComponent": "reportingComponent", "source": "source.component", "type": "type",
+    **{
+        f"involvedObject.{k}": f"involvedObject.{k}"
+        for k in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    },
+    "reason": "reason",
+    "reportingComponent": "reportingComponent",
+    "source": "source.component",
+    "type": "type",
 }
 _REGARDING_FIELDS = {
-    **{f"regarding.{k}": f"involvedObject.{k}"
-       for k in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")},
-    "reason": "reason", "reportingController": "reportingComponent", "type": "type",
+    **{
+        f"regarding.{k}": f"involvedObject.{k}"
+        for k in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    },
+    "reason": "reason",
+    "reportingController": "reportingComponent",
+    "type": "type",
 }
 _POD_FIELDS = {
-    label: label for label in (
-        "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
-        "status.phase", "status.podIP", "status.nominatedNodeName",
+    label: label
+    for label in (
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
     )
 }
 
@@ -103,36 +119,113 @@ def builtin_kinds() -> list[Kind]:
     rbac = "rbac.authorization.k8s.io"
     review = "authorization.k8s.io"
     return [
-        _kind("", "namespaces", "Namespace", namespaced=False, short_names=("ns",), has_status=True,
-              subresources=("finalize",), fields={"status.phase": "status.phase"}, dns_label_name=True,
-              returns_deleted=True),
-        _kind("", "pods", "Pod", short_names=("po",), categories=("all",), has_status=True, has_generation=True,
-              subresources=("binding", "eviction", "log"), fields=_POD_FIELDS, returns_deleted=True),
-        _kind("", "services", "Service", short_names=("svc",), categories=("all",), has_status=True,
-              fields={"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"}, returns_deleted=True,
-              dns_label_name=True),
+        _kind(
+            "",
+            "namespaces",
+            "Namespace",
+            namespaced=False,
+            short_names=("ns",),
+            has_status=True,
+            subresources=("finalize",),
+            fields={"status.phase": "status.phase"},
+            dns_label_name=True,
+            returns_deleted=True,
+        ),
+        _kind(
+            "",
+            "pods",
+            "Pod",
+            short_names=("po",),
+            categories=("all",),
+            has_status=True,
+            has_generation=True,
+            subresources=("binding", "eviction", "log"),
+            fields=_POD_FIELDS,
+            returns_deleted=True,
+        ),
+        _kind(
+            "",
+            "services",
+            "Service",
+            short_names=("svc",),
+            categories=("all",),
+            has_status=True,
+            fields={"spec.clusterIP": "spec.clusterIP", "spec.type": "spec.type"},
+            returns_deleted=True,
+            dns_label_name=True,
+        ),
         _kind("", "configmaps", "ConfigMap", short_names=("cm",)),
         _kind("", "secrets", "Secret", fields={"type": "type"}),
         _kind("", "events", "Event", "CoreEvent", short_names=("ev",), fields=_EVENT_FIELDS),
-        _kind("", "nodes", "Node", namespaced=False, short_names=("no",), has_status=True,
-              fields={"spec.unschedulable": "spec.unschedulable"}),
+        _kind(
+            "",
+            "nodes",
+            "Node",
+            namespaced=False,
+            short_names=("no",),
+            has_status=True,
+            fields={"spec.unschedulable": "spec.unschedulable"},
+        ),
         _kind("", "serviceaccounts", "ServiceAccount", short_names=("sa",), returns_deleted=True),
-        _kind("", "persistentvolumeclaims", "PersistentVolumeClaim", short_names=("pvc",), has_status=True,
-              returns_deleted=True),
-        _kind("", "persistentvolumes", "PersistentVolume", namespaced=False, short_names=("pv",), has_status=True,
-              returns_deleted=True),
+        _kind(
+            "",
+            "persistentvolumeclaims",
+            "PersistentVolumeClaim",
+            short_names=("pvc",),
+            has_status=True,
+            returns_deleted=True,
+        ),
+        _kind(
+            "",
+            "persistentvolumes",
+            "PersistentVolume",
+            namespaced=False,
+            short_names=("pv",),
+            has_status=True,
+            returns_deleted=True,
+        ),
         _kind("", "endpoints", "Endpoints", short_names=("ep",)),
-        _kind("events.k8s.io", "events", "Event", "EventsEvent", short_names=("ev",), storage="/events",
-              fields=_REGARDING_FIELDS),
+        _kind(
+            "events.k8s.io",
+            "events",
+            "Event",
+            "EventsEvent",
+            short_names=("ev",),
+            storage="/events",
+            fields=_REGARDING_FIELDS,
+        ),
         _kind("discovery.k8s.io", "endpointslices", "EndpointSlice"),
-        _kind("batch", "jobs", "Job", categories=("all",), has_status=True, has_generation=True,
-              fields={"status.successful": "status.succeeded"}, default_policy="Orphan"),
-        _kind("apps", "deployments", "Deployment", short_names=("deploy",), categories=("all",), has_status=True,
-              has_generation=True),
+        _kind(
+            "batch",
+            "jobs",
+            "Job",
+            categories=("all",),
+            has_status=True,
+            has_generation=True,
+            fields={"status.successful": "status.succeeded"},
+            default_policy="Orphan",
+        ),
+        _kind(
+            "apps",
+            "deployments",
+            "Deployment",
+            short_names=("deploy",),
+            categories=("all",),
+            has_status=True,
+            has_generation=True,
+        ),
         _kind("coordination.k8s.io", "leases", "Lease"),
         _kind("scheduling.k8s.io", "priorityclasses", "PriorityClass", namespaced=False, short_names=("pc",)),
-        _kind("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False,
-              short_names=("crd", "crds"), categories=("api-extensions",), has_status=True, has_generation=True),
+        _kind(
+            "apiextensions.k8s.io",
+            "customresourcedefinitions",
+            "CustomResourceDefinition",
+            namespaced=False,
+            short_names=("crd", "crds"),
+            categories=("api-extensions",),
+            has_status=True,
+            has_generation=True,
+        ),
         _kind(rbac, "roles", "Role"),
         _kind(rbac, "rolebindings", "RoleBinding"),
         _kind(rbac, "clusterroles", "ClusterRole", namespaced=False),

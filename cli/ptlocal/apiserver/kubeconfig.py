@@ -17,8 +17,9 @@ def write_kubeconfig(path: Path, port: int, credentials: Credentials) -> None:
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": NAME, "cluster": {"server": f"https://127.0.0.1:{port}",
-                                                "certificate-authority-data": ca}}],
+        "clusters": [
+            {"name": NAME, "cluster": {"server": f"https://127.0.0.1:{port}", "certificate-authority-data": ca}}
+        ],
         "users": [{"name": NAME, "user": {"token": credentials.token}}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
         "current-context": NAME,

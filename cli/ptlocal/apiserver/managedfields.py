@@ -18,10 +18,24 @@ from ptlocal.apiserver.options import WriteOptions
 Manifest = dict[str, Any]
 Schema = dict[str, Any]
 _NEVER_OWNED: tuple[Path, ...] = (
-    ("f:apiVersion",), ("f:kind",), ("f:metadata",),
-    *(("f:metadata", f"f:{name}") for name in (
-        "name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "resourceVersion", "managedFields",
-        "deletionTimestamp", "deletionGracePeriodSeconds")),
+    ("f:apiVersion",),
+    ("f:kind",),
+    ("f:metadata",),
+    *(
+        ("f:metadata", f"f:{name}")
+        for name in (
+            "name",
+            "namespace",
+            "creationTimestamp",
+            "selfLink",
+            "uid",
+            "generation",
+            "resourceVersion",
+            "managedFields",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+        )
+    ),
 )
 
 
@@ -54,8 +68,9 @@ def decode(entries: Any) -> Managers:
     found: Managers = {}
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("manager") and entry.get("operation"):
-            manager = Manager(entry["manager"], entry["operation"], entry.get("apiVersion", ""),
-                              entry.get("subresource", ""))
+            manager = Manager(
+                entry["manager"], entry["operation"], entry.get("apiVersion", ""), entry.get("subresource", "")
+            )
             found[manager] = Entry(fieldpaths.from_fields_v1(entry.get("fieldsV1")), entry.get("time", ""))
     return found
 
@@ -65,8 +80,14 @@ def encode(managers: Managers) -> list[Manifest]:
     for manager, entry in sorted(managers.items(), key=lambda m: (m[0].operation, m[1].time, m[0].name)):
         if not entry.paths:
             continue
-        fields = {"manager": manager.name, "operation": manager.operation, "apiVersion": manager.api_version,
-                  "time": entry.time, "fieldsType": "FieldsV1", "fieldsV1": fieldpaths.to_fields_v1(entry.paths)}
+        fields = {
+            "manager": manager.name,
+            "operation": manager.operation,
+            "apiVersion": manager.api_version,
+            "time": entry.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": fieldpaths.to_fields_v1(entry.paths),
+        }
         if manager.subresource:
             fields["subresource"] = manager.subresource
         made.append(fields)
@@ -120,8 +141,9 @@ def release(managers: Managers, removed: Paths) -> None:
     if not removed:
         return
     for entry in managers.values():
-        entry.paths = {path for path in entry.paths
-                       if not any(path[:length] in removed for length in range(1, len(path) + 1))}
+        entry.paths = {
+            path for path in entry.paths if not any(path[:length] in removed for length in range(1, len(path) + 1))
+        }
 
 
 def store(obj: Manifest, managers: Managers, old: Manifest | None) -> None:

@@ -48,8 +48,15 @@ _LABEL_VALUE_RULE = (
 )
 MAX_ANNOTATIONS_BYTES = 256 * 1024
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; nothing that looks like another letter
-_SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink",
-               "resourceVersion", "generation")
+_SERVER_SET = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "selfLink",
+    "resourceVersion",
+    "generation",
+)
 
 
 def now(plus_s: float = 0.0) -> str:
@@ -150,8 +157,13 @@ def _annotation_errors(annotations: Mapping[str, str]) -> list[FieldError]:
         found += qualified_name_errors("metadata.annotations", key.lower())
     total = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if total > MAX_ANNOTATIONS_BYTES:
-        found.append(FieldError("metadata.annotations", "FieldValueTooLong",
-                                f"Too long: may not be more than {MAX_ANNOTATIONS_BYTES} bytes"))
+        found.append(
+            FieldError(
+                "metadata.annotations",
+                "FieldValueTooLong",
+                f"Too long: may not be more than {MAX_ANNOTATIONS_BYTES} bytes",
+            )
+        )
     return found
 
 
@@ -164,9 +176,15 @@ def _owner_errors(owners: list[Manifest]) -> list[FieldError]:
                 found.append(invalid_value(path, owner.get(key, ""), f"{word} must not be empty"))
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
-        found.append(invalid_value("metadata.ownerReferences", owners, "Only one reference can have Controller set "
-                                   f'to true. Found "true" in references for {controllers[0].get("name")} '
-                                   f'and {controllers[1].get("name")}'))
+        found.append(
+            invalid_value(
+                "metadata.ownerReferences",
+                owners,
+                "Only one reference can have Controller set "
+                f'to true. Found "true" in references for {controllers[0].get("name")} '
+                f"and {controllers[1].get('name')}",
+            )
+        )
     return found
 
 
@@ -175,8 +193,13 @@ def _finalizer_errors(finalizers: list[str]) -> list[FieldError]:
     for index, name in enumerate(finalizers):
         found += qualified_name_errors("metadata.finalizers", name)
         if "/" not in name and name not in ("foregroundDeletion", "orphan", "kubernetes") and "." not in name:
-            found.append(invalid_value(f"metadata.finalizers[{index}]", name,
-                                       "name is neither a standard finalizer name nor is it fully qualified"))
+            found.append(
+                invalid_value(
+                    f"metadata.finalizers[{index}]",
+                    name,
+                    "name is neither a standard finalizer name nor is it fully qualified",
+                )
+            )
     return found
 
 
@@ -188,5 +211,9 @@ def added_finalizers(meta: Mapping[str, Any], old: Mapping[str, Any]) -> list[Fi
     if not added:
         return []
     listed = ", ".join(f'"{name}"' for name in added)
-    return [forbidden_field("metadata.finalizers", "no new finalizers can be added if the object is being deleted, "
-                            f"found new finalizers []string{{{listed}}}")]
+    return [
+        forbidden_field(
+            "metadata.finalizers",
+            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}",
+        )
+    ]

@@ -47,8 +47,11 @@ class Documents:
         return encode({"swagger": "2.0", "info": _INFO, "paths": {}, "definitions": definitions})
 
     def _kinds(self, path: str) -> list[Kind]:
-        return [k for k in self._registry.kinds()
-                if path == (f"apis/{k.group}/{k.version}" if k.group else f"api/{k.version}")]
+        return [
+            k
+            for k in self._registry.kinds()
+            if path == (f"apis/{k.group}/{k.version}" if k.group else f"api/{k.version}")
+        ]
 
     def _document(self, path: str) -> bytes:
         if self._version != self._registry.version:
@@ -74,16 +77,27 @@ def _paths(kind: Kind) -> Manifest:
     base = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     space = "/namespaces/{namespace}" if kind.namespaced else ""
     gvk = {"group": kind.group, "version": kind.version, "kind": kind.kind}
-    parameters = [{"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
-                  for name in _QUERY_PARAMETERS]
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}} for name in _QUERY_PARAMETERS
+    ]
     ok = {"200": {"description": "OK"}}
     by_verb = {
-        verb: {"operationId": f"{verb}{kind.kind}", "x-kubernetes-action": verb, "x-kubernetes-group-version-kind": gvk,
-               "parameters": parameters, "responses": ok}
+        verb: {
+            "operationId": f"{verb}{kind.kind}",
+            "x-kubernetes-action": verb,
+            "x-kubernetes-group-version-kind": gvk,
+            "parameters": parameters,
+            "responses": ok,
+        }
         for verb in ("get", "put", "patch", "delete")
     }
-    create = {"operationId": f"create{kind.kind}", "x-kubernetes-action": "post",
-              "x-kubernetes-group-version-kind": gvk, "parameters": parameters, "responses": ok}
+    create = {
+        "operationId": f"create{kind.kind}",
+        "x-kubernetes-action": "post",
+        "x-kubernetes-group-version-kind": gvk,
+        "parameters": parameters,
+        "responses": ok,
+    }
     return {f"{base}{space}/{kind.plural}": {"post": create}, f"{base}{space}/{kind.plural}/{{name}}": by_verb}
 
 
@@ -94,7 +108,8 @@ def _schemas(kind: Kind, prefix: str) -> Manifest:
     name = next(name for name, schema in builtin_schemas.linked().items() if schema is kind.schema)
     _collect(name, prefix, found)
     found[f"{_BUILTIN_PREFIX}{name}"]["x-kubernetes-group-version-kind"] = [
-        {"group": kind.group, "version": kind.version, "kind": kind.kind}]
+        {"group": kind.group, "version": kind.version, "kind": kind.kind}
+    ]
     return found
 
 
@@ -105,8 +120,11 @@ def _custom_schemas(kind: Kind, prefix: str) -> Manifest:
     properties = schema.setdefault("properties", {})
     properties["apiVersion"] = {"type": "string"}
     properties["kind"] = {"type": "string"}
-    properties["metadata"] = {"allOf": [{"$ref": f"{prefix}{_BUILTIN_PREFIX}ObjectMeta"}], "default": {},
-                              "description": "Standard object metadata."}
+    properties["metadata"] = {
+        "allOf": [{"$ref": f"{prefix}{_BUILTIN_PREFIX}ObjectMeta"}],
+        "default": {},
+        "description": "Standard object metadata.",
+    }
     schema["x-kubernetes-group-version-kind"] = [{"group": kind.group, "version": kind.version, "kind": kind.kind}]
     name = f"{'.'.join(reversed(kind.group.split('.')))}.{kind.version}.{kind.kind}"
     return {**found, name: schema}

@@ -28,8 +28,9 @@ def write_options(query: Mapping[str, str], user_agent: str, subresource: str = 
     if validation not in ("Strict", "Warn", "Ignore"):
         raise invalid_option("PatchOptions", not_supported("fieldValidation", validation, ["Ignore", "Strict", "Warn"]))
     force = flag(query, "force")
-    return WriteOptions(manager, is_dry_run([query["dryRun"]] if query.get("dryRun") else []),
-                        validation, subresource, force)  # type: ignore[arg-type]
+    return WriteOptions(
+        manager, is_dry_run([query["dryRun"]] if query.get("dryRun") else []), validation, subresource, force
+    )  # type: ignore[arg-type]
 
 
 def is_dry_run(values: Any) -> bool:

@@ -46,9 +46,15 @@ def log_request(pod: Manifest, query: Mapping[str, str]) -> LogRequest:
     elif not _has_started(status):
         reason = ((status.get("state") or {}).get("waiting") or {}).get("reason") or "ContainerCreating"
         raise bad_request(f'container "{name}" in pod "{pod["metadata"]["name"]}" is waiting to start: {reason}')
-    return LogRequest(name, restart, flag(query, "follow"), whole_number(query, "tailLines"),
-                      whole_number(query, "sinceSeconds"), whole_number(query, "limitBytes"),
-                      flag(query, "timestamps"))
+    return LogRequest(
+        name,
+        restart,
+        flag(query, "follow"),
+        whole_number(query, "tailLines"),
+        whole_number(query, "sinceSeconds"),
+        whole_number(query, "limitBytes"),
+        flag(query, "timestamps"),
+    )
 
 
 def _container_of(pod: Manifest, asked: str) -> str:
@@ -128,8 +134,10 @@ class LogReader:
         if not self._request.timestamps or not data:
             return data
         mark = f"{now()} ".encode()
-        stamped = b"".join((b"" if number == 0 and self._line_open else mark) + line
-                           for number, line in enumerate(data.splitlines(keepends=True)))
+        stamped = b"".join(
+            (b"" if number == 0 and self._line_open else mark) + line
+            for number, line in enumerate(data.splitlines(keepends=True))
+        )
         self._line_open = not data.endswith(b"\n")
         return stamped
 
@@ -151,5 +159,3 @@ async def follow(reader: LogReader, ended: Callable[[], bool]) -> AsyncIterator[
             return
         else:
             await asyncio.sleep(_POLL_S)
-
-

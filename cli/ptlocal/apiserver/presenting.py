@@ -81,8 +81,9 @@ class PartialFormat:
 
     def many(self, bodies: Iterable[bytes], meta: Manifest) -> bytes:
         items = [tables.partial(json.loads(body)) for body in bodies]
-        return encode({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
-                       "items": items})
+        return encode(
+            {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items}
+        )
 
     def watched(self, body: bytes) -> bytes:
         return self.one(body)

@@ -55,8 +55,9 @@ def pod_state(pod: Manifest) -> str:
             reason = state["waiting"]["reason"]
         elif "terminated" in state:
             ended = state["terminated"]
-            reason = ended.get("reason") or (f"Signal:{ended['signal']}" if ended.get("signal")
-                                             else f"ExitCode:{ended.get('exitCode')}")
+            reason = ended.get("reason") or (
+                f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode')}"
+            )
         elif container.get("ready") and "running" in state:
             running = True
     if reason == "Completed" and running:
@@ -73,9 +74,16 @@ def _pod(pod: Manifest) -> list[Any]:
     total = len(pod["spec"].get("containers") or [])
     restarts = sum(int(s.get("restartCount") or 0) for s in statuses)
     gates = pod["spec"].get("readinessGates")
-    return [f"{ready}/{total}", pod_state(pod), str(restarts), _age_of(pod), status.get("podIP") or _NONE,
-            pod["spec"].get("nodeName") or _NONE, status.get("nominatedNodeName") or _NONE,
-            f"0/{len(gates)}" if gates else _NONE]
+    return [
+        f"{ready}/{total}",
+        pod_state(pod),
+        str(restarts),
+        _age_of(pod),
+        status.get("podIP") or _NONE,
+        pod["spec"].get("nodeName") or _NONE,
+        status.get("nominatedNodeName") or _NONE,
+        f"0/{len(gates)}" if gates else _NONE,
+    ]
 
 
 def _job(job: Manifest) -> list[Any]:
@@ -88,8 +96,15 @@ def _job(job: Manifest) -> list[Any]:
         lasted = age(status["startTime"]) if end is None else duration((end - start).total_seconds())
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []
     selector = ((spec.get("selector") or {}).get("matchLabels")) or {}
-    return [_job_state(job), done, lasted, _age_of(job), _join(c.get("name") for c in containers),
-            _join(c.get("image") for c in containers), _join(f"{k}={v}" for k, v in selector.items()) or _NONE]
+    return [
+        _job_state(job),
+        done,
+        lasted,
+        _age_of(job),
+        _join(c.get("name") for c in containers),
+        _join(c.get("image") for c in containers),
+        _join(f"{k}={v}" for k, v in selector.items()) or _NONE,
+    ]
 
 
 def _job_state(job: Manifest) -> str:
@@ -99,8 +114,11 @@ def _job_state(job: Manifest) -> str:
             return shown
     if job["metadata"].get("deletionTimestamp"):
         return "Terminating"
-    for name, shown in (("Suspended", "Suspended"), ("FailureTarget", "FailureTarget"),
-                        ("SuccessCriteriaMet", "SuccessCriteriaMet")):
+    for name, shown in (
+        ("Suspended", "Suspended"),
+        ("FailureTarget", "FailureTarget"),
+        ("SuccessCriteriaMet", "SuccessCriteriaMet"),
+    ):
         if name in true:
             return shown
     return "Running"
@@ -114,8 +132,14 @@ def _service(service: Manifest) -> list[Any]:
     spec = service["spec"]
     ports = _join(f"{p.get('port')}/{p.get('protocol', 'TCP')}" for p in spec.get("ports") or []) or _NONE
     selector = _join(f"{k}={v}" for k, v in (spec.get("selector") or {}).items()) or _NONE
-    return [spec.get("type"), spec.get("clusterIP") or _NONE, spec.get("externalName") or _NONE, ports,
-            _age_of(service), selector]
+    return [
+        spec.get("type"),
+        spec.get("clusterIP") or _NONE,
+        spec.get("externalName") or _NONE,
+        ports,
+        _age_of(service),
+        selector,
+    ]
 
 
 def _event(event: Manifest) -> list[Any]:
@@ -124,9 +148,17 @@ def _event(event: Manifest) -> list[Any]:
     first = event.get("firstTimestamp") or event.get("eventTime")
     source = (event.get("source") or {}).get("component") or event.get("reportingComponent") or ""
     what = f"{str(involved.get('kind') or '').lower()}/{involved.get('name') or ''}"
-    return [age(seen or event["metadata"].get("creationTimestamp")), event.get("type"), event.get("reason"), what,
-            involved.get("fieldPath") or "", source, str(event.get("message") or "").strip(),
-            age(first or event["metadata"].get("creationTimestamp")), event.get("count") or 1]
+    return [
+        age(seen or event["metadata"].get("creationTimestamp")),
+        event.get("type"),
+        event.get("reason"),
+        what,
+        involved.get("fieldPath") or "",
+        source,
+        str(event.get("message") or "").strip(),
+        age(first or event["metadata"].get("creationTimestamp")),
+        event.get("count") or 1,
+    ]
 
 
 def _node(node: Manifest) -> list[Any]:
@@ -138,9 +170,17 @@ def _node(node: Manifest) -> list[Any]:
     roles = _join(sorted(key.rpartition("/")[2] for key in labels if key.startswith("node-role.kubernetes.io/")))
     info = status.get("nodeInfo") or {}
     address = next((a.get("address") for a in status.get("addresses") or [] if a.get("type") == "InternalIP"), _NONE)
-    return [state, roles or _NONE, _age_of(node), info.get("kubeletVersion") or "", address, _NONE,
-            info.get("osImage") or "<unknown>", info.get("kernelVersion") or "<unknown>",
-            info.get("containerRuntimeVersion") or "<unknown>"]
+    return [
+        state,
+        roles or _NONE,
+        _age_of(node),
+        info.get("kubeletVersion") or "",
+        address,
+        _NONE,
+        info.get("osImage") or "<unknown>",
+        info.get("kernelVersion") or "<unknown>",
+        info.get("containerRuntimeVersion") or "<unknown>",
+    ]
 
 
 def _secret(secret: Manifest) -> list[Any]:
@@ -165,20 +205,34 @@ def _lease(lease: Manifest) -> list[Any]:
 
 def _claim(claim: Manifest) -> list[Any]:
     spec, status = claim.get("spec") or {}, claim.get("status") or {}
-    return [status.get("phase"), spec.get("volumeName") or "", (status.get("capacity") or {}).get("storage") or "",
-            _join(status.get("accessModes") or []), spec.get("storageClassName") or "", _age_of(claim),
-            spec.get("volumeMode")]
+    return [
+        status.get("phase"),
+        spec.get("volumeName") or "",
+        (status.get("capacity") or {}).get("storage") or "",
+        _join(status.get("accessModes") or []),
+        spec.get("storageClassName") or "",
+        _age_of(claim),
+        spec.get("volumeMode"),
+    ]
 
 
 def _deployment(deployment: Manifest) -> list[Any]:
     spec, status = deployment["spec"], deployment.get("status") or {}
-    return [f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}", status.get("updatedReplicas", 0),
-            status.get("availableReplicas", 0), _age_of(deployment)]
+    return [
+        f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}",
+        status.get("updatedReplicas", 0),
+        status.get("availableReplicas", 0),
+        _age_of(deployment),
+    ]
 
 
 def _priority_class(priority: Manifest) -> list[Any]:
-    return [priority.get("value"), bool(priority.get("globalDefault")), _age_of(priority),
-            priority.get("preemptionPolicy")]
+    return [
+        priority.get("value"),
+        bool(priority.get("globalDefault")),
+        _age_of(priority),
+        priority.get("preemptionPolicy"),
+    ]
 
 
 def _service_account(account: Manifest) -> list[Any]:
@@ -186,31 +240,55 @@ def _service_account(account: Manifest) -> list[Any]:
 
 
 def _endpoints(endpoints: Manifest) -> list[Any]:
-    found = [f"{a.get('ip')}:{p.get('port')}" for subset in endpoints.get("subsets") or []
-             for a in subset.get("addresses") or [] for p in subset.get("ports") or []]
+    found = [
+        f"{a.get('ip')}:{p.get('port')}"
+        for subset in endpoints.get("subsets") or []
+        for a in subset.get("addresses") or []
+        for p in subset.get("ports") or []
+    ]
     return [_join(found) or _NONE, _age_of(endpoints)]
 
 
 _DEFAULT: tuple[tuple[Column, ...], Cells] = (_columns("Age"), lambda obj: [_age_of(obj)])
 _PRINTERS: dict[str, tuple[tuple[Column, ...], Cells]] = {
-    "/pods": (_columns("Ready", "Status", "Restarts", "Age", "*IP", "*Node", "*Nominated Node", "*Readiness Gates"),
-              _pod),
+    "/pods": (
+        _columns("Ready", "Status", "Restarts", "Age", "*IP", "*Node", "*Nominated Node", "*Readiness Gates"),
+        _pod,
+    ),
     "batch/jobs": (_columns("Status", "Completions", "Duration", "Age", "*Containers", "*Images", "*Selector"), _job),
     "/services": (_columns("Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "*Selector"), _service),
-    "/events": (_columns("Last Seen", "Type", "Reason", "Object", "*Subobject", "*Source", "Message", "*First Seen",
-                         "*Count"), _event),
-    "/nodes": (_columns("Status", "Roles", "Age", "Version", "*Internal-IP", "*External-IP", "*OS-Image",
-                        "*Kernel-Version", "*Container-Runtime"), _node),
+    "/events": (
+        _columns("Last Seen", "Type", "Reason", "Object", "*Subobject", "*Source", "Message", "*First Seen", "*Count"),
+        _event,
+    ),
+    "/nodes": (
+        _columns(
+            "Status",
+            "Roles",
+            "Age",
+            "Version",
+            "*Internal-IP",
+            "*External-IP",
+            "*OS-Image",
+            "*Kernel-Version",
+            "*Container-Runtime",
+        ),
+        _node,
+    ),
     "/secrets": (_columns("Type", "Data:integer", "Age"), _secret),
     "/configmaps": (_columns("Data:integer", "Age"), _configmap),
     "/namespaces": (_columns("Status", "Age"), _namespace),
     "/serviceaccounts": (_columns("Secrets:integer", "Age"), _service_account),
     "/endpoints": (_columns("Endpoints", "Age"), _endpoints),
-    "/persistentvolumeclaims": (_columns("Status", "Volume", "Capacity", "Access Modes", "StorageClass", "Age",
-                                         "*VolumeMode"), _claim),
+    "/persistentvolumeclaims": (
+        _columns("Status", "Volume", "Capacity", "Access Modes", "StorageClass", "Age", "*VolumeMode"),
+        _claim,
+    ),
     "apps/deployments": (_columns("Ready", "Up-to-date:integer", "Available:integer", "Age"), _deployment),
     "coordination.k8s.io/leases": (_columns("Holder", "Age"), _lease),
-    "scheduling.k8s.io/priorityclasses": (_columns("Value:integer", "Global-Default:boolean", "Age",
-                                                   "PreemptionPolicy"), _priority_class),
+    "scheduling.k8s.io/priorityclasses": (
+        _columns("Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"),
+        _priority_class,
+    ),
     "apiextensions.k8s.io/customresourcedefinitions": (_columns("Created At"), _crd),
 }

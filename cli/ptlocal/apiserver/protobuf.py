@@ -21,9 +21,16 @@ Manifest = dict[str, Any]
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _GROUPS = {  # API group -> the name its messages have in protobuf.json
-    "": "core", "batch": "batch", "apps": "apps", "coordination.k8s.io": "coordination",
-    "scheduling.k8s.io": "scheduling", "rbac.authorization.k8s.io": "rbac", "authorization.k8s.io": "authorization",
-    "policy": "policy", "events.k8s.io": "events", "discovery.k8s.io": "discovery",
+    "": "core",
+    "batch": "batch",
+    "apps": "apps",
+    "coordination.k8s.io": "coordination",
+    "scheduling.k8s.io": "scheduling",
+    "rbac.authorization.k8s.io": "rbac",
+    "authorization.k8s.io": "authorization",
+    "policy": "policy",
+    "events.k8s.io": "events",
+    "discovery.k8s.io": "discovery",
 }
 _ABSENT = object()
 
@@ -39,7 +46,7 @@ def parse(raw: bytes) -> Manifest:
     try:
         if not raw.startswith(_MAGIC):
             raise ValueError("the prefix of a Kubernetes protobuf body is missing")
-        envelope = {number: value for number, _, value in _fields(raw[len(_MAGIC):])}
+        envelope = {number: value for number, _, value in _fields(raw[len(_MAGIC) :])}
         type_meta = {number: value.decode() for number, _, value in _fields(envelope.get(1, b""))}
         api_version, kind = type_meta.get(1, ""), type_meta.get(2, "")
         body = _message(_message_name(api_version, kind), envelope.get(2, b""))
@@ -71,11 +78,11 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
             length, position = _varint(data, position)
             if position + length > len(data):
                 raise ValueError("a field is longer than the body")
-            yield number, wire, data[position:position + length]
+            yield number, wire, data[position : position + length]
             position += length
         elif wire in (1, 5):
             width = 8 if wire == 1 else 4
-            yield number, wire, struct.unpack("<d" if wire == 1 else "<f", data[position:position + width])[0]
+            yield number, wire, struct.unpack("<d" if wire == 1 else "<f", data[position : position + width])[0]
             position += width
         else:
             raise ValueError(f"unknown wire type {wire}")

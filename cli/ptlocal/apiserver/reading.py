@@ -49,15 +49,23 @@ def read_page(store: Store, kind: Kind, namespace: str | None, query: Mapping[st
     return Page(bodies, {"resourceVersion": str(revision)})
 
 
-def matching(store: Store, kind: Kind, namespace: str | None, selector: Selector,
-             after: tuple[str, str] = ("", "")) -> Iterator[Row]:
+def matching(
+    store: Store, kind: Kind, namespace: str | None, selector: Selector, after: tuple[str, str] = ("", "")
+) -> Iterator[Row]:
     for row in store.rows(kind.storage_key, namespace, after):
         if selector.is_everything or selector.matches(row.selectable):
             yield row
 
 
-def _partial(store: Store, kind: Kind, namespace: str | None, selector: Selector, bodies: list[bytes],
-             revision: int, last: tuple[str, str]) -> Page:
+def _partial(
+    store: Store,
+    kind: Kind,
+    namespace: str | None,
+    selector: Selector,
+    bodies: list[bytes],
+    revision: int,
+    last: tuple[str, str],
+) -> Page:
     meta: Manifest = {"resourceVersion": str(revision), "continue": _encode_continue(revision, last)}
     if selector.is_everything:
         rest = sum(1 for _ in store.rows(kind.storage_key, namespace, last))
@@ -69,8 +77,9 @@ def _check_revision(store: Store, query: Mapping[str, str]) -> None:
     asked = whole_number(query, "resourceVersion")
     match = query.get("resourceVersionMatch")
     if match and match not in ("Exact", "NotOlderThan"):
-        raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}": supported values: '
-                          '"Exact", "NotOlderThan"')
+        raise bad_request(
+            f'resourceVersionMatch: Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+        )
     if asked and asked > store.revision:
         raise too_new(asked, store.revision)
     if asked and match == "Exact" and asked != store.revision:

@@ -33,8 +33,11 @@ def resolve(registry: Registry, path: str) -> Target | None:
     if rest and rest[0] == "watch":
         return None
     namespace: str | None = None
-    if len(rest) >= 3 and rest[0] == "namespaces" and not (not group and rest[2] in ("status", "finalize")
-                                                           and len(rest) == 3):
+    if (
+        len(rest) >= 3
+        and rest[0] == "namespaces"
+        and not (not group and rest[2] in ("status", "finalize") and len(rest) == 3)
+    ):
         namespace, rest = rest[1], rest[2:]
     if not 1 <= len(rest) <= 3:
         return None

@@ -51,8 +51,10 @@ class Selector:
 
 
 def parse(kind: Kind, labels: str | None, fields: str | None) -> Selector:
-    return Selector(tuple(_label_requirement(part) for part in _split(labels or "")),
-                    tuple(_field_requirement(kind, part) for part in (fields or "").split(",") if part.strip()))
+    return Selector(
+        tuple(_label_requirement(part) for part in _split(labels or "")),
+        tuple(_field_requirement(kind, part) for part in (fields or "").split(",") if part.strip()),
+    )
 
 
 def _lookup(obj: Any, path: str) -> Any:
@@ -96,8 +98,10 @@ def _label_requirement(text: str) -> Requirement:
         if match[1]:
             return lambda labels: key not in labels
         return lambda labels: key in labels
-    raise bad_request(f'unable to parse requirement: found "{text}", expected a label selector such as '
-                      "key=value, key!=value, key in (a,b), key notin (a,b), key or !key")
+    raise bad_request(
+        f'unable to parse requirement: found "{text}", expected a label selector such as '
+        "key=value, key!=value, key in (a,b), key notin (a,b), key or !key"
+    )
 
 
 def _comparison(key: str, operator: str, bound: int) -> Requirement:
@@ -127,5 +131,7 @@ def _unsupported(kind: Kind, text: str, label: str) -> StatusError:
     if kind.is_custom:
         return bad_request(f"field label not supported: {label}")
     group_version = f"{kind.group}/{kind.version}" if kind.group else f"/{kind.version}"
-    return bad_request(f'Unable to find "{group_version}, Resource={kind.plural}" that match label selector "", '
-                       f'field selector "{text}": field label not supported: {label}')
+    return bad_request(
+        f'Unable to find "{group_version}, Resource={kind.plural}" that match label selector "", '
+        f'field selector "{text}": field label not supported: {label}'
+    )

@@ -19,8 +19,17 @@ from ptlocal.apiserver.openapi import Documents
 from ptlocal.apiserver.status import StatusError, bad_request, no_such_path, too_large, unauthorized
 
 Manifest = dict[str, Any]
-VERSION = {"major": "1", "minor": "33", "gitVersion": "v1.33.0-posttrain.local", "gitCommit": "", "gitTreeState": "",
-           "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "none", "platform": "python"}
+VERSION = {
+    "major": "1",
+    "minor": "33",
+    "gitVersion": "v1.33.0-posttrain.local",
+    "gitCommit": "",
+    "gitTreeState": "",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "none",
+    "compiler": "none",
+    "platform": "python",
+}
 _HEALTH = ("/healthz", "/readyz", "/livez")
 _AGGREGATED = "as=APIGroupDiscoveryList"
 _log = logging.getLogger(__name__)
@@ -125,11 +134,16 @@ class Server:
 
     def _metrics(self) -> str:
         lines = ["# TYPE apiserver_request_total counter"]
-        lines += [f'apiserver_request_total{{verb="{verb}",code="{code}"}} {count}'
-                  for (verb, code), count in sorted(self._requests.items())]
-        lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self._started:.3f}",
-                  "# TYPE posttrain_local_resource_version counter",
-                  f"posttrain_local_resource_version {self._cluster.store.revision}"]
+        lines += [
+            f'apiserver_request_total{{verb="{verb}",code="{code}"}} {count}'
+            for (verb, code), count in sorted(self._requests.items())
+        ]
+        lines += [
+            "# TYPE process_start_time_seconds gauge",
+            f"process_start_time_seconds {self._started:.3f}",
+            "# TYPE posttrain_local_resource_version counter",
+            f"posttrain_local_resource_version {self._cluster.store.revision}",
+        ]
         return "\n".join(lines) + "\n"
 
 

@@ -26,8 +26,14 @@ class FieldError:
 
 
 class StatusError(Exception):
-    def __init__(self, code: int, reason: str, message: str, details: Manifest | None = None,
-                 headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        details: Manifest | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
@@ -37,7 +43,11 @@ class StatusError(Exception):
 
     def body(self) -> Manifest:
         status: Manifest = {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
         }
         if self.reason:
             status["reason"] = self.reason
@@ -82,13 +92,16 @@ def no_such_path() -> StatusError:
 
 
 def already_exists(what: Named) -> StatusError:
-    return StatusError(409, "AlreadyExists", f'{what.resource} "{what.name}" already exists',
-                       what.details(what.plural))
+    return StatusError(409, "AlreadyExists", f'{what.resource} "{what.name}" already exists', what.details(what.plural))
 
 
 def conflict(what: Named, why: str) -> StatusError:
-    return StatusError(409, "Conflict", f'Operation cannot be fulfilled on {what.resource} "{what.name}": {why}',
-                       what.details(what.plural))
+    return StatusError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {what.resource} "{what.name}": {why}',
+        what.details(what.plural),
+    )
 
 
 def modified(what: Named) -> StatusError:
@@ -99,13 +112,18 @@ def invalid(what: Named, errors: list[FieldError]) -> StatusError:
     listed = list(dict.fromkeys(str(error) for error in errors))
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     causes = [{"reason": e.reason, "message": e.message, "field": e.path or "<nil>"} for e in errors]
-    return StatusError(422, "Invalid", f'{what.group_kind} "{what.name}" is invalid: {text}',
-                       {**what.details(what.kind), "causes": causes})
+    return StatusError(
+        422,
+        "Invalid",
+        f'{what.group_kind} "{what.name}" is invalid: {text}',
+        {**what.details(what.kind), "causes": causes},
+    )
 
 
 def forbidden(what: Named, why: str) -> StatusError:
-    return StatusError(403, "Forbidden", f'{what.resource} "{what.name}" is forbidden: {why}',
-                       what.details(what.plural))
+    return StatusError(
+        403, "Forbidden", f'{what.resource} "{what.name}" is forbidden: {why}', what.details(what.plural)
+    )
 
 
 def bad_request(message: str) -> StatusError:
@@ -126,8 +144,11 @@ def method_not_allowed() -> StatusError:
 
 def unsupported_media_type(accepted: list[str]) -> StatusError:
     wanted = ", ".join(accepted)
-    return StatusError(415, "UnsupportedMediaType",
-                       f"the body of the request was in an unknown format - accepted media types include: {wanted}")
+    return StatusError(
+        415,
+        "UnsupportedMediaType",
+        f"the body of the request was in an unknown format - accepted media types include: {wanted}",
+    )
 
 
 def too_large(limit: int) -> StatusError:

@@ -80,12 +80,14 @@ class Store:
         self._listeners.append(listener)
 
     def get(self, resource: str, namespace: str, name: str) -> dict[str, Any] | None:
-        row = self._db.execute("SELECT body FROM objects WHERE resource=? AND namespace=? AND name=?",
-                               (resource, namespace, name)).fetchone()
+        row = self._db.execute(
+            "SELECT body FROM objects WHERE resource=? AND namespace=? AND name=?", (resource, namespace, name)
+        ).fetchone()
         return None if row is None else json.loads(row[0])
 
-    def rows(self, resource: str, namespace: str | None = None, after: tuple[str, str] = ("", ""),
-             limit: int | None = None) -> Iterator[Row]:
+    def rows(
+        self, resource: str, namespace: str | None = None, after: tuple[str, str] = ("", ""), limit: int | None = None
+    ) -> Iterator[Row]:
         """Objects in order of namespace and name, from behind `after`."""
         where, values = "resource=? AND (namespace, name) > (?, ?)", [resource, *after]
         if namespace is not None:
@@ -97,8 +99,9 @@ class Store:
             yield Row(space, name, rv, _selectable(selectable), body)
 
     def count(self, resource: str, namespace: str | None = None) -> int:
-        where, values = ("resource=?", [resource]) if namespace is None else (
-            "resource=? AND namespace=?", [resource, namespace])
+        where, values = (
+            ("resource=?", [resource]) if namespace is None else ("resource=? AND namespace=?", [resource, namespace])
+        )
         return int(self._db.execute(f"SELECT count(*) FROM objects WHERE {where}", values).fetchone()[0])
 
     def resources_in(self, namespace: str) -> list[str]:
@@ -113,19 +116,25 @@ class Store:
         obj = {**obj, "metadata": {**meta, "resourceVersion": str(rv)}}
         body = encode({k: v for k, v in obj.items() if k not in ("apiVersion", "kind")})
         now = Selectable.of(kind, obj)
-        old = self._db.execute("SELECT selectable, body FROM objects WHERE resource=? AND namespace=? AND name=?",
-                               (resource, namespace, name)).fetchone()
+        old = self._db.execute(
+            "SELECT selectable, body FROM objects WHERE resource=? AND namespace=? AND name=?",
+            (resource, namespace, name),
+        ).fetchone()
         packed = _packed(now)
         self._db.execute("BEGIN IMMEDIATE")
         try:
             if change_type == "DELETED":
-                self._db.execute("DELETE FROM objects WHERE resource=? AND namespace=? AND name=?",
-                                 (resource, namespace, name))
+                self._db.execute(
+                    "DELETE FROM objects WHERE resource=? AND namespace=? AND name=?", (resource, namespace, name)
+                )
             else:
-                self._db.execute("INSERT OR REPLACE INTO objects VALUES (?,?,?,?,?,?)",
-                                 (resource, namespace, name, rv, packed, body))
-            self._db.execute("INSERT INTO journal VALUES (?,?,?,?,?,?,?,?)",
-                             (rv, resource, namespace, name, change_type, packed, old and old[0], body))
+                self._db.execute(
+                    "INSERT OR REPLACE INTO objects VALUES (?,?,?,?,?,?)", (resource, namespace, name, rv, packed, body)
+                )
+            self._db.execute(
+                "INSERT INTO journal VALUES (?,?,?,?,?,?,?,?)",
+                (rv, resource, namespace, name, change_type, packed, old and old[0], body),
+            )
             if rv % _PRUNE_EVERY == 0:
                 self._db.execute("DELETE FROM journal WHERE rv <= ?", (rv - JOURNAL_LENGTH,))
             self._db.execute("COMMIT")
@@ -135,8 +144,17 @@ class Store:
         self.revision = rv
         if rv % _PRUNE_EVERY == 0:
             self._oldest = max(self._oldest, rv - JOURNAL_LENGTH + 1)
-        change = Change(rv, resource, namespace, name, change_type, now, _selectable(old[0]) if old else None, body,
-                        old[1] if old else None)
+        change = Change(
+            rv,
+            resource,
+            namespace,
+            name,
+            change_type,
+            now,
+            _selectable(old[0]) if old else None,
+            body,
+            old[1] if old else None,
+        )
         for listener in self._listeners:
             listener(change)
         return obj
@@ -148,18 +166,30 @@ class Store:
         where, values = "rv > ? AND resource=?", [rv, resource]
         if namespace is not None:
             where, values = where + " AND namespace=?", [*values, namespace]
-        query = ("SELECT rv, resource, namespace, name, type, selectable, old_selectable, body FROM journal "
-                 f"WHERE {where} ORDER BY rv")
+        query = (
+            "SELECT rv, resource, namespace, name, type, selectable, old_selectable, body FROM journal "
+            f"WHERE {where} ORDER BY rv"
+        )
         for line in self._db.execute(query, values).fetchall():
             number, res, space, name, change_type, now, before, body = line
-            yield Change(number, res, space, name, change_type, _selectable(now),
-                         _selectable(before) if before else None, body, None)
+            yield Change(
+                number,
+                res,
+                space,
+                name,
+                change_type,
+                _selectable(now),
+                _selectable(before) if before else None,
+                body,
+                None,
+            )
 
     def body_before(self, change: Change) -> bytes:
         """The object as it was before a replayed change, or the changed one where that is no longer known."""
-        row = self._db.execute("SELECT body FROM journal WHERE resource=? AND namespace=? AND name=? AND rv<? "
-                               "ORDER BY rv DESC LIMIT 1",
-                               (change.resource, change.namespace, change.name, change.rv)).fetchone()
+        row = self._db.execute(
+            "SELECT body FROM journal WHERE resource=? AND namespace=? AND name=? AND rv<? ORDER BY rv DESC LIMIT 1",
+            (change.resource, change.namespace, change.name, change.rv),
+        ).fetchone()
         return row[0] if row else change.body
 
     def forget_resource(self, resource: str) -> None:
@@ -170,8 +200,10 @@ class Store:
         """Compute the selectable fields again, after a kind's definition changed them."""
         for row in list(self.rows(kind.storage_key)):
             packed = _packed(Selectable.of(kind, json.loads(row.body)))
-            self._db.execute("UPDATE objects SET selectable=? WHERE resource=? AND namespace=? AND name=?",
-                             (packed, kind.storage_key, row.namespace, row.name))
+            self._db.execute(
+                "UPDATE objects SET selectable=? WHERE resource=? AND namespace=? AND name=?",
+                (packed, kind.storage_key, row.namespace, row.name),
+            )
 
 
 def encode(value: Any) -> bytes:

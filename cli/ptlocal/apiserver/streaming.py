@@ -52,8 +52,13 @@ async def watch(cluster: Cluster, request: web.Request, target: Target, form: Fo
     return response
 
 
-def _first(cluster: Cluster, target: Target, selector: selection.Selector, since: int, sends_initial: bool,
-           ) -> Iterator[Seen]:
+def _first(
+    cluster: Cluster,
+    target: Target,
+    selector: selection.Selector,
+    since: int,
+    sends_initial: bool,
+) -> Iterator[Seen]:
     """What the watch begins with; raises before anything is sent, so that errors have their status code."""
     store, kind = cluster.store, target.kind
     if since and not sends_initial:
@@ -94,8 +99,14 @@ class _Stream:
         return b'{"type":"BOOKMARK","object":%s}\n' % self._form.bookmark(meta).rstrip()
 
 
-async def _live(cluster: Cluster, response: web.StreamResponse, subscription: watching.Subscription, stream: _Stream,
-                timeout_s: float, bookmarks: bool) -> None:
+async def _live(
+    cluster: Cluster,
+    response: web.StreamResponse,
+    subscription: watching.Subscription,
+    stream: _Stream,
+    timeout_s: float,
+    bookmarks: bool,
+) -> None:
     loop = asyncio.get_running_loop()
     end, next_bookmark = loop.time() + timeout_s, loop.time() + BOOKMARK_S
     while (left_s := end - loop.time()) > 0:

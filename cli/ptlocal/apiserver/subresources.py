@@ -49,8 +49,11 @@ class Subresources:
         checking.decode(sent, kind, "Warn")
         status: Manifest = {"allowed": True}
         if kind.plural == "selfsubjectrulesreviews":
-            status = {"incomplete": False, "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-                      "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}
+            status = {
+                "incomplete": False,
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            }
         return _json({**sent, "status": status}, 201)
 
     async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
@@ -93,8 +96,8 @@ class Subresources:
         def assign(obj: Manifest) -> None:
             obj["spec"]["nodeName"] = node
             obj.setdefault("status", {}).setdefault("conditions", []).append(
-                {"type": "PodScheduled", "status": "True", "lastProbeTime": None,
-                 "lastTransitionTime": metadata.now()})
+                {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": metadata.now()}
+            )
 
         if not dry_run:
             self._cluster.writer.change(target.kind, target.space, target.name, assign)
@@ -120,8 +123,13 @@ class Subresources:
         paths = target.kind.scale or {}
         wanted = jsonpath.find(paths["specReplicasPath"], obj) if "specReplicasPath" in paths else []
         running = jsonpath.find(paths["statusReplicasPath"], obj) if "statusReplicasPath" in paths else []
-        return {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": obj["metadata"],
-                "spec": {"replicas": wanted[0] if wanted else 0}, "status": {"replicas": running[0] if running else 0}}
+        return {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": obj["metadata"],
+            "spec": {"replicas": wanted[0] if wanted else 0},
+            "status": {"replicas": running[0] if running else 0},
+        }
 
 
 def _only(request: web.Request, method: str) -> None:

@@ -13,8 +13,13 @@ from ptlocal.apiserver.ages import age
 from ptlocal.apiserver.kinds import Column, Kind
 
 Manifest = dict[str, Any]
-_NAME = {"name": "Name", "type": "string", "format": "name",
-         "description": "Name must be unique within a namespace.", "priority": 0}
+_NAME = {
+    "name": "Name",
+    "type": "string",
+    "format": "name",
+    "description": "Name must be unique within a namespace.",
+    "priority": 0,
+}
 
 
 def partial(obj: Manifest) -> Manifest:
@@ -23,7 +28,9 @@ def partial(obj: Manifest) -> Manifest:
 
 def table(kind: Kind, objects: list[Manifest], meta: Manifest, include: str) -> Manifest:
     return {
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": meta,
         "columnDefinitions": _definitions(kind),
         "rows": [{"cells": _cells(kind, obj), **_row_object(kind, obj, include)} for obj in objects],
     }
@@ -39,8 +46,10 @@ def _row_object(kind: Kind, obj: Manifest, include: str) -> Manifest:
 
 def _definitions(kind: Kind) -> list[Manifest]:
     columns = kind.columns if kind.is_custom else printers.columns_of(kind.storage_key)
-    made = [{"name": c.name, "type": c.type, "format": c.format, "description": c.description,
-                      "priority": c.priority} for c in columns]
+    made = [
+        {"name": c.name, "type": c.type, "format": c.format, "description": c.description, "priority": c.priority}
+        for c in columns
+    ]
     if kind.plural == "events":  # what happened matters more than what the record of it is called
         return [*made, {**_NAME, "priority": 1}]
     return [_NAME, *made]

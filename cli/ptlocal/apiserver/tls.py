@@ -62,8 +62,9 @@ class Credentials:
             .sign(ca_key, hashes.SHA256())
         )
         pem = serialization.Encoding.PEM
-        write_private(self._key, key.private_bytes(pem, serialization.PrivateFormat.PKCS8,
-                                                   serialization.NoEncryption()))
+        write_private(
+            self._key, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
         write_private(self.certificate, certificate.public_bytes(pem))
         write_private(self.ca, ca.public_bytes(pem))  # last: its presence says that all are there
 
@@ -83,16 +84,26 @@ def _name(common: str) -> x509.Name:
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
     start = datetime.now(UTC) - timedelta(hours=1)
     return (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(start).not_valid_after(start + timedelta(days=365 * _YEARS))
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=365 * _YEARS))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
 def _usage(signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=True, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
-        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
-        encipher_only=False, decipher_only=False,
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
     )

@@ -20,7 +20,11 @@ Schema = dict[str, Any]
 MISSING: Any = object()
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _GO_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "object": (dict,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
     "array": (list,),
 }
 
@@ -97,8 +101,9 @@ def _type_name(value: Any) -> str:
 
 
 def _wrong_type(path: str, wanted: str, seen: str) -> FieldError:
-    return FieldError(path, "FieldValueTypeInvalid",
-                      f'Invalid value: "{seen}": {path} in body must be of type {wanted}: "{seen}"')
+    return FieldError(
+        path, "FieldValueTypeInvalid", f'Invalid value: "{seen}": {path} in body must be of type {wanted}: "{seen}"'
+    )
 
 
 def _bounds(value: Any, schema: Schema, path: str) -> list[FieldError]:
@@ -130,7 +135,7 @@ def _string_errors(value: str, schema: Schema, path: str) -> list[FieldError]:
         why = f"{show(value)}: {path} in body must be of type date-time: {show(value)}"
         return [FieldError(path, "FieldValueTypeInvalid", f"Invalid value: {why}")]
     if schema.get("format") == "micro-time" and not _MICRO_TIME.fullmatch(value):
-        why = f"{show(value)}: cannot parse it as \"2006-01-02T15:04:05.000000Z07:00\": six decimals are needed"
+        why = f'{show(value)}: cannot parse it as "2006-01-02T15:04:05.000000Z07:00": six decimals are needed'
         return [FieldError(path, "FieldValueTypeInvalid", f"Invalid value: {why}")]
     return []
 
@@ -215,16 +220,21 @@ def _junctors(value: Any, schema: Schema, path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for part in schema.get("allOf") or []:
         found += errors(value, part, path)
-    for junctor, text in (("anyOf", "validate at least one schema (anyOf)"),
-                          ("oneOf", "validate one and only one schema (oneOf). Found none valid")):
+    for junctor, text in (
+        ("anyOf", "validate at least one schema (anyOf)"),
+        ("oneOf", "validate one and only one schema (oneOf). Found none valid"),
+    ):
         if schema.get(junctor):
             failures = [errors(value, part, path) for part in schema[junctor]]
             valid = sum(not failed for failed in failures)
             if not valid:
                 found += [_junctor_error(f'"{path}" must {text}'), *min(failures, key=len)]
             elif junctor == "oneOf" and valid > 1:
-                found.append(_junctor_error(f'"{path}" must validate one and only one schema (oneOf). Found {valid} '
-                                            "valid alternatives"))
+                found.append(
+                    _junctor_error(
+                        f'"{path}" must validate one and only one schema (oneOf). Found {valid} valid alternatives'
+                    )
+                )
     if schema.get("not") and not errors(value, schema["not"], path):
         found.append(_junctor_error(f'"{path}" must not validate the schema (not)'))
     return found

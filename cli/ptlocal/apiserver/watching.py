@@ -96,9 +96,15 @@ def replay(store: Store, resource: str, namespace: str | None, selector: Selecto
 
 
 def too_new(asked: int, current: int) -> StatusError:
-    return StatusError(504, "Timeout", f"Too large resource version: {asked}, current: {current}",
-                       {"retryAfterSeconds": 1, "causes": [{"reason": "ResourceVersionTooLarge",
-                                                            "message": "Too large resource version"}]})
+    return StatusError(
+        504,
+        "Timeout",
+        f"Too large resource version: {asked}, current: {current}",
+        {
+            "retryAfterSeconds": 1,
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+        },
+    )
 
 
 def see(change: Change, selector: Selector, store: Store) -> Seen | None:

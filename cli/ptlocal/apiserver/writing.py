@@ -48,8 +48,9 @@ class Writer:
             raise not_found(kind.named(name))
         return found
 
-    def create(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions,
-               *, managed: list[Manifest] | None = None) -> Manifest:
+    def create(
+        self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions, *, managed: list[Manifest] | None = None
+    ) -> Manifest:
         """`managed`: the managedFields that server-side apply worked out."""
         meta = obj["metadata"]
         _place(kind, namespace, meta)
@@ -61,15 +62,17 @@ class Writer:
             if not name_given and meta.get("generateName"):
                 meta["name"] = metadata.generated_name(meta["generateName"])
             try:
-                return self._create_named(kind, namespace, copy.deepcopy(obj) if not name_given else obj, options,
-                                          managed)
+                return self._create_named(
+                    kind, namespace, copy.deepcopy(obj) if not name_given else obj, options, managed
+                )
             except StatusError as error:
                 if name_given or last or error.reason != "AlreadyExists":
                     raise
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _create_named(self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions,
-                      managed: list[Manifest] | None) -> Manifest:
+    def _create_named(
+        self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions, managed: list[Manifest] | None
+    ) -> Manifest:
         meta = obj["metadata"]
         sent_managed = meta.pop("managedFields", None)
         metadata.stamp_new(meta, kind)
@@ -88,8 +91,17 @@ class Writer:
             return obj
         return self._store.write(kind, obj, "ADDED")
 
-    def update(self, kind: Kind, namespace: str, name: str, obj: Manifest, options: WriteOptions,
-               *, requires_version: bool = False, managers: Managers | None = None) -> Manifest:
+    def update(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        obj: Manifest,
+        options: WriteOptions,
+        *,
+        requires_version: bool = False,
+        managers: Managers | None = None,
+    ) -> Manifest:
         """Replace an object by a decoded one. `managers`: the owners that server-side apply worked out."""
         old = self.current(kind, namespace, name)
         meta = obj["metadata"]
@@ -150,20 +162,31 @@ class Writer:
             return
         found = self._store.get("/namespaces", "", namespace)
         if found is None:
-            raise StatusError(404, "NotFound", f'namespaces "{namespace}" not found',
-                              {"name": namespace, "kind": "namespaces"})
+            raise StatusError(
+                404, "NotFound", f'namespaces "{namespace}" not found', {"name": namespace, "kind": "namespaces"}
+            )
         if found["metadata"].get("deletionTimestamp"):
-            error = forbidden(kind.named(meta.get("name") or meta.get("generateName") or ""),
-                              f"unable to create new content in namespace {namespace} because it is being terminated")
-            error.details["causes"] = [{"reason": "NamespaceTerminating", "field": "metadata.namespace",
-                                        "message": f"namespace {namespace} is being terminated"}]
+            error = forbidden(
+                kind.named(meta.get("name") or meta.get("generateName") or ""),
+                f"unable to create new content in namespace {namespace} because it is being terminated",
+            )
+            error.details["causes"] = [
+                {
+                    "reason": "NamespaceTerminating",
+                    "field": "metadata.namespace",
+                    "message": f"namespace {namespace} is being terminated",
+                }
+            ]
             raise error
 
     def _check_versions(self, kind: Kind, old: Manifest, meta: Manifest, required: bool) -> None:
         what = kind.named(old["metadata"]["name"])
         if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
-            raise conflict(what, f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
-                                 f"{old['metadata']['uid']}")
+            raise conflict(
+                what,
+                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
+                f"{old['metadata']['uid']}",
+            )
         version = meta.get("resourceVersion")
         if not version and required and not kind.allows_unconditional_update:
             error = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
@@ -210,8 +233,12 @@ def _bump_generation(kind: Kind, obj: Manifest, old: Manifest) -> None:
 
 def _is_finished(meta: Manifest, kind: Kind, obj: Manifest) -> bool:
     """Deletion was asked for and nothing holds the object any more."""
-    return bool(meta.get("deletionTimestamp")) and not meta.get("finalizers") \
-        and not meta.get("deletionGracePeriodSeconds") and not _namespace_holds(kind, obj)
+    return (
+        bool(meta.get("deletionTimestamp"))
+        and not meta.get("finalizers")
+        and not meta.get("deletionGracePeriodSeconds")
+        and not _namespace_holds(kind, obj)
+    )
 
 
 def _namespace_holds(kind: Kind, obj: Manifest) -> bool:
@@ -222,12 +249,18 @@ def _check_preconditions(kind: Kind, old: Manifest, options: DeleteOptions) -> N
     meta = old["metadata"]
     what = Named(kind.group, kind.kind, kind.kind, meta["name"])
     if options.uid and options.uid != meta["uid"]:
-        raise conflict(what, f"the UID in the precondition ({options.uid}) does not match the UID in record "
-                             f"({meta['uid']}). The object might have been deleted and then recreated")
+        raise conflict(
+            what,
+            f"the UID in the precondition ({options.uid}) does not match the UID in record "
+            f"({meta['uid']}). The object might have been deleted and then recreated",
+        )
     if options.resource_version and options.resource_version != meta["resourceVersion"]:
-        raise conflict(what, f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
-                             f"ResourceVersion in record ({meta['resourceVersion']}). The object might have been "
-                             "modified")
+        raise conflict(
+            what,
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
+            f"ResourceVersion in record ({meta['resourceVersion']}). The object might have been "
+            "modified",
+        )
 
 
 def _set_policy_finalizers(meta: Manifest, policy: str, explicit: bool) -> None:

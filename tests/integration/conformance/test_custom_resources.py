@@ -190,8 +190,16 @@ def test_an_object_that_was_valid_once_may_keep_its_wrong_parts(api: Cluster) ->
                                   "spec": {"n1": 9}}).expect(201)  # fmt: skip
         patch = {"spec": {"versions": definition(5)["spec"]["versions"]}}
         api.http("PATCH", f"{DEFINITIONS}/{name}", patch, content_type=MERGE).expect(200)
-        eventually(lambda: api.http("POST", f"{things}?dryRun=All", {
-            "apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "b"}, "spec": {"n1": 9}}).status == 422)
+        eventually(
+            lambda: (
+                api.http(
+                    "POST",
+                    f"{things}?dryRun=All",
+                    {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "b"}, "spec": {"n1": 9}},
+                ).status
+                == 422
+            )
+        )
         change = {"spec": {"other": "x"}}
         assert api.http("PATCH", f"{things}/a", change, content_type=MERGE).expect(200)["spec"]["n1"] == 9
         api.http("PATCH", f"{things}/a", {"spec": {"n1": 8}}, content_type=MERGE).expect(422)

@@ -33,7 +33,8 @@ def test_a_list_names_its_kind_and_its_version(api: Cluster, maps: str, widgets:
 
 
 @pytest.mark.parametrize(("selector", "expected"), [
-    ("app=x", ["a", "b"]), ("app==x,tier=1", ["a"]), ("app!=x", ["c", "d"]), ("tier", ["a", "b"]), ("!tier", ["c", "d"]),
+    ("app=x", ["a", "b"]), ("app==x,tier=1", ["a"]), ("app!=x", ["c", "d"]),
+    ("tier", ["a", "b"]), ("!tier", ["c", "d"]),
     ("app in (x, y)", ["a", "b", "c"]), ("app notin (x)", ["c", "d"]), ("app in (x),tier notin (1)", ["b"]),
     ("tier>1", ["b"]), ("none=x", []),
 ])  # fmt: skip

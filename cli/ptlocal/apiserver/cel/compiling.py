@@ -137,8 +137,18 @@ class _Compiler:
 
 
 _METHODS = {
-    "const": "_const", "name": "_name", "select": "_select", "has": "_has", "index": "_index", "call": "_call",
-    "list": "_list", "map": "_map", "?:": "_condition", "&&": "_and", "||": "_or", "macro": "_macro",
+    "const": "_const",
+    "name": "_name",
+    "select": "_select",
+    "has": "_has",
+    "index": "_index",
+    "call": "_call",
+    "list": "_list",
+    "map": "_map",
+    "?:": "_condition",
+    "&&": "_and",
+    "||": "_or",
+    "macro": "_macro",
 }
 
 
@@ -179,14 +189,16 @@ def _any_of(source: Code, variable: str, codes: list[Code], wanted: bool) -> Cod
 
 def _exists_one(source: Code, variable: str, codes: list[Code]) -> Code:
     (predicate,) = codes
-    return lambda variables: sum(
-        _truth(predicate({**variables, variable: item})) for item in _elements(source(variables))) == 1
+    return lambda variables: (
+        sum(_truth(predicate({**variables, variable: item})) for item in _elements(source(variables))) == 1
+    )
 
 
 def _filter(source: Code, variable: str, codes: list[Code]) -> Code:
     (predicate,) = codes
     return lambda variables: [
-        item for item in _elements(source(variables)) if _truth(predicate({**variables, variable: item}))]
+        item for item in _elements(source(variables)) if _truth(predicate({**variables, variable: item}))
+    ]
 
 
 def _map_macro(source: Code, variable: str, codes: list[Code]) -> Code:

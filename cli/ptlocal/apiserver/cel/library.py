@@ -21,8 +21,10 @@ __all__ = ["FUNCTIONS", "METHODS", "TypeName", "call", "has", "index", "select",
 
 Function = Callable[..., Any]
 _ESCAPED = {"__underscores__": "__", "__dot__": ".", "__dash__": "-", "__slash__": "/"}
-_KEYWORD = re.compile(r"__(true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package"
-                      r"|namespace|return|var|void|while)__")
+_KEYWORD = re.compile(
+    r"__(true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package"
+    r"|namespace|return|var|void|while)__"
+)
 
 
 def unescaped(name: str) -> str:

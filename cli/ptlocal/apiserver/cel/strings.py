@@ -86,7 +86,7 @@ def _split(text: str, separator: str, limit: int = -1) -> list[str]:
         return []
     parts = text.split(_text(separator)) if separator else list(_text(text))
     if 0 < limit < len(parts):
-        parts = [*parts[: limit - 1], separator.join(parts[limit - 1:])]
+        parts = [*parts[: limit - 1], separator.join(parts[limit - 1 :])]
     return parts
 
 
@@ -100,7 +100,7 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
 def _char_at(text: str, position: int) -> str:
     if not 0 <= position <= len(_text(text)):
         raise CelError(f"index out of range: {position}")
-    return text[position:position + 1]
+    return text[position : position + 1]
 
 
 def _replace(text: str, old: str, new: str, limit: int = -1) -> str:

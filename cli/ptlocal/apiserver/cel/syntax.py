@@ -165,8 +165,11 @@ class _Parser:
             if len(args) != 1 or args[0][0] != "select":
                 raise CelError("has() takes one field selection, as in has(self.name)")
             return ("has", args[0][1], args[0][2])
-        if receiver is not None and receiver[0] == "name" and receiver[1] in ("math", "sets", "strings", "base64",
-                                                                             "optional", "cidr", "ip"):
+        if (
+            receiver is not None
+            and receiver[0] == "name"
+            and receiver[1] in ("math", "sets", "strings", "base64", "optional", "cidr", "ip")
+        ):
             return ("call", f"{receiver[1]}.{name}", None, args)
         return ("call", name, receiver, args)
 
@@ -221,11 +224,15 @@ class _Parser:
 def _literal(text: str) -> str | bytes:
     prefix = re.match(r"[bBrR]*", text)
     flags = prefix.group().lower() if prefix else ""
-    body = text[len(flags):]
+    body = text[len(flags) :]
     body = body[3:-3] if body[:3] in ('"""', "'''") else body[1:-1]
     if "r" not in flags:
-        body = re.sub(r"\\(x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2}|.)",
-                      _unescape, body, flags=re.DOTALL)
+        body = re.sub(
+            r"\\(x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2}|.)",
+            _unescape,
+            body,
+            flags=re.DOTALL,
+        )
     return body.encode() if "b" in flags else body
 
 

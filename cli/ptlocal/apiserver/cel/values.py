@@ -24,9 +24,19 @@ class TypeName(str):
 
 
 def type_of(value: Any) -> str:
-    for kind, name in ((bool, "bool"), (int, "int"), (float, "double"), (TypeName, "type"), (str, "string"),
-                       (bytes, "bytes"), (list, "list"), (dict, "map"), (datetime, "google.protobuf.Timestamp"),
-                       (timedelta, "google.protobuf.Duration"), (Optional, "optional_type")):
+    for kind, name in (
+        (bool, "bool"),
+        (int, "int"),
+        (float, "double"),
+        (TypeName, "type"),
+        (str, "string"),
+        (bytes, "bytes"),
+        (list, "list"),
+        (dict, "map"),
+        (datetime, "google.protobuf.Timestamp"),
+        (timedelta, "google.protobuf.Duration"),
+        (Optional, "optional_type"),
+    ):
         if isinstance(value, kind):
             return name
     return "null_type" if value is None else type(value).__name__
@@ -47,13 +57,13 @@ def _with_strict_end(pattern: str) -> str:
     while position < len(pattern):
         char = pattern[position]
         if char == "\\" and position + 1 < len(pattern):
-            pair = pattern[position:position + 2]
+            pair = pattern[position : position + 2]
             made.append(r"\Z" if pair == r"\z" and not in_class else pair)
             position += 2
             continue
         if char == "[" and not in_class:
             in_class = True
-            if pattern[position + 1:position + 2] == "]":
+            if pattern[position + 1 : position + 2] == "]":
                 made.append("[")
                 position += 1
                 char = "]"

@@ -31,8 +31,12 @@ def _create(crd: Manifest) -> None:
         "acceptedNames": spec.get("names") or {},
         "conditions": [
             {**times, "type": "NamesAccepted", "reason": "NoConflicts", "message": "no conflicts found"},
-            {**times, "type": "Established", "reason": "InitialNamesAccepted",
-             "message": "the initial names have been accepted"},
+            {
+                **times,
+                "type": "Established",
+                "reason": "InitialNamesAccepted",
+                "message": "the initial names have been accepted",
+            },
         ],
         "storedVersions": stored,
     }
@@ -52,8 +56,9 @@ def _validate(crd: Manifest) -> list[FieldError]:
         return found
     wanted = f"{names['plural']}.{spec['group']}"
     if crd["metadata"]["name"] != wanted:
-        found.append(invalid_value("metadata.name", crd["metadata"]["name"],
-                                   'must be spec.names.plural+"."+spec.group'))
+        found.append(
+            invalid_value("metadata.name", crd["metadata"]["name"], 'must be spec.names.plural+"."+spec.group')
+        )
     if "." not in spec["group"]:
         found.append(invalid_value("spec.group", spec["group"], "should be a domain with at least one dot"))
     if not _LABEL.fullmatch(names["plural"]):
@@ -66,8 +71,13 @@ def _validate(crd: Manifest) -> list[FieldError]:
 def _version_errors(versions: list[Manifest]) -> list[FieldError]:
     found: list[FieldError] = []
     if sum(bool(version.get("storage")) for version in versions) != 1:
-        found.append(invalid_value("spec.versions", [v.get("name") for v in versions],
-                                   "must have exactly one version marked as storage version"))
+        found.append(
+            invalid_value(
+                "spec.versions",
+                [v.get("name") for v in versions],
+                "must have exactly one version marked as storage version",
+            )
+        )
     for index, version in enumerate(versions):
         path = f"spec.versions[{index}]"
         if not _LABEL.fullmatch(str(version.get("name") or "")):
@@ -94,8 +104,11 @@ def _schema_errors(schema: Any, path: str, is_root: bool = False) -> list[FieldE
         try:
             re.compile(schema["pattern"])
         except (re.error, TypeError) as error:
-            found.append(invalid_value(f"{path}.pattern", schema["pattern"],
-                                       f"must be a valid regular expression, but isn't: {error}"))
+            found.append(
+                invalid_value(
+                    f"{path}.pattern", schema["pattern"], f"must be a valid regular expression, but isn't: {error}"
+                )
+            )
     found += _rule_errors(schema, path)
     for name, child in (schema.get("properties") or {}).items():
         found += _schema_errors(child, f"{path}.properties[{name}]")

@@ -46,8 +46,13 @@ def _create(job: Manifest) -> None:
 def _generate_selector(job: Manifest, spec: Manifest) -> None:
     uid, name = job["metadata"]["uid"], job["metadata"]["name"]
     meta = spec.setdefault("template", {}).setdefault("metadata", {})
-    meta["labels"] = {**(meta.get("labels") or {}), _UID_LABEL: uid, _NAME_LABEL: name,
-                      "controller-uid": uid, "job-name": name}
+    meta["labels"] = {
+        **(meta.get("labels") or {}),
+        _UID_LABEL: uid,
+        _NAME_LABEL: name,
+        "controller-uid": uid,
+        "job-name": name,
+    }
     spec["selector"] = {"matchLabels": {_UID_LABEL: uid}}
 
 
@@ -68,8 +73,13 @@ def _validate(job: Manifest) -> list[FieldError]:
     if spec["completionMode"] == "Indexed" and "completions" not in spec:
         found.append(required("spec.completions", "when completion mode is Indexed"))
     if spec.get("podFailurePolicy") and pod_spec["restartPolicy"] != "Never":
-        found.append(invalid_value("spec.template.spec.restartPolicy", pod_spec["restartPolicy"],
-                                   'only "Never" is supported when podFailurePolicy is specified'))
+        found.append(
+            invalid_value(
+                "spec.template.spec.restartPolicy",
+                pod_spec["restartPolicy"],
+                'only "Never" is supported when podFailurePolicy is specified',
+            )
+        )
     if spec.get("manualSelector") and not spec.get("selector"):
         found.append(required("spec.selector"))
     return found
@@ -85,8 +95,9 @@ def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[Fie
     if before["completionMode"] != "Indexed" or now.get("parallelism") != now.get("completions"):
         found += unchanged("spec.completions", now.get("completions"), before.get("completions"))
     was_suspended = bool(before.get("suspend"))
-    found += unchanged("spec.template", _frozen(now["template"], was_suspended),
-                       _frozen(before["template"], was_suspended))
+    found += unchanged(
+        "spec.template", _frozen(now["template"], was_suspended), _frozen(before["template"], was_suspended)
+    )
     return found
 
 

@@ -19,8 +19,13 @@ def errors_in(status: Manifest, old: Manifest) -> list[FieldError]:
     if "Complete" in now and not status.get("completionTime"):
         found.append(required("status.completionTime", "completionTime is required for Complete jobs"))
     if "Complete" not in now and status.get("completionTime"):
-        found.append(_wrong("status.completionTime", status["completionTime"],
-                            "cannot set completionTime when there is no Complete=True condition"))
+        found.append(
+            _wrong(
+                "status.completionTime",
+                status["completionTime"],
+                "cannot set completionTime when there is no Complete=True condition",
+            )
+        )
     for terminal, early in (("Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")):
         if terminal in now and early not in now:
             found.append(_condition(f"cannot set {terminal}=True condition without the {early}=true condition"))

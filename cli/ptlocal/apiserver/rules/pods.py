@@ -63,8 +63,12 @@ def _default_container(container: Manifest) -> None:
             field.setdefault("apiVersion", "v1")
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         if probe in container:
-            for key, value in (("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1),
-                               ("failureThreshold", 3)):
+            for key, value in (
+                ("timeoutSeconds", 1),
+                ("periodSeconds", 10),
+                ("successThreshold", 1),
+                ("failureThreshold", 3),
+            ):
                 container[probe].setdefault(key, value)
 
 
@@ -106,8 +110,9 @@ def _create(pod: Manifest) -> None:
     tolerations = spec.setdefault("tolerations", [])
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(t.get("key") in (key, None) and t.get("effect") in ("NoExecute", None) for t in tolerations):
-            tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute",
-                                "tolerationSeconds": _TOLERATED_S})
+            tolerations.append(
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_S}
+            )
     pod["status"] = {"phase": "Pending", "qosClass": _qos_class(spec)}
 
 
@@ -119,7 +124,8 @@ def _qos_class(spec: Manifest) -> str:
         return "BestEffort"
     guaranteed = all(
         limit.get(name) and limit.get(name) == request.get(name)
-        for limit, request in zip(limits, requests, strict=True) for name in ("cpu", "memory")
+        for limit, request in zip(limits, requests, strict=True)
+        for name in ("cpu", "memory")
     )
     return "Guaranteed" if guaranteed else "Burstable"
 
@@ -146,8 +152,13 @@ def validate_spec(spec: Manifest, path: str) -> list[FieldError]:
                 found.append(required(f"{here}.image"))
             for number, mount in enumerate(container.get("volumeMounts") or []):
                 if mount.get("name") not in volumes:
-                    found.append(FieldError(f"{here}.volumeMounts[{number}].name", "FieldValueNotFound",
-                                            f'Not found: "{mount.get("name")}"'))
+                    found.append(
+                        FieldError(
+                            f"{here}.volumeMounts[{number}].name",
+                            "FieldValueNotFound",
+                            f'Not found: "{mount.get("name")}"',
+                        )
+                    )
     return found
 
 
@@ -199,8 +210,9 @@ def _status_errors(new: Manifest, old: Manifest, spec: Manifest) -> list[FieldEr
                 continue
             if key == "initContainerStatuses" and _is_sidecar(spec, str(status.get("name"))):
                 continue
-            found.append(forbidden_field(f"status.{key}[{index}].state",
-                                         "may not be transitioned to non-terminated state"))
+            found.append(
+                forbidden_field(f"status.{key}[{index}].state", "may not be transitioned to non-terminated state")
+            )
     if new.get("phase") not in (None, "Pending", "Running", "Succeeded", "Failed", "Unknown"):
         found.append(invalid_value("status.phase", new["phase"], "unknown phase"))
     return found
