@@ -13,7 +13,7 @@ import pytest
 
 from pttrainer.models import Model, Params, preset
 from pttrainer.rollout.choose import choose, row_keys, uniforms
-from pttrainer.rollout.native import NativeEngine, slots_for
+from pttrainer.rollout.native import NativeEngine, rows_that_fit, slots_for
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
 from pttrainer.tokenizer import byte_tokenizer
 
@@ -131,6 +131,38 @@ def test_growing_the_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     for row in range(6):
         assert grown.tokens(row) == whole.tokens(row)
     np.testing.assert_allclose(grown.logps_NT, whole.logps_NT, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16])
+def test_rows_that_are_taken_over_say_what_they_would_have_said_alone(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [PROMPTS[n % 3]._replace(number=n) for n in range(10)]
+    sampling = Sampling(48, 64)
+    model, params = model_and_params()
+    often_ended = dataclasses.replace(byte_tokenizer(), eos_ids=tuple(range(250, 264)))
+    whole = NativeEngine(model, often_ended).generate(params, prompts, 2, sampling, Draw(7, 3))
+    assert len(set(whole.lengths_N)) > 5
+    monkeypatch.setattr("pttrainer.rollout.native.FIRST_SLOTS", 16)
+    few = NativeEngine(model, often_ended, rows=rows).generate(params, prompts, 2, sampling, Draw(7, 3))
+    for row in range(20):
+        assert few.tokens(row) == whole.tokens(row)
+    np.testing.assert_array_equal(few.ended_N, whole.ended_N)
+    np.testing.assert_allclose(few.logps_NT, whole.logps_NT, atol=1e-5)
+
+
+def test_rows_that_are_taken_over_heed_stop_strings() -> None:
+    sampling = dataclasses.replace(SAMPLING, stop=("a", "e", "T"))
+    model, params = model_and_params()
+    whole = generate(PROMPTS, samples=4, sampling=sampling)
+    few = NativeEngine(model, byte_tokenizer(), rows=4).generate(params, PROMPTS, 4, sampling, Draw(7, 3))
+    assert [few.tokens(row) for row in range(12)] == [whole.tokens(row) for row in range(12)]
+
+
+def test_memory_decides_how_many_rows_are_sampled_at_once() -> None:
+    model = model_and_params()[0]
+    per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, key heads, head size, bytes
+    assert rows_that_fit(model, 100) == 2 * 2**30 // (100 * per_token)
 
 
 def test_prompt_and_completion_stay_within_the_sequence() -> None:
