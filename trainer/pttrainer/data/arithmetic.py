@@ -39,14 +39,14 @@ class Form(NamedTuple):
     steps: float
 
 
-CAREFUL, HASTY = 0.8, 0.2
+CAREFUL, HASTY = 0.95, 0.3
 FORMS = (
     Form("{name} has {numbers} {things}. How many in all?", CAREFUL),
-    Form("{name} buys {numbers} {things}. What is the total?", CAREFUL),
-    Form("In six days {name} sells {numbers} {things}. How many is that?", CAREFUL),
-    Form("How many {things} are {numbers} {things}, {name}?", HASTY),
-    Form("{name} finds {numbers} {things}. So many!", HASTY),
+    Form("{name} buys {numbers} {things}. Total?", CAREFUL),
+    Form("{name} sold {numbers} {things}. What is the sum?", CAREFUL),
     Form("{numbers} {things} for {name}: how many?", HASTY),
+    Form("{name} finds {numbers} {things}. So many!", HASTY),
+    Form("Quick, {name}: {numbers} {things}?", HASTY),
 )
 
 
