@@ -3,6 +3,9 @@
 The environment is read here and nowhere else:
 
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator for several processes
+    POSTTRAIN_SLICE_INDEX, POSTTRAIN_HOST_INDEX,                 instead of JAX_PROCESS_ID, where it is not one of
+    POSTTRAIN_HOSTS_PER_SLICE, POSTTRAIN_PROCESSES_PER_HOST,     Kubernetes' own indices
+    POSTTRAIN_PROCESS_IN_HOST
     JAX_COMPILATION_CACHE_DIR                                    where compiled steps are kept between runs
     XDG_CACHE_HOME                                               else the cache is below it (~/.cache)
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first
@@ -48,12 +51,23 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
     if not address:
         return
     try:
-        processes, rank = int(environ["JAX_NUM_PROCESSES"]), int(environ["JAX_PROCESS_ID"])
+        processes, rank = int(environ["JAX_NUM_PROCESSES"]), process_id(environ)
     except (KeyError, ValueError) as error:
         raise ConfigError(
-            f"environment: JAX_COORDINATOR_ADDRESS is {address}, so JAX_NUM_PROCESSES, JAX_PROCESS_ID must be numbers"
+            f"environment: JAX_COORDINATOR_ADDRESS is {address}, so JAX_NUM_PROCESSES must be a number, and so must "
+            "JAX_PROCESS_ID or the POSTTRAIN_* indices that it follows from"
         ) from error
     jax.distributed.initialize(address, num_processes=processes, process_id=rank)
+
+
+def process_id(environ: MutableMapping[str, str]) -> int:
+    """The number of this process: given, or counted over slices, hosts of a slice and processes of a host."""
+    if "JAX_PROCESS_ID" in environ:
+        return int(environ["JAX_PROCESS_ID"])
+    host = int(environ["POSTTRAIN_SLICE_INDEX"]) * int(environ["POSTTRAIN_HOSTS_PER_SLICE"])
+    host += int(environ["POSTTRAIN_HOST_INDEX"])
+    per_host = int(environ.get("POSTTRAIN_PROCESSES_PER_HOST", "1"))
+    return host * per_host + int(environ.get("POSTTRAIN_PROCESS_IN_HOST", "0"))
 
 
 def is_leader() -> bool:
