@@ -1,7 +1,7 @@
 """What the operator does to the cluster, as values: plan decides them, `apply` carries them out.
 
-Every action may be repeated. Create and Apply of what is there, Delete of what is gone, are done already; that is
-what makes a crash between any two of them harmless.
+Every action may be repeated. Create of what is there, Delete of what is gone, are done already; that is what makes a
+crash between any two of them harmless. Children are created and never applied again: see docs/decisions.
 """
 
 from __future__ import annotations
@@ -10,21 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ptoperator.apierrors import AlreadyExists, NotFound
-from ptoperator.labels import MANAGER
 from ptoperator.resources import Manifest, Resource
 
 
 @dataclass(frozen=True)
 class Create:
-    """Make an object that is not changed afterwards by us (a JobSet is immutable)."""
-
-    resource: Resource
-    manifest: Manifest
-
-
-@dataclass(frozen=True)
-class Apply:
-    """Make an object, or bring it to what we say, by server-side apply."""
+    """Make an object. JobSets and the job's ConfigMap are immutable, so there is nothing to bring them to later."""
 
     resource: Resource
     manifest: Manifest
@@ -50,14 +41,13 @@ class Delete:
     uid: str
 
 
-Action = Create | Apply | Patch | Delete
+Action = Create | Patch | Delete
 
 
 class Writer(Protocol):
     """The part of `kube.Kube` that actions need."""
 
     def create(self, r: Resource, body: Manifest, /) -> Manifest: ...
-    def apply(self, r: Resource, body: Manifest, /, *, field_manager: str) -> Manifest: ...
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest: ...
     def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None: ...
 
@@ -70,8 +60,6 @@ def apply(writer: Writer, action: Action) -> None:
                 writer.create(resource, manifest)
             except AlreadyExists:
                 return  # an earlier try got through; the next observation shows whose it is
-        case Apply(resource, manifest):
-            writer.apply(resource, manifest, field_manager=MANAGER)
         case Patch(resource, name, namespace, body):
             try:
                 writer.patch(resource, name, namespace, body)
@@ -87,5 +75,5 @@ def apply(writer: Writer, action: Action) -> None:
 def describe(action: Action) -> str:
     """A few words for the log: `create JobSet llama`."""
     verb = type(action).__name__.lower()
-    name = action.manifest["metadata"]["name"] if isinstance(action, Create | Apply) else action.name
+    name = action.manifest["metadata"]["name"] if isinstance(action, Create) else action.name
     return f"{verb} {action.resource.kind} {name}"

@@ -31,7 +31,7 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 """The Job controller's annotation and label: which pod of the Job, which for us is the host."""
 
 MANAGER = "posttrain"
-"""Value of MANAGED_BY, and the field manager of everything the operator writes."""
+"""Value of MANAGED_BY."""
 
 
 def for_job(name: str, uid: str) -> dict[str, str]:

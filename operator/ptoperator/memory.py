@@ -37,6 +37,7 @@ class Memory:
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _jobs: dict[Key, _Job] = field(default_factory=dict)
+    _uids: set[str] = field(default_factory=set)
     _runs: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
     _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
     _last: dict[Key, Observed] = field(default_factory=dict)
@@ -47,7 +48,9 @@ class Memory:
         key, entry = _key(job), _entry(job)
         with self._lock:
             self._forget_run(key)
+            self._forget_failures(key, unless=entry.uid)
             self._jobs[key] = entry
+            self._uids.add(entry.uid)
             if entry.run:
                 self._runs[entry.run].add(key)
 
@@ -58,6 +61,8 @@ class Memory:
         if not uid or found is None:
             return
         with self._lock:
+            if uid not in self._uids:  # a job that is gone, whose last pods end now
+                return
             known = self._failures.setdefault(uid, deque(maxlen=_FAILURES_KEPT))
             for older in [each for each in known if each.pod == found.pod]:
                 known.remove(older)
@@ -66,13 +71,11 @@ class Memory:
     def forget(self, key: Key) -> None:
         """The job is gone."""
         with self._lock:
-            entry = self._jobs.get(key)
             self._forget_run(key)
+            self._forget_failures(key)
             self._jobs.pop(key, None)
             self._last.pop(key, None)
             self._written.pop(key, None)
-            if entry:
-                self._failures.pop(entry.uid, None)
 
     def failures(self, uid: str) -> tuple[PodFailure, ...]:
         with self._lock:
@@ -128,6 +131,12 @@ class Memory:
             self._runs[entry.run].discard(key)
             if not self._runs[entry.run]:
                 del self._runs[entry.run]
+
+    def _forget_failures(self, key: Key, unless: str = "") -> None:
+        entry = self._jobs.get(key)
+        if entry and entry.uid != unless:
+            self._uids.discard(entry.uid)
+            self._failures.pop(entry.uid, None)
 
 
 def _key(job: Manifest) -> Key:

@@ -17,7 +17,7 @@ from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.status import FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
-from ptoperator.actions import Action, Apply, Create, Delete, Patch
+from ptoperator.actions import Action, Create, Delete, Patch
 from ptoperator.capacity import PROVIDERS
 from ptoperator.observed import Observed
 from ptoperator.phases import accepted
@@ -169,7 +169,7 @@ def _create(case: Case) -> Step | None:
     if case.seen.jobset is not None:
         return None
     before = sum(case.seen.status.restarts.values())
-    actions = (Apply(CONFIGMAPS, config_map(case.layout)), Create(JOBSETS, jobset(case.layout, before)))
+    actions = (Create(CONFIGMAPS, config_map(case.layout)), Create(JOBSETS, jobset(case.layout, before)))
     if case.seen.obstacle:
         return Step(phases.refused(case.layout, case.seen), actions, _REFUSED_POLL_S)
     return Step(phases.created(case.layout, case.seen), actions, case.settings.resync_seconds)
@@ -180,7 +180,7 @@ def _follow(case: Case) -> Step:
     seen = case.seen
     actions: list[Action] = []
     if seen.config_map_missing:
-        actions.append(Apply(CONFIGMAPS, config_map(case.layout)))
+        actions.append(Create(CONFIGMAPS, config_map(case.layout)))
     if seen.is_jobset_suspended and not seen.jobset_queue:
         actions.append(_suspend_jobset(case, False))
     situation = phases.following(case.layout, seen, case.settings.silent_start_seconds)

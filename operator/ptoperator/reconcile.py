@@ -10,13 +10,13 @@ from typing import Protocol
 
 from ptapi.status import PostTrainJobStatus
 from ptoperator import actions, clock, events
-from ptoperator.actions import Action, Apply, Create
+from ptoperator.actions import Action, Create
 from ptoperator.apierrors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from ptoperator.memory import Key, Memory
 from ptoperator.observe import Reader, observe, observe_progress
 from ptoperator.observed import Observed
 from ptoperator.plan import Plan, plan
-from ptoperator.resources import EVENTS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Reconciler:
             try:
                 actions.apply(self.client, action)
             except (Invalid, Forbidden, NotFound) as error:
-                if not isinstance(action, Create | Apply):
+                if not isinstance(action, Create):
                     raise
                 return plan(replace(seen, obstacle=_obstacle(action, error)), self.settings)
         return planned
@@ -99,7 +99,9 @@ def _is_grave(planned: Plan) -> bool:
 
 
 def _obstacle(action: Action, error: ApiError) -> str:
-    return f"{actions.describe(action)}: {error.message}"
+    is_kind_missing = isinstance(error, NotFound) and isinstance(action, Create) and action.resource is JOBSETS
+    hint = "; hint: JobSet must be installed in the cluster (https://jobset.sigs.k8s.io)" if is_kind_missing else ""
+    return f"{actions.describe(action)}: {error.message}{hint}"
 
 
 def _document(status: PostTrainJobStatus) -> Manifest:

@@ -25,7 +25,8 @@ _FIELDS = {
 _DIGITS = 4
 
 
-def progress_status(progress: Progress) -> ProgressStatus:
+def progress_status(progress: Progress, is_running: bool) -> ProgressStatus:
+    """How far; when it will end is known only of a run that goes on."""
     total = progress.total_steps
     return ProgressStatus(
         step=progress.step,
@@ -33,7 +34,7 @@ def progress_status(progress: Progress) -> ProgressStatus:
         steps=f"{progress.step}/{total}" if total else "",
         percent=min(100, 100 * progress.step // total) if total else 0,
         seconds_per_step=_rounded(progress.seconds_per_step),
-        eta="" if progress.eta_seconds is None or progress.stage == "done" else duration(progress.eta_seconds),
+        eta=duration(progress.eta_seconds) if is_running and progress.eta_seconds is not None else "",
         stage=progress.stage,
         updated=progress.updated,
     )

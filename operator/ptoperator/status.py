@@ -63,7 +63,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
         "capacity": situation.capacity or old.capacity,
         "start_time": old.start_time or _start_time(situation, seen.now),
         "completion_time": clock.to_text(seen.now) if phase.is_terminal else None,
-        **_of_progress(seen, layout),
+        **_of_progress(seen, phase, layout),
         **account(seen, layout),
     }
     if layout is not None:
@@ -121,13 +121,13 @@ def _start_time(situation: Situation, now: datetime) -> str | None:
     return clock.to_text(now) if capacity and capacity.reason == Reason.NODES_READY else None
 
 
-def _of_progress(seen: Observed, layout: Layout | None) -> dict[str, object]:
+def _of_progress(seen: Observed, phase: Phase, layout: Layout | None) -> dict[str, object]:
     progress = seen.progress
     if progress is None or progress.job_uid not in ("", seen.uid):
         return {}
     chips = layout.accelerator.total_chips if layout else 0
     found: dict[str, object] = {
-        "progress": progress_status(progress),
+        "progress": progress_status(progress, phase is Phase.RUNNING),
         "metrics": metrics_status(progress.metrics, chips),
     }
     if progress.checkpoint is not None:
