@@ -129,7 +129,8 @@ def _stop(session: Session, done: int, reason: str) -> None:
     if done > session.first_step:
         _save(session, done)
     session.wait_for_checkpoint()
-    raise Preempted(f"stopped by {reason} at step {done}: checkpoint saved, run again to continue")
+    saved = "checkpoint saved" if done else "nothing to save yet"
+    raise Preempted(f"stopped by {reason} at step {done}: {saved}, run again to continue")
 
 
 def _export(session: Session) -> None:

@@ -7,6 +7,7 @@ never there twice. A line that a kill cut in half is dropped with them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,9 @@ class MetricsLog:
 
     def write(self, step: int, metrics: Mapping[str, float], time_s: float) -> None:
         """One step: `time_s` is seconds since the epoch."""
-        line = {"step": step, "time": round(time_s, 3), **metrics}
+        # JSON has no word for them, and a reader that meets one should see a gap, not stop.
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        line = {"step": step, "time": round(time_s, 3), **finite}
         self._place.append(rundir.METRICS, (json.dumps(line) + "\n").encode())
         if self._tensorboard:
             for name, value in metrics.items():

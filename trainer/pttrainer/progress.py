@@ -6,6 +6,7 @@ otherwise at most every `MIN_INTERVAL_S`. Lines of steps go to stdout, everythin
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -94,7 +95,7 @@ class Reporter:
         typical = statistics.median(self._durations)
         self._update(
             step=step,
-            metrics=dict(metrics),
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             seconds_per_step=typical,
             eta_seconds=typical * (self._document.total_steps - step),
         )
@@ -140,7 +141,10 @@ class Reporter:
 
 def _read(place: Place) -> Progress | None:
     content = place.read(rundir.PROGRESS)
-    return None if content is None else Progress.model_validate_json(content)
+    try:
+        return None if content is None else Progress.model_validate_json(content)
+    except ValueError:
+        return None  # written by hand or by another version: counting starts again
 
 
 def _bar(step: int, total: int) -> Any:

@@ -74,6 +74,11 @@ class Session:
 
     def log(self, step: int, values: Mapping[str, float], seconds: float) -> None:
         """A finished step: the metrics files, progress, the line."""
+        broken = [name for name in (rundir.LOSS, rundir.GRAD_NORM) if not math.isfinite(values[name])]
+        if broken:
+            self.reporter.note(
+                f"warning: step {step}: {' and '.join(broken)} not finite; hint: lower the learning rate"
+            )
         self.write_metrics(step, values)
         self._report_checkpoint()
         self.reporter.finished_step(step, values, seconds)

@@ -107,9 +107,9 @@ def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
         raise ConfigError(
             f"spec.model: {directory.uri}: no tokenizer.json; hint: name another place in spec.model.tokenizer"
         )
-    engine = Engine.from_str(files["tokenizer.json"].decode())
-    settings = json.loads(files.get("tokenizer_config.json", b"{}"))
-    generation = json.loads(files.get("generation_config.json", b"{}"))
+    engine = _engine(files["tokenizer.json"], directory.uri)
+    settings = _json(files, "tokenizer_config.json", directory.uri)
+    generation = _json(files, "generation_config.json", directory.uri)
     eos = [_special(engine, settings.get("eos_token")), *_as_list(generation.get("eos_token_id")), *model_eos_ids]
     eos_ids = tuple(dict.fromkeys(token for token in eos if token is not None))
     if not eos_ids:
@@ -125,6 +125,23 @@ def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
         template=_template(files, settings),
         files=files,
     )
+
+
+def _engine(content: bytes, uri: str) -> Engine:
+    try:
+        return Engine.from_buffer(content)
+    except Exception as error:  # the engine raises nothing more precise
+        raise ConfigError(f"spec.model: {uri}/tokenizer.json: cannot be read: {error}") from error
+
+
+def _json(files: dict[str, bytes], name: str, uri: str) -> dict[str, Any]:
+    try:
+        value = json.loads(files.get(name, b"{}"))
+    except ValueError as error:
+        raise ConfigError(f"spec.model: {uri}/{name}: is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"spec.model: {uri}/{name}: is a {type(value).__name__}; accepted: a JSON object")
+    return value
 
 
 def _template(files: dict[str, bytes], settings: dict[str, Any]) -> str | None:

@@ -236,3 +236,20 @@ def test_a_signal_asks_to_stop_and_does_not_interrupt(monkeypatch: pytest.Monkey
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def test_numbers_that_are_not_finite_leave_readable_documents(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    reporter = Reporter(place, "u-1", leader=True)
+    reporter.start(0, 1)
+    reporter.finished_step(1, {"loss": float("nan"), "reward": 0.5}, seconds=1.0)
+    assert progress(place).metrics == {"reward": 0.5}
+    MetricsLog(place, 0, tensorboard=False).write(1, {"loss": float("inf")}, 1.0)
+    assert lines(place)[0]["loss"] is None
+
+
+def test_a_progress_document_that_cannot_be_read_does_not_stop_the_run(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    place.write(rundir.PROGRESS, b"{")
+    Reporter(place, "u-1", leader=True).stage("loading")
+    assert progress(place).attempt == 1

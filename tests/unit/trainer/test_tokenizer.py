@@ -79,3 +79,18 @@ def test_a_model_without_tokenizer_or_end_token_is_refused(tmp_path: Path) -> No
         tokenizer.load(Directory(tmp_path))
     with pytest.raises(ConfigError, match="no end token"):
         tokenizer.load(directory(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"{", r"tokenizer\.json: cannot be read"),
+        ("tokenizer_config.json", b"{", r"tokenizer_config\.json: is not valid JSON"),
+        ("tokenizer_config.json", b"[]", r"tokenizer_config\.json: is a list; accepted: a JSON object"),
+    ],
+)
+def test_tokenizer_files_that_are_broken_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    place = directory(tmp_path, tokenizer_config={"eos_token": "<|end|>"})
+    place.write(name, content)
+    with pytest.raises(ConfigError, match=message):
+        tokenizer.load(place)
