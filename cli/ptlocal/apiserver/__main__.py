@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import json
 import logging
 import signal
 import socket
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from aiohttp import web
 
@@ -52,7 +54,21 @@ def _listen(layout: Layout, port: int) -> socket.socket:
     raise AssertionError("unreachable: the last try returns or raises")
 
 
+def _lock(layout: Layout) -> TextIO:
+    """Two servers on one database would each count resourceVersions on their own."""
+    held = (layout.data / "apiserver.lock").open("w")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise SystemExit(
+            f"another API server runs on {layout.data}\nhint: stop it, or give --data another directory"
+        ) from None
+    return held
+
+
 async def _serve(layout: Layout, port: int, kubeconfig: Path) -> None:
+    layout.data.mkdir(parents=True, exist_ok=True)
+    held = _lock(layout)
     credentials = Credentials(layout.pki)
     cluster = Cluster(layout)
     listener = _listen(layout, port)
@@ -70,6 +86,7 @@ async def _serve(layout: Layout, port: int, kubeconfig: Path) -> None:
     await stop.wait()
     await runner.cleanup()
     cluster.store.close()
+    held.close()
 
 
 def main() -> None:

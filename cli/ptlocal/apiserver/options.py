@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ptlocal.apiserver.status import FieldError, Named, StatusError, bad_request, invalid, invalid_value, not_supported
 
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
+_VALIDATION: tuple[FieldValidation, ...] = ("Ignore", "Strict", "Warn")
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,12 @@ def write_options(query: Mapping[str, str], user_agent: str, subresource: str = 
     manager = query.get("fieldManager") or user_agent.split("/")[0][:128] or "unknown"
     if len(manager) > 128:
         raise invalid_option("PatchOptions", invalid_value("fieldManager", manager, "may not be more than 128 bytes"))
-    validation = query.get("fieldValidation") or "Warn"
-    if validation not in ("Strict", "Warn", "Ignore"):
-        raise invalid_option("PatchOptions", not_supported("fieldValidation", validation, ["Ignore", "Strict", "Warn"]))
-    force = flag(query, "force")
-    return WriteOptions(
-        manager, is_dry_run([query["dryRun"]] if query.get("dryRun") else []), validation, subresource, force
-    )  # type: ignore[arg-type]
+    asked = query.get("fieldValidation") or "Warn"
+    validation = next((mode for mode in _VALIDATION if mode == asked), None)
+    if validation is None:
+        raise invalid_option("PatchOptions", not_supported("fieldValidation", asked, list(_VALIDATION)))
+    dry_run = is_dry_run([query["dryRun"]] if query.get("dryRun") else [])
+    return WriteOptions(manager, dry_run, validation, subresource, flag(query, "force"))
 
 
 def is_dry_run(values: Any) -> bool:

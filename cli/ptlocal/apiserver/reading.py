@@ -22,7 +22,6 @@ from ptlocal.apiserver.store import Row, Store, encode
 from ptlocal.apiserver.watching import too_new
 
 Manifest = dict[str, Any]
-_CHUNK = 200
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ def _partial(
 ) -> Page:
     meta: Manifest = {"resourceVersion": str(revision), "continue": _encode_continue(revision, last)}
     if selector.is_everything:
-        rest = sum(1 for _ in store.rows(kind.storage_key, namespace, last))
-        meta["remainingItemCount"] = rest
+        meta["remainingItemCount"] = store.count(kind.storage_key, namespace, last)
     return Page(bodies, meta)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import sqlite3
 import time
 from typing import Any
 
@@ -65,6 +66,9 @@ class Server:
             response = _failure(bad_request("the object holds text that is not valid Unicode"))
         except RecursionError:
             response = _failure(bad_request("the object is nested too deeply"))
+        except sqlite3.OperationalError as error:
+            _log.error("%s %s: %s", request.method, request.path, error)
+            response = _failure(StatusError(500, "InternalError", f"the server cannot store or read objects: {error}"))
         except (ConnectionResetError, web.HTTPException):
             raise
         except Exception:

@@ -89,19 +89,15 @@ class Store:
         self, resource: str, namespace: str | None = None, after: tuple[str, str] = ("", ""), limit: int | None = None
     ) -> Iterator[Row]:
         """Objects in order of namespace and name, from behind `after`."""
-        where, values = "resource=? AND (namespace, name) > (?, ?)", [resource, *after]
-        if namespace is not None:
-            where, values = "resource=? AND namespace=? AND name > ?", [resource, namespace, after[1]]
+        where, values = _where(resource, namespace, after)
         query = f"SELECT namespace, name, rv, selectable, body FROM objects WHERE {where} ORDER BY namespace, name"
         if limit is not None:
             query += f" LIMIT {limit:d}"
         for space, name, rv, selectable, body in self._db.execute(query, values):
             yield Row(space, name, rv, _selectable(selectable), body)
 
-    def count(self, resource: str, namespace: str | None = None) -> int:
-        where, values = (
-            ("resource=?", [resource]) if namespace is None else ("resource=? AND namespace=?", [resource, namespace])
-        )
+    def count(self, resource: str, namespace: str | None = None, after: tuple[str, str] = ("", "")) -> int:
+        where, values = _where(resource, namespace, after)
         return int(self._db.execute(f"SELECT count(*) FROM objects WHERE {where}", values).fetchone()[0])
 
     def resources_in(self, namespace: str) -> list[str]:
@@ -204,6 +200,12 @@ class Store:
                 "UPDATE objects SET selectable=? WHERE resource=? AND namespace=? AND name=?",
                 (packed, kind.storage_key, row.namespace, row.name),
             )
+
+
+def _where(resource: str, namespace: str | None, after: tuple[str, str]) -> tuple[str, list[str]]:
+    if namespace is None:
+        return "resource=? AND (namespace, name) > (?, ?)", [resource, *after]
+    return "resource=? AND namespace=? AND name > ?", [resource, namespace, after[1]]
 
 
 def encode(value: Any) -> bytes:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ptlocal.apiserver import checking, crds, managedfields, metadata
+from ptlocal.apiserver import checking, deleting, managedfields, metadata
 from ptlocal.apiserver.kinds import Kind
 from ptlocal.apiserver.managedfields import Managers
 from ptlocal.apiserver.options import DeleteOptions, WriteOptions
 from ptlocal.apiserver.rules import rules_of
 from ptlocal.apiserver.status import (
-    Named,
     StatusError,
     already_exists,
     bad_request,
@@ -123,7 +122,7 @@ class Writer:
             managedfields.own_changes(obj, old, kind, options, sent_managed)
         if options.dry_run or obj == old:
             return obj
-        if _is_finished(obj["metadata"], kind, obj):
+        if deleting.is_finished(obj, kind):
             return self._store.write(kind, obj, "DELETED")
         return self._store.write(kind, obj, "MODIFIED")
 
@@ -135,27 +134,15 @@ class Writer:
         metadata.tidy(obj["metadata"])
         if obj == old:
             return obj
-        return self._store.write(kind, obj, "DELETED" if _is_finished(obj["metadata"], kind, obj) else "MODIFIED")
+        return self._store.write(kind, obj, "DELETED" if deleting.is_finished(obj, kind) else "MODIFIED")
 
     def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions) -> tuple[Manifest, bool]:
         """The object as it was or is now, and whether it is gone."""
         old = self.current(kind, namespace, name)
-        _check_preconditions(kind, old, options)
-        obj = copy.deepcopy(old)
-        meta = obj["metadata"]
-        _set_policy_finalizers(meta, options.propagation or kind.default_policy, options.propagation is not None)
-        _hold_definition(kind, meta)
-        grace_s = _grace_s(kind, obj, options)
-        if not meta.get("finalizers") and grace_s == 0 and not _namespace_holds(kind, obj):
-            metadata.tidy(meta)
-            if kind.storage_key == "/pods":
-                _mark_deleted(meta, kind, obj, 0)
-            return (obj if options.dry_run else self._store.write(kind, obj, "DELETED")), True
-        _mark_deleted(meta, kind, obj, grace_s)
-        metadata.tidy(meta)
-        if options.dry_run or obj == old:
-            return obj, False
-        return self._store.write(kind, obj, "MODIFIED"), False
+        obj, is_gone = deleting.outcome(old, kind, options)
+        if options.dry_run or (obj == old and not is_gone):
+            return obj, is_gone
+        return self._store.write(kind, obj, "DELETED" if is_gone else "MODIFIED"), is_gone
 
     def _refuse_missing_namespace(self, kind: Kind, namespace: str, meta: Manifest) -> None:
         if not kind.namespaced:
@@ -229,80 +216,3 @@ def _bump_generation(kind: Kind, obj: Manifest, old: Manifest) -> None:
     ignored = {"apiVersion", "kind", "metadata"} | ({"status"} if kind.has_status else set())
     if {k: v for k, v in obj.items() if k not in ignored} != {k: v for k, v in old.items() if k not in ignored}:
         obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-
-
-def _is_finished(meta: Manifest, kind: Kind, obj: Manifest) -> bool:
-    """Deletion was asked for and nothing holds the object any more."""
-    return (
-        bool(meta.get("deletionTimestamp"))
-        and not meta.get("finalizers")
-        and not meta.get("deletionGracePeriodSeconds")
-        and not _namespace_holds(kind, obj)
-    )
-
-
-def _namespace_holds(kind: Kind, obj: Manifest) -> bool:
-    return kind.storage_key == "/namespaces" and bool((obj.get("spec") or {}).get("finalizers"))
-
-
-def _check_preconditions(kind: Kind, old: Manifest, options: DeleteOptions) -> None:
-    meta = old["metadata"]
-    what = Named(kind.group, kind.kind, kind.kind, meta["name"])
-    if options.uid and options.uid != meta["uid"]:
-        raise conflict(
-            what,
-            f"the UID in the precondition ({options.uid}) does not match the UID in record "
-            f"({meta['uid']}). The object might have been deleted and then recreated",
-        )
-    if options.resource_version and options.resource_version != meta["resourceVersion"]:
-        raise conflict(
-            what,
-            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the "
-            f"ResourceVersion in record ({meta['resourceVersion']}). The object might have been "
-            "modified",
-        )
-
-
-def _set_policy_finalizers(meta: Manifest, policy: str, explicit: bool) -> None:
-    """The garbage collector, an ordinary client, acts on these."""
-    finalizers = list(meta.get("finalizers") or [])
-    if not explicit and any(f in finalizers for f in ("foregroundDeletion", "orphan")):
-        return  # asked for before, and not asked for otherwise now
-    finalizers = [f for f in finalizers if f not in ("foregroundDeletion", "orphan")]
-    if policy == "Foreground":
-        finalizers.append("foregroundDeletion")
-    elif policy == "Orphan":
-        finalizers.append("orphan")
-    meta["finalizers"] = finalizers
-
-
-def _hold_definition(kind: Kind, meta: Manifest) -> None:
-    """A definition stays until its objects are gone."""
-    if kind.storage_key == crds.STORAGE_KEY and not meta.get("deletionTimestamp"):
-        meta["finalizers"] = [*(meta.get("finalizers") or []), crds.CLEANUP_FINALIZER]
-
-
-def _grace_s(kind: Kind, obj: Manifest, options: DeleteOptions) -> int:
-    """Only pods die gracefully, and only those that a node may be running."""
-    if kind.storage_key != "/pods":
-        return 0
-    if not obj["spec"].get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-        return 0
-    given = options.grace_s
-    if obj["metadata"].get("deletionTimestamp"):
-        left = int(obj["metadata"]["deletionGracePeriodSeconds"])
-        return left if given is None else min(given, left)
-    return max(given if given is not None else int(obj["spec"].get("terminationGracePeriodSeconds", 30)), 0)
-
-
-def _mark_deleted(meta: Manifest, kind: Kind, obj: Manifest, grace_s: int) -> None:
-    if not meta.get("deletionTimestamp"):
-        meta["deletionTimestamp"] = metadata.now(grace_s)
-        meta["deletionGracePeriodSeconds"] = grace_s
-        if "generation" in meta:
-            meta["generation"] += 1
-    elif grace_s < meta.get("deletionGracePeriodSeconds", 0):
-        meta["deletionTimestamp"] = metadata.now(grace_s)
-        meta["deletionGracePeriodSeconds"] = grace_s
-    if kind.storage_key == "/namespaces":
-        obj.setdefault("status", {})["phase"] = "Terminating"
