@@ -87,7 +87,7 @@ def local_uri(word: str) -> str:
 
 
 def reward(word: str) -> Manifest:
-    """`gsm8k`, or a Python file: `./reward.py`, `gs://bucket/reward.py:score`."""
+    """`gsm8k`, or a Python file: `./reward.py`, `file:///rewards/reward.py:score`."""
     if word in BUILTIN_REWARDS:
         return {"builtin": word}
     path, colon, function = word.rpartition(":")

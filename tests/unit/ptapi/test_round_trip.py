@@ -84,7 +84,7 @@ REWARD = st.one_of(
                                                                 if k not in ("builtin", "python", "name")}),
               st.text("abcdefgh", min_size=1, max_size=20),
               st.sampled_from([{"builtin": "gsm8k"}, {"builtin": "format", "pattern": "a+"},
-                               {"python": {"uri": "gs://b/r.py"}}])),
+                               {"python": {"uri": "file:///b/r.py"}}])),
     st.sampled_from([{"builtin": "gsm8k"}, {"python": {"uri": "file:///r.py", "function": "score"}}]),
 )  # fmt: skip
 

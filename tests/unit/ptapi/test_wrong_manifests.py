@@ -215,6 +215,8 @@ WRONG: tuple[Wrong, ...] = (
           "spec.model.uri", "hf://org/name", "not supported yet"),
     Wrong("data from the hub", {"spec.data.train.uri": "hf://org/name"},
           "spec.data.train.uri", "hf://org/name", "accepted: gs://, file:///"),
+    Wrong("reward from a bucket", {"spec.rewards": [{"python": {"uri": "gs://b/r.py"}}]},
+          "spec.rewards[0].python.uri", "gs://b/r.py", "not supported yet; accepted: file:///"),
     Wrong("spot capacity", {"spec.capacity": [{"type": "spot"}]},
           "spec.capacity[0].type", "spot", "accepted: existing"),
     Wrong("zones", {"spec.capacity": [{"type": "existing", "zones": ["us-east5-a"]}]},

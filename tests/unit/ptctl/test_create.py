@@ -53,7 +53,7 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
         "--eval-data",
         "gs://b/test.jsonl",
         "--reward",
-        "gs://b/reward.py:score",
+        "file:///b/reward.py:score",
         "--steps",
         "200",
         "--batch-size",
@@ -95,7 +95,7 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
     assert spec["metadata"] == {"name": "llama-gsm8k", "labels": {"team": "search"}}
     spec = spec["spec"]
     assert spec["data"]["eval"] == {"uri": "gs://b/test.jsonl"}
-    assert spec["rewards"] == [{"builtin": "gsm8k"}, {"python": {"uri": "gs://b/reward.py", "function": "score"}}]
+    assert spec["rewards"] == [{"builtin": "gsm8k"}, {"python": {"uri": "file:///b/reward.py", "function": "score"}}]
     assert spec["training"] == {
         "steps": 200,
         "batchSize": 128,
