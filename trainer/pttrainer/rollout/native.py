@@ -23,7 +23,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from pttrainer import sharding
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.rollout.decoding import Chunk, Decoding, Padded, Prefilled, Rows, jitted
 from pttrainer.rollout.ledger import Ledger
@@ -42,7 +44,8 @@ STOP_CHECK_TOKENS = 16
 class NativeEngine:
     """Batched sampling with `model`. `place` and `fetch` move arrays between this host and the mesh.
 
-    rows: most rows at once; unset, what fits the memory.
+    mesh: where weights are spread for decoding; unset, they stay where they are. rows: most rows at once;
+    unset, what fits the memory.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class NativeEngine:
         tokenizer: Tokenizer,
         place: Callable[[Any], Any] = jax.device_put,
         fetch: Callable[[Any], Any] = jax.device_get,
+        mesh: Mesh | None = None,
         rows: int | None = None,
     ) -> None:
         self._model, self._tokenizer = model, tokenizer
         self._place, self._fetch, self._rows = place, fetch, rows
-        self._weights = jax.jit(model.for_decoding)
+        where = None if mesh is None else _decoding_shardings(model, mesh)
+        self._weights = jax.jit(model.for_decoding, out_shardings=where)
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
@@ -198,6 +203,21 @@ class _Waiting:
         """The next sample: its prompt's place in the batch, its number in its group, its completion's row."""
         self._left, self._left_ready = self._left - 1, self._left_ready - 1
         return next(self._ready)
+
+
+def _decoding_shardings(model: Model, mesh: Mesh) -> Any:
+    """Weights whole over `fsdp`, gathered once per rollout: else every token would gather every layer again."""
+    axes, shapes = model.logical_axes(), jax.eval_shape(model.for_decoding, model.abstract())
+
+    def whole(axes: Any, *, without_layer: bool) -> Any:
+        def one(of_weight: tuple[str | None, ...]) -> tuple[str | None, ...]:
+            return tuple(None if axis == "embed" else axis for axis in of_weight[without_layer:])
+
+        return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
+
+    layer = sharding.weight_shardings(mesh, shapes["layers"][0], whole(axes.pop("layers"), without_layer=True))
+    layers = (layer,) * len(shapes.pop("layers"))
+    return {**sharding.weight_shardings(mesh, shapes, whole(axes, without_layer=False)), "layers": layers}
 
 
 def rows_that_fit(model: Model, tokens: int) -> int:

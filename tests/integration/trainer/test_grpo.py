@@ -1,0 +1,191 @@
+"""GRPO by real, small runs: it learns, survives kill -9 to the bit, and bears rewards that misbehave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from ptapi import rundir
+from ptapi.failures import ExitCode
+
+GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
+
+CLOCK = ("time", "step_seconds", rundir.TOKENS_PER_SECOND, "sampled_tokens_per_second")
+
+SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{i}?", "answer": str(i)}) + "\n" for i in range(40)))
+    return path
+
+
+def job(directory: Path, rows: Path, reward: str | None, **changes: Any) -> Path:
+    """A job file; `reward` is the source of a Python reward, or None for gsm8k."""
+    rewards: list[dict[str, Any]] = [{"builtin": "gsm8k"}]
+    if reward is not None:
+        (directory / "own.py").write_text(reward)
+        rewards = [{"name": "own", "python": {"uri": f"file://{directory}/own.py"}, "timeoutSeconds": 1}]
+    spec: dict[str, Any] = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"grpo": {"groupSize": 4}},
+        "data": {"train": {"uri": f"file://{rows}"}},
+        "rewards": rewards,
+        "training": {"steps": 6, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
+        "rollout": {"maxNewTokens": 12},
+        "checkpoint": {"everySteps": 1},
+        "export": {"format": "none"},
+        "tensorboard": {"enabled": False},
+        "accelerator": {"type": "cpu-1"},
+        "output": {"uri": f"file://{directory}/runs"},
+    }
+    for path, value in changes.items():
+        place = spec
+        *parents, last = path.split("__")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    manifest = {
+        "apiVersion": "posttrain.dev/v1alpha1",
+        "kind": "PostTrainJob",
+        "metadata": {"name": "run"},
+        "spec": spec,
+    }
+    path_of_job = directory / "job.yaml"
+    path_of_job.write_text(yaml.safe_dump(manifest))
+    return path_of_job
+
+
+def start(path: Path) -> subprocess.Popen[str]:
+    # Tests share compiled programs, and compile them without spending long on machine code.
+    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "pttrainer", "run", str(path)],
+        env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def run(path: Path) -> tuple[int, str]:
+    process = start(path)
+    _, errors = process.communicate(timeout=500)
+    return process.returncode, errors
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl without what the clock says."""
+    lines = [json.loads(line) for line in (directory / "runs" / "run" / rundir.METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in CLOCK and not k.startswith("seconds/")} for line in lines]
+
+
+def samples(directory: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in (directory / "runs" / "run" / rundir.SAMPLES).iterdir()}
+
+
+def test_the_reward_rises(tmp_path: Path, rows: Path) -> None:
+    path = job(tmp_path, rows, SHARE_OF_LETTER_A, training__steps=30, training__batchSize=32, checkpoint__everySteps=30)
+    code, errors = run(path)
+    assert code == 0, errors
+    rewards = [line[rundir.REWARD] for line in metrics(tmp_path)]
+    assert np.mean(rewards[:3]) < 0.05
+    assert np.mean(rewards[-3:]) > 0.5
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_a_run_that_is_killed_and_resumed_equals_one_that_is_not_to_the_bit(
+    tmp_path: Path, rows: Path, updates: int
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for directory in (whole, killed):
+        directory.mkdir()
+        job(directory, rows, SHARE_OF_LETTER_A, algorithm__grpo__updatesPerBatch=updates, algorithm__grpo__beta=0.05)
+    assert run(whole / "job.yaml")[0] == 0
+    process = start(killed / "job.yaml")
+    checkpoints = killed / "runs" / "run" / rundir.CHECKPOINTS
+    deadline = time.monotonic() + 400
+    while not (checkpoints / "2").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    code, errors = run(killed / "job.yaml")
+    assert code == 0, errors
+    assert "resuming after step" in errors
+    assert metrics(killed) == metrics(whole)
+    assert samples(killed) == samples(whole)
+
+
+def test_rewards_that_hang_die_and_lie_cost_their_samples_and_nothing_else(tmp_path: Path, rows: Path) -> None:
+    reward = (
+        "import os, time\n"
+        "def reward(prompt, completion, row):\n"
+        "    case = int(row['answer']) % 8\n"
+        "    if case == 0: time.sleep(100)\n"
+        "    if case == 1: os._exit(1)\n"
+        "    if case == 2: return 'good'\n"
+        "    if case == 3: raise ValueError('no')\n"
+        "    return float(len(completion) % 2)\n"
+    )
+    code, errors = run(job(tmp_path, rows, reward, training__steps=2))
+    assert code == 0, errors
+    assert "samples have no reward" in errors
+    assert all(0 < line["reward/missing"] < 1 for line in metrics(tmp_path))
+
+
+def test_a_reward_file_without_the_function_ends_with_its_own_exit_code(tmp_path: Path, rows: Path) -> None:
+    code, errors = run(job(tmp_path, rows, "def score(p, c, r):\n    return 1.0\n"))
+    assert code == ExitCode.USER_CODE
+    assert "no function 'reward'; accepted: def reward(prompt: str, completion: str, row: dict) -> float" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_gold_answer_that_is_missing_is_named_before_anything_is_sampled(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1?", "completion": "1"}\n')
+    code, errors = run(job(tmp_path, rows, None))
+    assert code == ExitCode.DATA_ERROR
+    assert "rows.jsonl line 1: no gold answer" in errors
+    assert "hint: name the column in spec.data.train.columns.answer" in errors
+    assert "Traceback" not in errors
+
+
+def test_eight_devices_sample_and_learn_as_one_does(tmp_path: Path, rows: Path) -> None:
+    one, eight = tmp_path / "one", tmp_path / "eight"
+    for directory, accelerator in ((one, "cpu-1"), (eight, "cpu-8")):
+        directory.mkdir()
+        code, errors = run(job(directory, rows, SHARE_OF_LETTER_A, accelerator__type=accelerator, training__steps=3))
+        assert code == 0, errors
+    texts = [
+        [json.loads(line)["completion"] for line in samples(d)["step-00000001.jsonl"].splitlines()]
+        for d in (one, eight)
+    ]
+    assert texts[0] == texts[1]
+    for a, b in zip(metrics(one), metrics(eight), strict=True):
+        assert a[rundir.REWARD] == pytest.approx(b[rundir.REWARD], abs=1e-6)
+        assert a[rundir.GRAD_NORM] == pytest.approx(b[rundir.GRAD_NORM], rel=1e-3)
+
+
+@pytest.mark.skipif(not GSM8K.exists(), reason="the GSM8K file is not here")
+def test_gsm8k_itself_runs_three_steps_with_its_own_reward(tmp_path: Path) -> None:
+    path = job(
+        tmp_path, GSM8K, None, model__uri="random://small", training__steps=3, training__batchSize=16,
+        training__sequenceLength=512, rollout__maxNewTokens=32,
+    )  # fmt: skip
+    code, errors = run(path)
+    assert code == 0, errors
+    assert len(metrics(tmp_path)) == 3
+    assert all(line["reward/gsm8k"] == line[rundir.REWARD] for line in metrics(tmp_path))
+    assert "#### " in "".join(json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()[:5])
