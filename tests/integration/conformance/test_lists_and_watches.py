@@ -42,7 +42,8 @@ def test_label_selectors(api: Cluster, maps: str, selector: str, expected: list[
     for name, labels in (("a", {"app": "x", "tier": "1"}), ("b", {"app": "x", "tier": "2"}), ("c", {"app": "y"}),
                          ("d", {})):  # fmt: skip
         api.http("POST", maps, configmap(name, labels=labels)).expect(201)
-    found = [name for name in names(api, maps, labelSelector=selector) if name != "kube-root-ca.crt"]
+    # controllers of a real cluster put ConfigMaps of their own into every namespace
+    found = [name for name in names(api, maps, labelSelector=selector) if name in "abcd"]
     assert found == expected
 
 
@@ -75,7 +76,7 @@ def test_a_long_list_comes_in_pages(api: Cluster, maps: str) -> None:
         if not token:
             break
         assert page["metadata"]["remainingItemCount"] > 0
-    assert [name for name in seen if name != "kube-root-ca.crt"] == [f"page-{number}" for number in range(7)]
+    assert [name for name in seen if name.startswith("page-")] == [f"page-{number}" for number in range(7)]
     assert len(versions) == 1
     assert api.http("GET", f"{maps}?limit=3&continue=nonsense").expect(400)["reason"] == "BadRequest"
 
@@ -105,7 +106,7 @@ def test_a_watch_goes_on_from_a_list(api: Cluster, maps: str) -> None:
         api.http("PATCH", f"{maps}/a", {"data": {"x": "1"}}, content_type=MERGE).expect(200)
         api.http("DELETE", f"{maps}/a").expect(200)
         events = watch.wait_for(lambda events: any(kind == "DELETED" for kind, _ in events))
-    events = [(kind, item) for kind, item in events if item["metadata"]["name"] != "kube-root-ca.crt"]
+    events = [(kind, item) for kind, item in events if item["metadata"]["name"] == "a"]
     assert [(kind, item["metadata"]["name"]) for kind, item in events] == [
         ("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]  # fmt: skip
     versions = [int(item["metadata"]["resourceVersion"]) for _, item in events]
