@@ -24,7 +24,7 @@ from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.losses import TokenStats, token_stats
 from pttrainer.models import Model, Params
-from pttrainer.reduce import Metric
+from pttrainer.reduce import Mean, Metric
 
 
 class TrainState(NamedTuple):
@@ -95,8 +95,8 @@ def train_step(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         kinds: dict[str, type[Metric]] = {}  # filled while tracing: a metric's kind is not an array
 
-        def objective(params: Params, part: Batch) -> tuple[Array, dict[str, reduce.Partial]]:
-            hidden_BTD = model.forward(params, part.tokens_BT, part.positions_BT, part.segment_ids_BT)
+        def objective(params: Params, part: Batch) -> tuple[Array, tuple[Array, dict[str, reduce.Partial]]]:
+            hidden_BTD, balance = _hidden(model, params, part)
             head = model.head(params).astype(hidden_BTD.dtype)
             stats = token_stats(
                 hidden_BTD,
@@ -110,11 +110,14 @@ def train_step(
             loss_BT, metrics = algorithm.loss(stats, part)
             kinds.update({name: type(metric) for name, metric in metrics.items()})
             partials = {name: reduce.partial(metric, part.mask_BT) for name, metric in metrics.items()}
-            return jnp.sum(loss_BT.astype(jnp.float32) * part.weight_BT), partials
+            if balance is not None:
+                kinds[BALANCE], partials[BALANCE] = Mean, (balance, jnp.ones(()))
+            loss = jnp.sum(loss_BT.astype(jnp.float32) * part.weight_BT)
+            parts = batch.tokens_BT.shape[0] // part.tokens_BT.shape[0]
+            return loss + _balance_term(model, balance) / parts, (loss, partials)
 
-        loss, partials, gradient = _accumulate(
-            jax.value_and_grad(objective, has_aux=True), state.params, batch, micro_batch
-        )
+        gradient_of = jax.value_and_grad(objective, has_aux=True)
+        loss, partials, gradient = _accumulate(gradient_of, state.params, batch, micro_batch)
         updates, moments = optimizer.update(gradient, state.optimizer, state.params)
         metrics = {name: reduce.finish(kinds[name], partial) for name, partial in partials.items()}
         metrics |= {
@@ -127,7 +130,26 @@ def train_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
 
 
-_Gradient = Callable[[Params, Batch], tuple[tuple[Array, dict[str, reduce.Partial]], Params]]
+BALANCE = "balance_loss"
+"""Metric of models with experts: the number of experts per token when all are used alike, more otherwise."""
+
+
+def _hidden(model: Model, params: Params, part: Batch) -> tuple[Array, Array | None]:
+    """Hidden states, and how evenly the experts are used, where the model has any and is to be balanced."""
+    inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT)
+    experts = model.config.experts
+    if experts is None or not experts.balance_coefficient:
+        return model.forward(*inputs), None
+    return model.forward_balanced(*inputs)
+
+
+def _balance_term(model: Model, balance: Array | None) -> Array:
+    if balance is None or model.config.experts is None:
+        return jnp.zeros(())
+    return model.config.experts.balance_coefficient * balance
+
+
+_Gradient = Callable[[Params, Batch], tuple[tuple[Array, tuple[Array, dict[str, reduce.Partial]]], Params]]
 
 
 def _accumulate(
@@ -137,12 +159,12 @@ def _accumulate(
     rows = batch.tokens_BT.shape[0]
     M = 1 if micro_batch is None else max(1, rows // micro_batch)
     if M == 1:
-        (loss, partials), total = gradient(params, batch)
+        (_, (loss, partials)), total = gradient(params, batch)
         return loss, partials, total
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(rows // M, M, *x.shape[1:]), 1, 0), batch)
 
     def body(total: Params, part: Batch) -> tuple[Params, tuple[Array, dict[str, reduce.Partial]]]:
-        (loss, partials), one = gradient(params, part)
+        (_, (loss, partials)), one = gradient(params, part)
         return jax.tree.map(jnp.add, total, one), (loss, partials)
 
     total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, params), parts)

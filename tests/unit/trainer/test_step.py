@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import lru_cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from pttrainer.data.batches import lay_out, to_batch
 from pttrainer.data.examples import Example
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, preset
+from pttrainer.models.config import Experts
 from pttrainer.session import put
 
 MODEL = Model(preset("tiny"))
@@ -153,6 +156,26 @@ def test_every_weight_of_a_fresh_model_gets_a_gradient() -> None:
 
     for path, g in jax.tree_util.tree_leaves_with_path(gradient_of(fresh().params)):
         assert float(np.abs(g).max()) > 0, jax.tree_util.keystr(path)
+
+
+def test_experts_are_pushed_to_be_used_alike() -> None:
+    """Weight 0 on every token leaves the balance loss as the only gradient: it moves routers, and lowers itself."""
+    experts = Experts(count=4, per_token=2, d_ff=32, balance_coefficient=1.0)
+    model = Model(dataclasses.replace(preset("tiny"), family="qwen3_moe", experts=experts))
+    updates = optimizer.build(Optimizer(), lambda step: 1e-2)
+    layout = step.layout(model, updates, single())
+    function = step.train_step(model, Likelihood(), updates, lambda step: 1e-2, layout, 4)  # type: ignore[arg-type]
+    batch = one_per_row()
+    empty = batch._replace(weight_BT=np.zeros_like(batch.weight_BT))
+    state = step.new_state(jax.jit(model.init)(jax.random.key(0)), updates)
+    before = np.asarray(state.params["layers"]["mlp"]["router"])
+    found = []
+    for _ in range(5):
+        state, metrics = function(state, jax.tree.map(jnp.asarray, empty))
+        found.append(float(metrics[step.BALANCE]))
+    assert found[0] >= 2.0
+    assert found[-1] < found[0]
+    assert np.abs(np.asarray(state.params["layers"]["mlp"]["router"]) - before).max() > 1e-3
 
 
 def test_auto_parallelism_splits_weights_over_fsdp() -> None:
