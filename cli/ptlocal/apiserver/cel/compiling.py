@@ -27,7 +27,11 @@ class Program:
 
 def compile_text(source: str, variables: tuple[str, ...]) -> Program:
     compiler = _Compiler(variables)
-    return Program(compiler.code(parse(source)), frozenset(compiler.used))
+    try:
+        code = compiler.code(parse(source))
+    except RecursionError:
+        raise CelError("the expression is nested too deeply") from None
+    return Program(code, frozenset(compiler.used))
 
 
 class _Compiler:

@@ -30,7 +30,6 @@ _TOKEN = re.compile(
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _MACROS = {"all": 2, "exists": 2, "exists_one": 2, "existsOne": 2, "filter": 2, "map": 3}
 _RELATIONS = ("<", "<=", ">", ">=", "==", "!=", "in")
-_MAX_DEPTH = 200
 
 
 def parse(source: str) -> Node:
@@ -56,7 +55,6 @@ class _Parser:
     def __init__(self, source: str) -> None:
         self._tokens = _tokens(source)
         self._at = 0
-        self._depth = 0
 
     def _peek(self) -> str:
         kind, text, _ = self._tokens[self._at]
@@ -89,15 +87,11 @@ class _Parser:
             raise self._unexpected("expecting <EOF>")
 
     def expression(self) -> Node:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise CelError("the expression is nested too deeply")
         condition = self._or()
         if self._take("?"):
             then = self._or()
             self._expect(":")
             condition = ("?:", condition, then, self.expression())
-        self._depth -= 1
         return condition
 
     def _or(self) -> Node:
