@@ -33,6 +33,7 @@ from ptoperator.resources import CONFIGMAPS, JOBS, JOBSETS, LEASES, NODES, PODS,
 log = logging.getLogger(__name__)
 
 PARTS = ("jobset", "job", "gc", "scheduler", "kubelet")
+_ORDERS = {signal.SIGTERM, signal.SIGINT}
 _SYNC_S = 30.0
 
 
@@ -129,10 +130,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     running = start(Kube.load(args.kubeconfig, args.context), settings, without=args.without)
     log.info("running: %s", ", ".join(running.names))
-    done = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: done.set())
-    done.wait()
+    signal.sigwait(_ORDERS)
     running.stop(grace_s=60)
 
 

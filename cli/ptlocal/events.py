@@ -1,16 +1,18 @@
 """Kubernetes Events: what a controller did, where `kubectl describe` looks for it.
 
-Repeats of one sentence about one object raise the count of one Event instead of filling the list. An Event that
-cannot be written is dropped: it is commentary, never the state.
+Written in the background, because they are commentary and must not delay what they comment on; one that cannot be
+written is dropped. Repeats of one sentence about one object raise the count of one Event instead of filling the list.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import queue
+import threading
 from datetime import UTC, datetime
 
-from ptoperator.kube import AlreadyExists, ApiError, Kube
+from ptoperator.kube import AlreadyExists, ApiError, Kube, NotFound
 from ptoperator.resources import EVENTS, Manifest
 
 log = logging.getLogger(__name__)
@@ -21,25 +23,36 @@ class EventRecorder:
         self._kube = kube
         self._component = component
         self._counts: dict[str, int] = {}
+        self._waiting: queue.SimpleQueue[Manifest] = queue.SimpleQueue()
+        threading.Thread(target=self._write_all, name=f"events-{component}", daemon=True).start()
 
     def record(self, about: Manifest, kind: str, reason: str, message: str) -> None:
         """`kind` is Normal or Warning."""
-        event = event_for(about, kind, reason, message, self._component, now=timestamp())
+        self._waiting.put(event_for(about, kind, reason, message, self._component, now=timestamp()))
+
+    def _write_all(self) -> None:
+        while True:
+            event = self._waiting.get()
+            try:
+                self._write(event)
+            except ApiError as error:
+                self._counts.pop(event["metadata"]["name"], None)
+                log.debug("event %s not written: %s", event["metadata"]["name"], error)
+
+    def _write(self, event: Manifest) -> None:
         name = event["metadata"]["name"]
-        count = self._counts.get(name, 0) + 1
-        self._counts[name] = count
+        self._counts[name] = self._counts.get(name, 0) + 1
+        if self._counts[name] == 1:
+            try:
+                self._kube.create(EVENTS, event)
+                return
+            except AlreadyExists:
+                pass  # said before a restart of this process
+        patch = {"count": self._counts[name], "lastTimestamp": event["lastTimestamp"]}
         try:
-            if count == 1:
-                try:
-                    self._kube.create(EVENTS, event)
-                    return
-                except AlreadyExists:
-                    pass  # said before a restart of this process
-            patch = {"count": count, "lastTimestamp": event["lastTimestamp"]}
             self._kube.patch(EVENTS, name, event["metadata"]["namespace"], patch)
-        except ApiError as error:
-            self._counts.pop(name, None)
-            log.debug("event %s about %s not written: %s", reason, about["metadata"].get("name"), error)
+        except NotFound:  # the server has forgotten it, as it does after an hour
+            self._kube.create(EVENTS, event)
 
 
 def event_for(about: Manifest, kind: str, reason: str, message: str, component: str, now: str) -> Manifest:

@@ -19,38 +19,32 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.request import urlopen
 
 from ptapi.crd import crd as posttrainjob_crd
-from ptlocal import controllers
+from ptlocal import controllers, startup
 from ptlocal.apiserver import jobset_crd
 from ptlocal.child import Child
 from ptlocal.identity import cluster_id, sweep
+from ptlocal.kubelet.command import base_environment
 from ptlocal.kubelet.kubelet import KubeletSettings
 from ptlocal.kubelet.node import Capacity
-from ptlocal.kubelet.podrun import base_environment
 from ptlocal.kubelet.ports import free_port
 from ptlocal.layout import Layout
 from ptlocal.locks import Lock
 from ptlocal.processes import CLUSTER_MARK
+from ptlocal.startup import StartFailed
 from ptlocal.state import Component, Phase, State, write_state
-from ptoperator.kube import ApiError, Kube, NotFound
-from ptoperator.resources import CRDS, Manifest
+from ptoperator.kube import ApiError, Kube
 
 log = logging.getLogger("ptlocal.supervisor")
 
-_START_S = 60.0
+_ORDERS = {signal.SIGTERM, signal.SIGINT}
 _CHILD_GRACE_S = 5.0
 _HURRY_S = 2.0
 _MOST_PATIENCE_S = 3600.0
-_POLL_S = 0.03
 
 CPU_ENV = "POSTTRAIN_LOCAL_CPU"
 MEMORY_ENV = "POSTTRAIN_LOCAL_MEMORY"
-
-
-class StartFailed(Exception):
-    """A component did not come up; the message ends with its last words."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +63,16 @@ class Supervisor:
         self._external = external
         self._without = without
         self._id = cluster_id(layout)
-        # SimpleQueue, because signal handlers put into it
         self._inbox: queue.SimpleQueue[Stop | Died] = queue.SimpleQueue()
         self._operator_port = free_port()
         self._api_server = self._child("api server", "apiserver", ["-m", "ptlocal.apiserver", *self._api_arguments()])
         self._operator = self._child("operator", "operator", ["-m", "ptoperator"])
         self._controllers: controllers.Controllers | None = None
         self._kube: Kube | None = None
-        self._phase: Phase = "starting"
+        self._ordered = threading.Event()
 
     def run(self) -> int:
-        signal.signal(signal.SIGTERM, lambda *_: self._inbox.put(Stop(_MOST_PATIENCE_S)))
-        signal.signal(signal.SIGINT, lambda *_: self._inbox.put(Stop(_HURRY_S)))
+        threading.Thread(target=self._take_orders, name="signals", daemon=True).start()
         try:
             self._start()
         except (StartFailed, ApiError, TimeoutError) as error:
@@ -94,6 +86,13 @@ class Supervisor:
         self._tell("stopped")
         return 0
 
+    def _take_orders(self) -> None:
+        """Signals are waited for, not handled: a handler may be late when all threads are blocked in locks."""
+        while True:
+            number = signal.sigwait(_ORDERS)
+            self._ordered.set()
+            self._inbox.put(Stop(_HURRY_S if number == signal.SIGINT else _MOST_PATIENCE_S))
+
     def _start(self) -> None:
         swept = sweep(self._layout)
         if swept:
@@ -101,44 +100,40 @@ class Supervisor:
         if not self._external:
             self._tell("starting", "API server")
             self._api_server.start(self._died)
-        self._kube = self._await_api_server()
+        kubeconfig = self._layout.kubeconfig
+        self._kube = startup.api_server(kubeconfig, lambda: self._give_up_on_death(self._api_server))
         self._tell("starting", "resource definitions")
-        if not self._has_definition(jobset_crd.definition()):
-            self._install(jobset_crd.definition())
-        self._install(posttrainjob_crd())
+        startup.install_if_missing(self._kube, jobset_crd.definition())
+        startup.install(self._kube, posttrainjob_crd())
         self._tell("starting", "controllers and node")
         settings = KubeletSettings(self._layout, self._id, capacity=_capacity(), serve_logs=self._external)
         self._controllers = controllers.start(self._kube, settings, without=self._without)
         if "operator" not in self._without:
             self._tell("starting", "operator")
             self._operator.start(self._died)
-            self._await_operator()
+            startup.operator(self._operator_port, lambda: self._give_up_on_death(self._operator))
 
     def _watch(self) -> float:
         """Until told to stop: keep the children alive. Returns how long pods may take to end."""
+        due: dict[Child, float] = {}
         while True:
-            message = self._inbox.get()
+            wait_s = max(0.0, min(due.values()) - time.monotonic()) if due else None
+            try:
+                message = self._inbox.get(timeout=wait_s)
+            except queue.Empty:
+                self._restart([child for child, at in due.items() if at <= time.monotonic()], due)
+                continue
             if isinstance(message, Stop):
                 return message.grace_s
-            child = message.child
-            pause_s = child.pause_before_restart_s()
-            log.warning("%s died with %s, started again in %.1f s", child.name, child.exit_code, pause_s)
-            try:
-                stop = self._next_stop(pause_s)
-            except queue.Empty:
-                child.start(self._died)
-                self._tell("ready")
-            else:
-                return stop.grace_s
+            pause_s = message.child.pause_before_restart_s()
+            log.warning("%s died with %s, again in %.1f s", message.child.name, message.child.exit_code, pause_s)
+            due[message.child] = time.monotonic() + pause_s
 
-    def _next_stop(self, wait_s: float) -> Stop:
-        """The next Stop within the time; deaths that arrive meanwhile wait their turn."""
-        deadline = time.monotonic() + wait_s
-        while True:
-            message = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
-            if isinstance(message, Stop):
-                return message
-            threading.Timer(0.05, self._inbox.put, (message,)).start()
+    def _restart(self, children: list[Child], due: dict[Child, float]) -> None:
+        for child in children:
+            del due[child]
+            child.start(self._died)
+        self._tell("ready")
 
     def _shut_down(self, grace_s: float) -> None:
         self._tell("stopping", "operator")
@@ -177,63 +172,16 @@ class Supervisor:
     def _api_arguments(self) -> list[str]:
         return ["--data", str(self._layout.data), "--port", "0", "--kubeconfig", str(self._layout.kubeconfig)]
 
-    def _await_api_server(self) -> Kube:
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            if not self._external:
-                self._give_up_on_death(self._api_server)
-            if self._layout.kubeconfig.exists():
-                kube = Kube.load(str(self._layout.kubeconfig))
-                try:
-                    kube.request("GET", "/version")
-                except ApiError:
-                    kube.close()
-                else:
-                    return kube
-            time.sleep(_POLL_S)
-        raise StartFailed(f"the API server did not answer within {_START_S:.0f} s; see {self._layout.logs}")
-
-    def _has_definition(self, definition: Manifest) -> bool:
-        assert self._kube is not None
-        try:
-            self._kube.get(CRDS, definition["metadata"]["name"])
-        except NotFound:
-            return False
-        return True
-
-    def _install(self, definition: Manifest) -> None:
-        assert self._kube is not None
-        name = definition["metadata"]["name"]
-        self._kube.apply(CRDS, definition, field_manager="ptctl-local")
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            conditions = self._kube.get(CRDS, name).get("status", {}).get("conditions") or []
-            if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
-                return
-            time.sleep(_POLL_S)
-        raise StartFailed(f"the resource definition {name} was not established within {_START_S:.0f} s")
-
-    def _await_operator(self) -> None:
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline:
-            self._give_up_on_death(self._operator)
-            try:
-                with urlopen(f"http://127.0.0.1:{self._operator_port}/readyz", timeout=2) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                time.sleep(_POLL_S)
-        raise StartFailed(f"the operator was not ready within {_START_S:.0f} s; see {self._layout.logs}/operator.log")
-
     def _give_up_on_death(self, child: Child) -> None:
-        if not child.is_alive:
+        if self._ordered.is_set():
+            raise StartFailed("told to stop while it was starting")
+        if not child.is_alive and not (self._external and child is self._api_server):
             raise StartFailed(f"the {child.name} ended with exit code {child.exit_code}:\n{child.last_words()}")
 
     def _died(self, child: Child) -> None:
         self._inbox.put(Died(child))
 
     def _tell(self, phase: Phase, message: str = "") -> None:
-        self._phase = phase
         if phase != "failed":
             log.info("%s %s", phase, message)
         parts = [] if self._external else [self._api_server.component()]
@@ -260,6 +208,7 @@ def main() -> None:
     layout = Layout(arguments.data)
     if arguments.detach and os.fork():
         os._exit(0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ORDERS)  # in every thread; launch.py takes it back for children
     lock = Lock(layout.pid_file)
     if not lock.take(wait_s=2.0):
         raise SystemExit("a supervisor for this data directory is running already")

@@ -1,8 +1,7 @@
 """What to do about one Job: a pure function from the Job and its pods to what to write.
 
-A finished pod is counted exactly once, also when this process dies at any point: it keeps a finalizer until its
-count stands in the status (`uncountedTerminatedPods` for failures), as in Kubernetes. A Job that fails first gets
-FailureTarget, then loses its running pods, then becomes Failed.
+A Job that fails first gets FailureTarget, then loses its running pods, then becomes Failed. How pods are counted once
+and only once is the affair of `tally`.
 
 Left out: successPolicy, backoffLimitPerIndex, parallelism above completions for elastic Jobs.
 """
@@ -13,8 +12,6 @@ import copy
 from dataclasses import dataclass, field
 
 from ptlocal.events import seconds_since
-from ptlocal.job.failure import judge
-from ptlocal.job.indexes import format_indexes, parse_indexes
 from ptlocal.job.pods import (
     finished_at,
     index_of,
@@ -25,6 +22,7 @@ from ptlocal.job.pods import (
     is_tracked,
     phase,
 )
+from ptlocal.job.tally import Tally, number
 from ptoperator.resources import Manifest
 
 _BACKOFF_S = 10.0
@@ -64,10 +62,13 @@ class _Round:
         self.active = [pod for pod in pods if is_active(pod)]
         self.leaving = [pod for pod in pods if is_leaving(pod) and not is_terminal(pod)]
         self.indexed = self.spec.get("completionMode") == "Indexed"
-        self.parallelism = _number(self.spec.get("parallelism"), 1)
+        self.parallelism = number(self.spec.get("parallelism"), 1)
         completions = self.spec.get("completions")
         # neither given means one; only parallelism given means a work queue, which any success ends
         self.completions = completions if completions is not None or self.spec.get("parallelism") else 1
+        default = "Failed" if self.spec.get("podFailurePolicy") else "TerminatingOrFailed"
+        waits_for_end = (self.spec.get("podReplacementPolicy") or default) == "Failed"
+        self.tally = Tally(self.status, number(self.completions, 0) if self.indexed else None, waits_for_end)
 
     def decide(self) -> Decision:
         if self.job["metadata"].get("deletionTimestamp"):
@@ -78,9 +79,9 @@ class _Round:
             self.decision.delete = self.active
             self._expire()
             return self.decision
-        self._settle_uncounted()
-        failure = self._count_finished_pods()
-        self._judge(failure)
+        self.tally.settle(self.pods)
+        self.decision.release, fatal = self.tally.count(self.pods, self.spec.get("podFailurePolicy"))
+        self._judge(fatal)
         self._suspend_or_start()
         self._manage_pods()
         self._finish()
@@ -89,71 +90,15 @@ class _Round:
             self.decision.status = self.status
         return self.decision
 
-    # --- counting
-
-    def _settle_uncounted(self) -> None:
-        """Failures whose pod has been let go belong to the total now."""
-        uncounted = self.status.get("uncountedTerminatedPods")
-        if not uncounted:
-            return
-        held = {pod["metadata"]["uid"] for pod in self.pods if is_tracked(pod)}
-        rest: Manifest = {}
-        for kind in ("succeeded", "failed"):
-            uids = uncounted.get(kind) or []
-            waiting = [uid for uid in uids if uid in held]
-            self.status[kind] = _number(self.status.get(kind), 0) + len(uids) - len(waiting)
-            if waiting:
-                rest[kind] = waiting
-        self.status["uncountedTerminatedPods"] = rest
-
-    def _count_finished_pods(self) -> str | None:
-        """Take every finished pod into the status; returns why the pod failure policy fails the Job, if it does."""
-        fatal = None
-        completed = parse_indexes(self.status.get("completedIndexes") or "")
-        for pod in self.pods:
-            if not is_tracked(pod) or not (is_terminal(pod) or is_leaving(pod)):
-                continue
-            if is_leaving(pod) and not is_terminal(pod) and self._awaits_end():
-                continue  # podReplacementPolicy Failed: it counts when it has really ended
-            self.decision.release.append(pod)
-            if phase(pod) == "Succeeded":
-                if self.indexed:
-                    if 0 <= index_of(pod) < _number(self.completions, 0):
-                        completed.add(index_of(pod))
-                else:
-                    self._uncounted("succeeded", pod)
-                continue
-            verdict = judge(self.spec.get("podFailurePolicy"), pod)
-            fatal = fatal or verdict.message
-            if verdict.counts:
-                self._uncounted("failed", pod)
-        if self.indexed:
-            self.status["completedIndexes"] = format_indexes(completed)
-            self.status["succeeded"] = len(completed)
-        return fatal
-
-    def _uncounted(self, kind: str, pod: Manifest) -> None:
-        uids = self.status.setdefault("uncountedTerminatedPods", {}).setdefault(kind, [])
-        if pod["metadata"]["uid"] not in uids:
-            uids.append(pod["metadata"]["uid"])
-
-    def _total(self, kind: str) -> int:
-        waiting = (self.status.get("uncountedTerminatedPods") or {}).get(kind) or []
-        return _number(self.status.get(kind), 0) + len(waiting)
-
-    def _awaits_end(self) -> bool:
-        default = "Failed" if self.spec.get("podFailurePolicy") else "TerminatingOrFailed"
-        return (self.spec.get("podReplacementPolicy") or default) == "Failed"
-
     # --- verdicts
 
     def _judge(self, fatal: str | None) -> None:
         if self._is_true("FailureTarget") or self._is_true("SuccessCriteriaMet"):
             return
-        limit = _number(self.spec.get("backoffLimit"), _DEFAULT_BACKOFF_LIMIT)
+        limit = number(self.spec.get("backoffLimit"), _DEFAULT_BACKOFF_LIMIT)
         if fatal:
             self._fail_target("PodFailurePolicy", fatal)
-        elif self._total("failed") > limit or self._restarts_exceed(limit):
+        elif self.tally.total("failed") > limit or self._restarts_exceed(limit):
             self._fail_target("BackoffLimitExceeded", "Job has reached the specified backoff limit")
         elif self._past_deadline():
             self._fail_target("DeadlineExceeded", "Job was active longer than specified deadline")
@@ -161,7 +106,7 @@ class _Round:
             self._set("SuccessCriteriaMet", "True", "CompletionsReached", _REACHED)
 
     def _has_succeeded(self) -> bool:
-        succeeded = self._total("succeeded")
+        succeeded = self.tally.total("succeeded")
         if self.completions is not None:
             return succeeded >= int(self.completions)
         return succeeded > 0 and not self.active
@@ -214,11 +159,11 @@ class _Round:
         if self.spec.get("suspend"):
             self._delete_uncounted(self.active)
             return
-        occupied = self.active + (self.leaving if self._awaits_end() else [])
+        occupied = self.active + (self.leaving if self.tally.waits_for_end else [])
         remaining = self.parallelism
         if self.completions is not None:
-            remaining = min(remaining, int(self.completions) - self._total("succeeded"))
-        elif self._total("succeeded"):
+            remaining = min(remaining, int(self.completions) - self.tally.total("succeeded"))
+        elif self.tally.total("succeeded"):
             remaining = len(occupied)  # a work queue winds down after the first success
         surplus = len(occupied) - remaining
         if surplus > 0:
@@ -234,13 +179,13 @@ class _Round:
     def _missing(self, count: int, occupied: list[Manifest]) -> list[int | None]:
         if not self.indexed:
             return [None] * count
-        taken = parse_indexes(self.status.get("completedIndexes") or "") | {index_of(pod) for pod in occupied}
-        free: list[int | None] = [i for i in range(_number(self.completions, 0)) if i not in taken]
+        taken = self.tally.completed | {index_of(pod) for pod in occupied}
+        free: list[int | None] = [i for i in range(number(self.completions, 0)) if i not in taken]
         return free[:count]
 
     def _backing_off(self) -> bool:
         """Ten seconds after a failed pod, doubling with each further one, up to ten minutes."""
-        failures = self._total("failed")
+        failures = self.tally.total("failed")
         ended = [t for t in (finished_at(pod) for pod in self.pods if phase(pod) == "Failed") if t]
         if not failures or not ended:
             return False
@@ -312,7 +257,3 @@ class _Round:
 
 
 _REACHED = "Reached expected number of succeeded pods"
-
-
-def _number(value: int | None, default: int) -> int:
-    return default if value is None else int(value)

@@ -86,11 +86,13 @@ class ContainerRun:
         self.terminated = _terminated(START_ERROR, "StartError", message, timestamp(), self._container_id)
         self._ended_monotonic = time.monotonic()
 
-    def terminate(self) -> None:
-        """SIGTERM, once."""
-        if self._process and not self._signalled:
-            self._signalled = True
-            processes.signal_group(self._process.pid, signal.SIGTERM)
+    def terminate(self) -> bool:
+        """SIGTERM, once; True if that was now."""
+        if self._process is None or self._signalled:
+            return False
+        self._signalled = True
+        processes.signal_group(self._process.pid, signal.SIGTERM)
+        return True
 
     def kill(self) -> None:
         if self._process:

@@ -12,6 +12,7 @@ import shutil
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import psutil
 
@@ -19,15 +20,16 @@ from ptlocal.events import EventRecorder
 from ptlocal.informer import Informer
 from ptlocal.jobset import names as jobset_names
 from ptlocal.kubelet import node as nodes
+from ptlocal.kubelet.command import base_environment
 from ptlocal.kubelet.logserver import serve_logs
-from ptlocal.kubelet.podrun import NODE_SHUTDOWN, RECORD, PodRun, Stop, Surroundings, base_environment
+from ptlocal.kubelet.podrun import NODE_SHUTDOWN, RECORD, PodRun, Stop, Surroundings
 from ptlocal.kubelet.ports import PortMap
-from ptlocal.kubelet.sources import NotReady, References
+from ptlocal.kubelet.references import references
 from ptlocal.layout import Layout
 from ptlocal.processes import POD_MARK, kill_all, marked
 from ptlocal.workqueue import Worker
 from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import CONFIGMAPS, PODS, SECRETS, SERVICE_ACCOUNTS, Manifest
+from ptoperator.resources import PODS, Manifest
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ class Kubelet:
             cluster_id=settings.cluster_id,
             base_env=base_environment(),
             node=lambda: self._node,
-            references=self._references,
+            references=partial(references, kube),
             port_for=self._port_for,
             boot=psutil.boot_time(),
             announce=self._events.record,
@@ -207,34 +209,6 @@ class Kubelet:
         return nodes.HEARTBEAT_S
 
     # --- what pods need
-
-    def _references(self, namespace: str) -> References:
-        def find(kind: str, name: str) -> Manifest | None:
-            try:
-                return self._kube.get(SECRETS if kind == "Secret" else CONFIGMAPS, name, namespace)
-            except NotFound:
-                return None
-
-        return References(find, self._token)
-
-    def _token(self, pod: Manifest, projection: Manifest) -> str:
-        meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
-        spec: Manifest = {
-            "audiences": [projection["audience"]] if projection.get("audience") else [],
-            "expirationSeconds": projection.get("expirationSeconds") or 3600,
-            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]},
-        }
-        request = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": spec,
-            "metadata": {"namespace": meta["namespace"]},
-        }
-        try:
-            made = self._kube.create(SERVICE_ACCOUNTS, request, name=account, subresource="token")
-        except NotFound as error:
-            raise NotReady(f"no token for service account {account}: {error.message}") from error
-        return str(made["status"]["token"])
 
     def _port_for(self, pod: Manifest, host: str, port: int) -> int:
         return self._ports.port_for(_port_group(pod), host, port)

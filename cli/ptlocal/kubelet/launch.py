@@ -22,6 +22,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         os._exit(128 + signal.SIGKILL)  # the parent died before the line above took hold
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the supervisor blocks signals that it waits for
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores these, and ignoring is inherited
     try:

@@ -6,8 +6,6 @@ call again at the latest.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,23 +14,19 @@ from pathlib import Path
 
 from ptlocal import processes
 from ptlocal.events import seconds_since, timestamp
+from ptlocal.kubelet.command import command_of, refuse_unpullable, termination_mount
 from ptlocal.kubelet.container import ContainerRun, write_record
 from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_pause_s
 from ptlocal.kubelet.podstatus import pod_status
 from ptlocal.kubelet.sources import NotReady, References, environment
-from ptlocal.kubelet.values import Mount, Rewriter, expand
+from ptlocal.kubelet.values import Rewriter
 from ptlocal.kubelet.volumes import mounts_of, prepare
 from ptlocal.layout import Layout
 from ptoperator.resources import Manifest
 
 PREEMPT = "local.posttrain.dev/preempt"
 """Annotation: behave as if the node were preempted, with this many seconds of notice."""
-UNPULLABLE = ".invalid/"
-"""An image from a registry of this top-level domain (RFC 2606) cannot be pulled: for tests of that failure."""
-
-_PYTHONS = ("python", "python3")
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
-_DEFAULT_TERMINATION_PATH = "/dev/termination-log"
 
 
 @dataclass(frozen=True)
@@ -179,11 +173,14 @@ class PodRun:
     def _carry_out(self, step: Next) -> None:
         by_name = {run.name: run for run in self.containers}
         for name in step.stop:
-            by_name[name].terminate()
+            if by_name[name].terminate():
+                self._around.announce(self.pod, "Normal", "Killing", f"Stopping container {name}")
         for run in self.containers:
             if run.name in step.backing_off:
                 pause_s = restart_pause_s(run.restarts)
                 message = f"back-off {pause_s:.0f}s restarting failed container={run.name}"
+                if run.waiting != ("CrashLoopBackOff", message):
+                    self._around.announce(self.pod, "Warning", "BackOff", message)
                 run.waiting = ("CrashLoopBackOff", message)
             elif run.role == "main" and not step.initialized:
                 run.waiting = ("PodInitializing", "")
@@ -195,53 +192,30 @@ class PodRun:
                 self._report_trouble(by_name[name], error)
 
     def _start(self, run: ContainerRun) -> None:
-        pod, spec, around = self.pod, run.spec, self._around
-        if UNPULLABLE in (spec.get("image") or ""):
-            reason = "ErrImagePull" if self._tries == 0 else "ImagePullBackOff"
-            raise NotReady(f'Back-off pulling image "{spec["image"]}": no such registry', reason)
+        pod, around = self.pod, self._around
+        refuse_unpullable(run.spec, first_try=self._tries == 0)
         node, refs = around.node(), around.references(pod["metadata"]["namespace"])
         if self._volumes is None:
-            volumes_folder = self.folder / "volumes"
-            self._volumes = prepare(pod, node, volumes_folder, around.layout.claims, refs)
-        own = environment(pod, spec, node, refs)
-        rewrite = self._rewriter(run, mounts_of(spec, self._volumes, own))
-        argv = [expand(str(a), own) for a in [*(spec.get("command") or []), *(spec.get("args") or [])]]
-        if not spec.get("command"):
-            raise NotReady(
-                f"container {run.name} has no command, and the embedded cluster does not read images",
-                "RunContainerError",
-            )
-        argv = [rewrite(a) for a in argv]
-        if argv[0] in _PYTHONS:
-            argv[0] = sys.executable
-        env = {
-            **around.base_env,
-            "HOSTNAME": str(pod["spec"].get("hostname") or pod["metadata"]["name"]),
-            **{name: rewrite(value) for name, value in own.items()},
-            processes.CLUSTER_MARK: around.cluster_id,
-            processes.POD_MARK: self.uid,
-        }
-        cwd = Path(rewrite(spec["workingDir"])) if spec.get("workingDir") else self.folder / "work"
-        if not spec.get("workingDir"):
-            cwd.mkdir(parents=True, exist_ok=True)
-        run.waiting = ("ContainerCreating", "")
-        if not cwd.is_dir():
-            run.fail_to_start(f"workingDir {spec['workingDir']} does not exist")
-            return
-        try:
-            run.start(argv, env, cwd, self._wake)
-        except OSError as error:  # arguments and environment too long, no process left to have
-            run.fail_to_start(f"cannot start: {error.strerror}")
-        self._write_record()
-
-    def _rewriter(self, run: ContainerRun, mounts: list[Mount]) -> Rewriter:
-        path = run.spec.get("terminationMessagePath") or _DEFAULT_TERMINATION_PATH
-        return Rewriter(
-            mounts=[*mounts, Mount(path, str(run.termination_file))],
-            subdomain=self.pod["spec"].get("subdomain") or "",
-            namespace=self.pod["metadata"]["namespace"],
-            port_for=lambda host, port: self._around.port_for(self.pod, host, port),
+            self._volumes = prepare(pod, node, self.folder / "volumes", around.layout.claims, refs)
+        own = environment(pod, run.spec, node, refs)
+        rewrite = Rewriter(
+            mounts=[*mounts_of(run.spec, self._volumes, own), termination_mount(run.spec, run.termination_file)],
+            subdomain=pod["spec"].get("subdomain") or "",
+            namespace=pod["metadata"]["namespace"],
+            port_for=partial(around.port_for, pod),
         )
+        marks = {processes.CLUSTER_MARK: around.cluster_id, processes.POD_MARK: self.uid}
+        command = command_of(pod, run.spec, own, rewrite, base={**around.base_env, **marks}, home=self.folder / "work")
+        run.waiting = ("ContainerCreating", "")
+        try:
+            if command.cwd.is_relative_to(self.folder):
+                command.cwd.mkdir(parents=True, exist_ok=True)
+            run.start(command.argv, command.env, command.cwd, self._wake)
+        except OSError as error:  # no such working directory, arguments too long, no process left to have
+            run.fail_to_start(f"cannot start in {command.cwd}: {error.strerror}")
+        self._write_record()
+        if run.pid:
+            around.announce(pod, "Normal", "Started", f"Started container {run.name}")
 
     def _report_trouble(self, run: ContainerRun, error: NotReady) -> None:
         self._tries += 1
@@ -276,11 +250,3 @@ def _role(field: str, spec: Manifest) -> Role:
     if field == "containers":
         return "main"
     return "sidecar" if spec.get("restartPolicy") == "Always" else "init"
-
-
-def base_environment() -> dict[str, str]:
-    """What every container starts from: this interpreter first on PATH, the user's home for its caches."""
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH") or os.defpath])
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ") if name in os.environ}
-    source_roots = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {"PATH": path, **kept, **({"PYTHONPATH": os.pathsep.join(source_roots)} if source_roots else {})}

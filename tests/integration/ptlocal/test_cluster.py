@@ -183,6 +183,17 @@ def test_two_clusters_live_side_by_side(data: Path, tmp_path: Path) -> None:
         local.down(other, **QUIET, now=True)
 
 
+def test_many_starts_at_once_make_one_cluster(data: Path) -> None:
+    program = (
+        "from ptlocal.cluster import up; from pathlib import Path\n"
+        f"info = up(Path({str(data)!r}), without=['operator'], say=lambda _: None); print(info.pid, info.started)"
+    )
+    starting = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    answers = [process.communicate(timeout=90)[0].split() for process in starting]
+    assert len({pid for pid, _ in answers}) == 1
+    assert sorted(started for _, started in answers) == ["False", "False", "True"]
+
+
 def test_reset_forgets_everything_and_touches_nothing_else(data: Path, tmp_path: Path) -> None:
     local.up(data, **BARE)
     assert local.reset(data, **QUIET)

@@ -1,0 +1,41 @@
+"""What a pod refers to, asked of the API server at the moment its containers start."""
+
+from __future__ import annotations
+
+from ptlocal.kubelet.sources import NotReady, References
+from ptoperator.kube import Kube, NotFound
+from ptoperator.resources import CONFIGMAPS, SECRETS, SERVICE_ACCOUNTS, Manifest
+
+_TOKEN_S = 3600
+
+
+def references(kube: Kube, namespace: str) -> References:
+    def find(kind: str, name: str) -> Manifest | None:
+        try:
+            return kube.get(SECRETS if kind == "Secret" else CONFIGMAPS, name, namespace)
+        except NotFound:
+            return None
+
+    def token(pod: Manifest, projection: Manifest) -> str:
+        account = pod["spec"].get("serviceAccountName") or "default"
+        try:
+            made = kube.create(SERVICE_ACCOUNTS, _token_request(pod, projection), name=account, subresource="token")
+        except NotFound as error:
+            raise NotReady(f"no token for service account {account}: {error.message}") from error
+        return str(made["status"]["token"])
+
+    return References(find, token)
+
+
+def _token_request(pod: Manifest, projection: Manifest) -> Manifest:
+    meta = pod["metadata"]
+    return {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "metadata": {"namespace": meta["namespace"]},
+        "spec": {
+            "audiences": [projection["audience"]] if projection.get("audience") else [],
+            "expirationSeconds": projection.get("expirationSeconds") or _TOKEN_S,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]},
+        },
+    }

@@ -1,0 +1,79 @@
+"""Waiting for the parts of a cluster to come up; each wait ends early, with the reason, if the part has died."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.request import urlopen
+
+from ptoperator.kube import ApiError, Kube, NotFound
+from ptoperator.resources import CRDS, Manifest
+
+T = TypeVar("T")
+
+_LIMIT_S = 60.0
+_POLL_S = 0.03
+
+
+class StartFailed(Exception):
+    """A component did not come up; the message says why, for people."""
+
+
+def api_server(kubeconfig: Path, check: Callable[[], None]) -> Kube:
+    """A client, once the server behind the kubeconfig (which it may still have to write) answers."""
+
+    def connect() -> Kube | None:
+        if not kubeconfig.exists():
+            return None
+        kube = Kube.load(str(kubeconfig))
+        try:
+            kube.request("GET", "/version")
+        except ApiError:
+            kube.close()
+            return None
+        return kube
+
+    return _wait("the API server", connect, check)
+
+
+def operator(port: int, check: Callable[[], None]) -> None:
+    def answers() -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    _wait("the operator", answers, check)
+
+
+def install(kube: Kube, definition: Manifest) -> None:
+    """Apply a CRD and wait until its kind is served."""
+    name = definition["metadata"]["name"]
+    kube.apply(CRDS, definition, field_manager="ptctl-local")
+
+    def is_established() -> bool:
+        conditions = kube.get(CRDS, name).get("status", {}).get("conditions") or []
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+    _wait(f"the resource definition {name}", is_established, lambda: None)
+
+
+def install_if_missing(kube: Kube, definition: Manifest) -> None:
+    try:
+        kube.get(CRDS, definition["metadata"]["name"])
+    except NotFound:
+        install(kube, definition)
+
+
+def _wait(what: str, attempt: Callable[[], T | None], check: Callable[[], None]) -> T:
+    deadline = time.monotonic() + _LIMIT_S
+    while time.monotonic() < deadline:
+        check()
+        found = attempt()
+        if found:
+            return found
+        time.sleep(_POLL_S)
+    raise StartFailed(f"{what} was not ready within {_LIMIT_S:.0f} s")
