@@ -27,7 +27,7 @@ def rows(path: Path) -> Iterator[Row]:
     """The objects of a JSONL file; none if it does not exist yet."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for line in text.splitlines():
         try:

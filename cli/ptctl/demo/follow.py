@@ -91,7 +91,7 @@ def read_progress(run: Path) -> dict[str, Any]:
     """The progress document; empty before there is one."""
     try:
         document = json.loads((run / PROGRESS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
 

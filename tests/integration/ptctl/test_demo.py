@@ -1,0 +1,74 @@
+"""How the demo ends when it does not end well: nothing left running, and the job's own words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ptlocal import cluster as local
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A directory for a cluster of the test's own."""
+    folder = tmp_path / "local"
+    yield folder
+    local.down(folder, say=lambda _: None, now=True)
+
+
+def start(home: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ptctl", "demo", "--dir", str(home.parent / "out"), *words],
+        env={**os.environ, "POSTTRAIN_LOCAL_DIR": str(home)}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Command lines of this machine that name the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it ended meanwhile
+        if str(folder) in line:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(("word", "number"), [("Cluster:", signal.SIGINT), ("loading the model", signal.SIGTERM)])
+def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str, number: signal.Signals) -> None:
+    demo = start(home)
+    assert demo.stderr is not None
+    while word not in (line := demo.stderr.readline()):
+        assert line, "the demo ended before it was interrupted"
+    demo.send_signal(number)
+    out, err = demo.communicate(timeout=90)
+    assert demo.returncode == 130
+    assert "nothing is left running" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert local.status(home).phase == "stopped"
+    assert processes_below(home) == []
+
+
+def test_a_job_that_fails_ends_the_demo_with_its_own_message(home: Path) -> None:
+    runs = home.parent / "out" / "runs"
+    runs.parent.mkdir()
+    runs.write_text("a file where the run directories should be")
+    demo = start(home)
+    out, err = demo.communicate(timeout=180)
+    assert demo.returncode == 1, err
+    assert "error: job demo-sft failed: " in err
+    assert str(runs) in err.split("error: job demo-sft failed: ")[1].splitlines()[0]
+    assert "Traceback" not in err
+    assert out == ""
+    assert local.status(home).phase == "stopped"
+    assert processes_below(home) == []
