@@ -44,7 +44,9 @@ class Checkpoints:
     def __init__(self, path: Path, keep: int, note: Callable[[str], None]) -> None:
         self._path = path
         self._note = note
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True, cleanup_tmp_directories=True)
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        if distributed.is_leader():
+            self._remove_unfinished()
         self._manager = ocp.CheckpointManager(path, options=options)
 
     def save(self, step: int, state: TrainState, algorithm: Mapping[str, Any]) -> None:
@@ -114,13 +116,17 @@ class Checkpoints:
                 "lower spec.checkpoint.keep, then run again"
             )
 
+    def _remove_unfinished(self) -> None:
+        """What a kill or a full disk left half written takes space and is never read."""
+        for unfinished in self._path.glob("*.orbax-checkpoint-tmp"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+
     def _storage(self, action: Callable[[], Any]) -> None:
         try:
             action()
         except Exception as error:
             if is_storage_problem(error):
-                for unfinished in self._path.glob("*.orbax-checkpoint-tmp"):
-                    shutil.rmtree(unfinished, ignore_errors=True)
+                self._remove_unfinished()
                 raise StorageError(
                     f"file://{self._path}: checkpoint cannot be written: {storage_reason(error)}; those before it are "
                     "intact; hint: free space or lower spec.checkpoint.keep, then run again"

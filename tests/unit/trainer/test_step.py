@@ -164,7 +164,7 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
     model = Model(dataclasses.replace(preset("tiny"), family="qwen3_moe", experts=experts))
     updates = optimizer.build(Optimizer(), lambda step: 1e-2)
     layout = step.layout(model, updates, single())
-    function = step.train_step(model, Likelihood(), updates, lambda step: 1e-2, layout, 4)  # type: ignore[arg-type]
+    function = step.train_step(model, Likelihood(), updates, lambda step: 1e-2, layout, None)  # type: ignore[arg-type]
     batch = one_per_row()
     empty = batch._replace(weight_BT=np.zeros_like(batch.weight_BT))
     state = step.new_state(jax.jit(model.init)(jax.random.key(0)), updates)
