@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 from dataclasses import replace
 
+from ptoperator import logs
 from ptoperator.settings import Settings, SettingsError
 
 EPILOG = """\
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         print(f"posttrain operator: {error}", file=sys.stderr)
         return 2
-    _log(settings.log_level)
+    logs.configure(settings.log_level)
     return _run(options, settings)
 
 
@@ -38,10 +38,9 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     import kopf
 
     from ptoperator.application import Application
-    from ptoperator.handlers import quiet_kopf, register
+    from ptoperator.handlers import register
     from ptoperator.kube import ApiError, Kube
 
-    quiet_kopf(logging.getLogger().level)
     try:
         app = Application(Kube.load(options.kubeconfig, options.context), settings)
         app.kube.request("GET", "/version")
@@ -76,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kubeconfig", help="default: KUBECONFIG, ~/.kube/config, the pod's service account")
     parser.add_argument("--context", help="context of the kubeconfig")
     parser.add_argument("--port", type=int, help="port of /healthz, /readyz and /metrics; 0: none")
-    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
+    parser.add_argument("--log-level", choices=logs.LEVELS)
     return parser
 
 
@@ -85,13 +84,6 @@ def _settings(options: argparse.Namespace) -> Settings:
     if options.port is not None:
         settings = replace(settings, http_port=options.port)
     return replace(settings, log_level=options.log_level) if options.log_level else settings
-
-
-def _log(level: str) -> None:
-    if level not in ("debug", "info", "warning", "error"):
-        level = "info"
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname).1s %(message)s", stream=sys.stderr)
-    logging.getLogger("aiohttp").setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ with the last handled spec, no progress of handlers. What those would give, the 
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import kopf
@@ -21,6 +20,10 @@ PREFIX = "operator.posttrain.dev"
 """Prefix of any annotation or finalizer that kopf might write, so that it never meets another operator's."""
 
 
+BACKOFFS_S = (0.5, 1.0, 2.0, 3.0, *[5.0] * 720)
+"""An API server that is back is found within five seconds; after an hour without one the operator gives up."""
+
+
 def register(app: Application) -> kopf.OperatorRegistry:
     """The handlers of one operator."""
     registry = kopf.OperatorRegistry()
@@ -31,6 +34,7 @@ def register(app: Application) -> kopf.OperatorRegistry:
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
         settings.posting.enabled = False
+        settings.networking.error_backoffs = BACKOFFS_S
         settings.watching.label_selectors[JOBSETS.group, JOBSETS.version, JOBSETS.plural] = labels.JOB
         settings.watching.label_selectors[PODS.version, PODS.plural] = labels.JOB
         await app.start()
@@ -56,8 +60,3 @@ def register(app: Application) -> kopf.OperatorRegistry:
         app.on_pod(event["type"], dict(event["object"]))
 
     return registry
-
-
-def quiet_kopf(level: int) -> None:
-    """kopf tells every event of every object; ours is the log that people read."""
-    logging.getLogger("kopf").setLevel(max(level, logging.WARNING))

@@ -130,7 +130,9 @@ def _admitted(seen: Observed) -> Says:
 
 def _resumed(seen: Observed) -> Says:
     """Only for a job that was suspended before."""
-    return {SUSPENDED: Say(False, Reason.RESUMED, "")} if find(seen.status, SUSPENDED) else {}
+    if find(seen.status, SUSPENDED) is None:
+        return {}
+    return {SUSPENDED: Say(False, Reason.RESUMED, "runPolicy.suspend is false again")}
 
 
 def _before_pods(seen: Observed) -> Phase:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from ptoperator.logs import LEVELS
+
 PREFIX = "POSTTRAIN_"
 
 
@@ -52,6 +54,8 @@ class Settings:
             variable = PREFIX + field.name.upper()
             if env.get(variable):
                 given[field.name] = _parse(variable, env[variable], type(field.default))
+        if given.get("log_level", LEVELS[0]) not in LEVELS:
+            raise SettingsError(f"{PREFIX}LOG_LEVEL: '{given['log_level']}' is not one of {', '.join(LEVELS)}")
         return replace(cls(), **given)
 
 

@@ -6,7 +6,6 @@ With --kube-context the tests that need this are skipped: a shared cluster has a
 from __future__ import annotations
 
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from controlplanes import session_cluster  # noqa: E402
-from operatorprocess import OperatorProcess  # noqa: E402
+from operatorprocess import OperatorProcess, free_port  # noqa: E402
 
 from ptapi.status import PostTrainJobStatus  # noqa: E402
 from ptlocal import cluster as local  # noqa: E402
@@ -72,7 +71,7 @@ def namespace(kube: Kube) -> Iterator[str]:
 @pytest.fixture
 def operator(control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[OperatorProcess]:
     """The running operator of this test's namespace."""
-    process = OperatorProcess(control_plane.kubeconfig, tmp_path, namespace, _free_port())
+    process = OperatorProcess(control_plane.kubeconfig, tmp_path, namespace, free_port())
     process.start()
     process.wait_ready()
     yield process
@@ -148,9 +147,3 @@ class Jobs:
 @pytest.fixture
 def jobs(kube: Kube, namespace: str, tmp_path: Path) -> Jobs:
     return Jobs(kube, namespace, tmp_path)
-
-
-def _free_port() -> int:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        return int(holder.getsockname()[1])

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -91,6 +92,8 @@ class WriteProxy:
         self._on_write = on_write
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
+        self._is_down = False
+        self._open: dict[int, web.Request] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> WriteProxy:
@@ -101,6 +104,19 @@ class WriteProxy:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+
+    def go_down(self) -> None:
+        """Cut every connection, and every new one, until `come_back`."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def come_back(self) -> None:
+        self._is_down = False
+
+    def _cut(self) -> None:
+        self._is_down = True
+        for request in self._open.values():
+            if request.transport:
+                request.transport.abort()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -135,6 +151,15 @@ class WriteProxy:
         await self._session.close()
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
+        if self._is_down and request.transport:
+            request.transport.abort()
+        self._open[id(request)] = request
+        try:
+            return await self._pass_on(request)
+        finally:
+            del self._open[id(request)]
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         is_write = request.method != "GET"
         body = await request.read()
         what = _what(request, body)
@@ -164,3 +189,9 @@ def _what(request: web.Request, body: bytes) -> str:
     status = document.get("status") or {}
     state = [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or []]
     return f"{request.method} {request.path} {name} {status.get('phase', '')} {state}"
+
+
+def free_port() -> int:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        return int(holder.getsockname()[1])

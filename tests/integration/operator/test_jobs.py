@@ -33,6 +33,9 @@ def test_a_job_runs_to_success_and_tells_its_life(operator: OperatorProcess, job
         if event["involvedObject"]["kind"] == "PostTrainJob"
     ]
     assert sorted(told) == sorted(["Created", "Accepted", "NodesReady", "Training", "Succeeded"])
+    meta = jobs.kube.get(POSTTRAINJOBS, "fine", jobs.namespace)["metadata"]
+    assert "finalizers" not in meta
+    assert "annotations" not in meta
 
 
 def test_a_jobset_is_there_within_a_second_of_apply(operator: OperatorProcess, jobs: Any) -> None:

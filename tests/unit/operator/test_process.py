@@ -105,3 +105,21 @@ def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch
     later = time.monotonic() + 61
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert "has not answered for 61 seconds" in app.why_not_alive()
+
+
+def test_an_outage_is_one_line_and_other_errors_stay() -> None:
+    import logging
+
+    from ptoperator.logs import OutageFilter
+
+    def record(text: str) -> logging.LogRecord:
+        return logging.LogRecord("kopf", logging.ERROR, "", 1, text, (), None)
+
+    outage = "Request attempt #1/9 failed; will retry: GET https://x -> ClientConnectorError(refused)"
+    forbidden = "Request attempt #1/9 failed; will retry: GET https://x -> APIForbiddenError('pods is forbidden')"
+    brief = OutageFilter()
+    first = record(outage)
+    assert brief.filter(first)
+    assert first.getMessage() == "lost the API server, trying again until it answers"
+    assert not brief.filter(record(outage))
+    assert brief.filter(record(forbidden))

@@ -2,6 +2,7 @@
 
 It keeps the contract that the operator relies on: the run directory with its owner and progress, the termination
 message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_AT=n: kill itself at step n, once.
+FAKE_WAIT: go on until the run directory has a file `finish`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     step = int((run / "saved").read_text()) if (run / "saved").exists() else 0
     total = int(os.environ.get("FAKE_STEPS", "3"))
     signal.signal(signal.SIGTERM, lambda *_: _save_and_leave(run, uid, step, total))
-    while step < total:
+    while step < total or ("FAKE_WAIT" in os.environ and not (run / "finish").exists()):
         _progress(run, uid, step, total, "training")
         time.sleep(float(os.environ.get("FAKE_STEP_S", "0.3")))
         step += 1
