@@ -22,7 +22,8 @@ import orbax.checkpoint as ocp
 from jax import Array
 
 from pttrainer import distributed
-from pttrainer.errors import StorageError
+from pttrainer.errors import ConfigError, StorageError
+from pttrainer.models import Params
 from pttrainer.step import TrainState
 from pttrainer.storage import is_storage_problem, storage_reason
 
@@ -51,6 +52,7 @@ class Checkpoints:
 
     def save(self, step: int, state: TrainState, algorithm: Mapping[str, Any]) -> None:
         """Starts to save; returns as soon as the arrays are copied and may be donated."""
+        self.wait()  # Orbax would, too; only then is it known what a checkpoint takes and what is still free
         self._check_space(step, state)
         run = {"algorithm": dict(algorithm), "digests": _digests(state)}
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(run))
@@ -134,16 +136,44 @@ class Checkpoints:
             raise
 
 
+def read_params(path: Path, step: int | None, like: Params) -> tuple[Params, int]:
+    """The weights alone of a step (the newest if None), on the shardings of `like`, and that step.
+
+    Raises ConfigError where there is no such checkpoint, or it is damaged.
+    """
+    manager = ocp.CheckpointManager(path, options=ocp.CheckpointManagerOptions(read_only=True))
+    steps = sorted(manager.all_steps())
+    if not steps or (step is not None and step not in steps):
+        there = f"accepted: {', '.join(map(str, steps))}" if steps else "it holds none"
+        raise ConfigError(f"file://{path}: no checkpoint{'' if step is None else f' of step {step}'}; {there}")
+    step = steps[-1] if step is None else step
+    only = ocp.args.PyTreeRestore(
+        item={"params": like},
+        restore_args={"params": ocp.checkpoint_utils.construct_restore_args(like)},
+        partial_restore=True,
+    )
+    try:
+        loaded = manager.restore(step, args=ocp.args.Composite(state=only, run=ocp.args.JsonRestore()))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        raise ConfigError(f"file://{path}/{step}: cannot be read: {reason}; hint: name an earlier step") from error
+    params: Params = loaded.state["params"]
+    digests = _digests(params)  # of a state, those of the weights come first
+    if digests != loaded.run["digests"][: len(digests)]:
+        raise ConfigError(f"file://{path}/{step}: its arrays are not those that were saved; hint: name an earlier step")
+    return params, step
+
+
 def _size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
-def _digests(state: TrainState) -> list[int]:
+def _digests(state: TrainState | Params) -> list[int]:
     return [int(x) for x in np.asarray(_digest_leaves(state))]
 
 
 @jax.jit
-def _digest_leaves(state: TrainState) -> Array:
+def _digest_leaves(state: TrainState | Params) -> Array:
     """One number per array, the same on any mesh: unsigned sums wrap around and so do not depend on order."""
     return jnp.stack([_digest(leaf) for leaf in jax.tree.leaves(state)])
 
