@@ -5,21 +5,22 @@ Everything that a job can get wrong about its model is found here, before anythi
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jax
 
 from ptapi.spec import ModelSpec, Training
-from pttrainer import distributed, storage, tokenizer
+from pttrainer import sources, storage, tokenizer
 from pttrainer.chat import Chat
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params, from_hf, preset
 from pttrainer.models.model import Remat
 from pttrainer.models.weights import load
+from pttrainer.sources import Note
 from pttrainer.tokenizer import Tokenizer
 
 RANDOM = "random://"
@@ -34,13 +35,18 @@ class Assembled:
     chat: Chat
     initial_params: Callable[[Params], Params]
     """From the weights' shardings to the weights that training starts from."""
+    commit: str | None = None
+    """Of the model, where it has one (hf://)."""
 
 
-def assemble(spec: ModelSpec, training: Training) -> Assembled:
-    """Reads config and tokenizer; raises ConfigError. Weights are read when asked for."""
-    local = None if spec.uri.startswith(RANDOM) else local_directory(spec.uri, "spec.model.uri")
-    config = preset(spec.uri.removeprefix(RANDOM)) if local is None else _read_config(local, spec.uri)
-    words = _tokenizer(spec, local, config)
+def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None = None) -> Assembled:
+    """Reads config and tokenizer; raises ConfigError. Weights are read when asked for.
+
+    pinned: the commit that an earlier attempt of this run began with; a branch may have moved since.
+    """
+    source = open_source(spec.uri, "spec.model.uri", note, pinned or spec.revision)
+    config = source.config
+    words = _tokenizer(spec, source, note)
     if words.size > config.vocab_size:
         raise ConfigError(f"spec.model: the tokenizer has {words.size} ids, the model only {config.vocab_size}")
     template = words.template
@@ -48,56 +54,63 @@ def assemble(spec: ModelSpec, training: Training) -> Assembled:
         template = storage.read_file(spec.chat_template, "spec.model.chatTemplate").decode()
     model = Model(config, _compute_dtype(training), training.precision.params, _remat(training))
 
-    def initial_params(shardings: Params) -> Params:
-        if local is not None:
-            loaded: Params = load(config, local, model.abstract(), shardings)
-            return loaded
-        params: Params = jax.jit(model.init, out_shardings=shardings)(jax.random.key(training.seed))
+    initial = partial(source.params, model, seed=training.seed)
+    return Assembled(model, words, Chat(words, template), initial, source.commit)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: its config, and its files on this machine (none for random weights).
+
+    called: what messages call it.
+    """
+
+    config: ModelConfig
+    called: str
+    directory: Path | None = None
+    commit: str | None = None
+
+    def params(self, model: Model, shardings: Params, *, seed: int = 0) -> Params:
+        """The weights, on these shardings; raises ConfigError where the files do not fit the config."""
+        params: Params
+        if self.directory is not None:
+            params = load(self.config, self.directory, model.abstract(), shardings, self.called)
+        else:
+            params = jax.jit(model.init, out_shardings=shardings)(jax.random.key(seed))
         return params
 
-    return Assembled(model, words, Chat(words, template), initial_params)
+
+def open_source(uri: str, field: str, note: Note, revision: str | None = None) -> Source:
+    """Fetches what a URI names and reads its config; raises ConfigError, naming `field`."""
+    called = f"{field}: {uri}"
+    if uri.startswith(RANDOM):
+        return Source(preset(uri.removeprefix(RANDOM)), called)
+    files = sources.fetch(uri, field, note, revision=revision)
+    return Source(_read_config(files.directory, called), called, files.directory, files.commit)
 
 
-def local_directory(uri: str, field: str) -> Path:
-    """A model's files on this machine; those of a bucket are copied into the cache once."""
-    scheme, path = storage.split(uri)
-    if scheme == "file":
-        if not Path(path).is_dir():
-            raise ConfigError(f"{field}: {uri}: no such directory; hint: the path must exist where the trainer runs")
-        return Path(path)
-    place = storage.place(uri)
-    names = [name for name in place.names() if name.endswith((".json", ".jinja", ".safetensors"))]
-    if not names:
-        raise ConfigError(f"{field}: {uri}: holds no model files")
-    cache = distributed.cache_directory() / "models" / hashlib.sha256(uri.encode()).hexdigest()[:16]
-    copy = storage.Directory(cache)
-    for name in names:
-        content = place.read(name)
-        if content is not None:
-            copy.write(name, content)
-    return cache
-
-
-def _read_config(directory: Path, uri: str) -> ModelConfig:
-    file = directory / "config.json"
+def _read_config(directory: Path, called: str) -> ModelConfig:
     try:
-        return from_hf(json.loads(file.read_text()))
+        raw = json.loads((directory / "config.json").read_text())
     except FileNotFoundError as error:
         raise ConfigError(
-            f"spec.model.uri: {uri}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
+            f"{called}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
         ) from error
     except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"spec.model.uri: {uri}/config.json: is not valid JSON: {error.msg} in line {error.lineno}"
-        ) from error
+        raise ConfigError(f"{called}/config.json: is not valid JSON: {error.msg} in line {error.lineno}") from error
+    try:
+        return from_hf(raw)
+    except ConfigError as error:
+        raise ConfigError(f"{called}: {error}") from error
 
 
-def _tokenizer(spec: ModelSpec, local: Path | None, config: ModelConfig) -> Tokenizer:
+def _tokenizer(spec: ModelSpec, source: Source, note: Note) -> Tokenizer:
     if spec.tokenizer is not None and not spec.tokenizer.startswith(RANDOM):
-        return tokenizer.load(storage.Directory(local_directory(spec.tokenizer, "spec.model.tokenizer")))
-    if local is None or spec.tokenizer is not None:
+        files = sources.fetch(spec.tokenizer, "spec.model.tokenizer", note, weights=False)
+        return tokenizer.load(storage.Directory(files.directory))
+    if source.directory is None or spec.tokenizer is not None:
         return tokenizer.byte_tokenizer()
-    return tokenizer.load(storage.Directory(local), config.eos_ids)
+    return tokenizer.load(storage.Directory(source.directory), source.config.eos_ids)
 
 
 def _compute_dtype(training: Training) -> str:

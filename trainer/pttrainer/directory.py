@@ -61,6 +61,16 @@ def write_lineage(place: Place, job: PostTrainJob, facts: Mapping[str, Any]) -> 
     place.write(rundir.LINEAGE, _json(document))
 
 
+def pinned_commit(place: Place, job: PostTrainJob) -> str | None:
+    """The model's commit that an earlier attempt of this run began with, from its lineage."""
+    content = place.read(rundir.LINEAGE)
+    if content is None:
+        return None
+    lineage = json.loads(content)
+    same = lineage["model"] == {"uri": job.spec.model.uri, "revision": job.spec.model.revision}
+    return lineage.get("modelCommit") if same else None
+
+
 def save_samples(place: Place, step: int, rows: list[dict[str, Any]]) -> None:
     """The sample table of a step."""
     place.write(rundir.sample_file(step), "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())

@@ -122,7 +122,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     reporter = Reporter(place, job.metadata.uid or "", leader=leader)
     reporter.stage("loading")
     training = job.spec.training
-    parts = assemble(job.spec.model, training)
+    parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commit(place, job))
     shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)
     check_batch(training.batch_size, training.micro_batch_size, shape[0] * shape[1])
     mesh = sharding.make_mesh(shape)
@@ -255,6 +255,7 @@ def _checkpoint_path(place: Place) -> Any:
 
 def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:
     return {
+        "modelCommit": parts.commit,
         "parameters": parts.model.config.parameters,
         "devices": {
             "count": jax.device_count(),

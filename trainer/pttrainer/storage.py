@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlparse
@@ -39,6 +40,10 @@ class Place(Protocol):
 
     def names(self, under: str = "") -> list[str]:
         """All files below, sorted."""
+        ...
+
+    def upload(self, name: str, path: Path) -> None:
+        """As `write`, from a file; for large ones."""
         ...
 
 
@@ -78,6 +83,15 @@ class Directory:
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
+    def upload(self, name: str, path: Path) -> None:
+        try:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            temporary = (self.path / name).with_name(f".{Path(name).name}.{os.getpid()}")
+            shutil.copyfile(path, temporary)
+            temporary.replace(self.path / name)
+        except OSError as error:
+            raise write_error(f"{self.uri}/{name}", error) from error
+
     def names(self, under: str = "") -> list[str]:
         found = (self.path / under).rglob("*")
         return sorted(str(p.relative_to(self.path)) for p in found if p.is_file())
@@ -111,7 +125,31 @@ class Bucket:
 
     def names(self, under: str = "") -> list[str]:
         start = len(self.prefix) + 1 if self.prefix else 0
-        return sorted(blob.name[start:] for blob in self._bucket.list_blobs(prefix=self._key(under)))
+        return sorted(blob.name[start:] for blob in self._bucket.list_blobs(prefix=self._below(under)))
+
+    def blobs(self, field: str) -> dict[str, Any]:
+        """All objects below, by name; raises ConfigError, naming `field`, where they cannot be listed."""
+        from google.api_core.exceptions import GoogleAPICallError
+        from google.auth.exceptions import GoogleAuthError
+        from requests.exceptions import RequestException
+
+        start = len(self.prefix) + 1 if self.prefix else 0
+        try:
+            return {blob.name[start:]: blob for blob in self._bucket.list_blobs(prefix=self._below(""))}
+        except (GoogleAPICallError, GoogleAuthError, RequestException) as error:
+            raise ConfigError(f"{field}: {self.uri}: cannot be listed: {error}") from error
+
+    def upload(self, name: str, path: Path) -> None:
+        """Copies a file into the bucket, in pieces, checked by the service."""
+        try:
+            self._bucket.blob(self._key(name)).upload_from_filename(str(path))
+        except Exception as error:
+            raise StorageError(f"{self.uri}/{name}: cannot be written: {error}") from error
+
+    def _below(self, under: str) -> str:
+        """The prefix of what is in a directory: `a/` and not `a`, which `a-b/c` has too."""
+        key = self._key(under)
+        return f"{key}/" if key else ""
 
     def _key(self, name: str) -> str:
         return "/".join(part for part in (self.prefix, name) if part)
@@ -120,10 +158,13 @@ class Bucket:
 def place(uri: str) -> Place:
     """What can be done at a `file://` or `gs://` URI."""
     scheme, path = split(uri)
-    if scheme == "file":
-        return Directory(Path(path))
-    bucket, _, prefix = path.partition("/")
-    return Bucket(bucket, prefix)
+    return Directory(Path(path)) if scheme == "file" else bucket(uri)
+
+
+def bucket(uri: str) -> Bucket:
+    """The bucket and prefix of a `gs://` URI."""
+    name, _, prefix = split(uri)[1].partition("/")
+    return Bucket(name, prefix)
 
 
 def split(uri: str) -> tuple[str, str]:

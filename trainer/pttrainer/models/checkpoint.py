@@ -15,12 +15,12 @@ ONE_FILE = "model.safetensors"
 
 
 class Checkpoint:
-    """Tensors by name, read in rows. Only headers are read at first."""
+    """Tensors by name, read in rows. Only headers are read at first. called: what messages call it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, called: str) -> None:
+        self.called = called
         self._tensors: dict[str, Tensor] = {}
-        for file in _files(directory):
+        for file in _files(directory, called):
             self._tensors |= {_known_as(name): tensor for name, tensor in read_header(file).items() if _is_used(name)}
 
     def names(self) -> set[str]:
@@ -41,7 +41,7 @@ class Checkpoint:
         return self._tensors[name].rows(first, last)
 
 
-def _files(directory: Path) -> list[Path]:
+def _files(directory: Path, called: str) -> list[Path]:
     """What the index lists; else the one file with the usual name; else every safetensors file."""
     index = directory / INDEX
     if index.is_file():
@@ -52,9 +52,9 @@ def _files(directory: Path) -> list[Path]:
         files = sorted(directory.glob("*.safetensors"))
     absent = [file.name for file in files if not file.is_file()]
     if absent:
-        raise ConfigError(f"spec.model.uri: {directory}: {INDEX} lists files that are not there: {', '.join(absent)}")
+        raise ConfigError(f"{called}: {INDEX} lists files that are not there: {', '.join(absent)}")
     if not files:
-        raise ConfigError(f"spec.model.uri: {directory}: no *.safetensors file")
+        raise ConfigError(f"{called}: no *.safetensors file; accepted: weights in safetensors format")
     return files
 
 

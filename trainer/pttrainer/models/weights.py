@@ -64,9 +64,12 @@ class Weight:
         return ".".join(self.path)
 
 
-def load(config: ModelConfig, directory: Path, abstract: Any, shardings: Any) -> Any:
-    """The tree of `abstract`, read onto `shardings`. Raises ConfigError on files that do not fit the config."""
-    checkpoint = Checkpoint(directory)
+def load(config: ModelConfig, directory: Path, abstract: Any, shardings: Any, called: str = "") -> Any:
+    """The tree of `abstract`, read onto `shardings`. Raises ConfigError on files that do not fit the config.
+
+    called: what messages call the directory, which may be a copy in a cache.
+    """
+    checkpoint = Checkpoint(directory, called or str(directory))
     weights = _weights(config, abstract, shardings)
     _check(config, checkpoint, weights)
     loaded = {weight.path: _read(checkpoint, weight) for weight in weights}
@@ -201,7 +204,7 @@ def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -
     ]
     if problems:
         listed = "; ".join(problems)
-        raise ConfigError(f"spec.model.uri: {checkpoint.directory}: weights do not fit config.json: {listed}")
+        raise ConfigError(f"{checkpoint.called}: weights do not fit config.json: {listed}")
 
 
 # Writing

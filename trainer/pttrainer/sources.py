@@ -1,0 +1,97 @@
+"""A model's files on this machine, wherever they come from: `hf://`, `gs://` or `file://`.
+
+What a URI names is copied into a cache once and checked against the source's own checksums; a directory of this
+machine is used as it is. Hugging Face's cache is the one that all its tools share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pttrainer import distributed, storage
+from pttrainer.downloads import download_all
+from pttrainer.errors import ConfigError
+
+Note = Callable[[str], None]
+"""Takes a line for the person who watches."""
+
+HUB = "hf://"
+FILES = ("*.json", "*.jinja")
+WEIGHTS = ("*.safetensors",)
+NOT_OURS = ("*/*", "consolidated*", "adapter_*")
+"""Folders hold other formats; `consolidated` files repeat the weights under other names."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A directory in Hugging Face's layout, and the commit that it is, if it has one."""
+
+    directory: Path
+    commit: str | None = None
+
+
+def fetch(uri: str, field: str, note: Note, *, revision: str | None = None, weights: bool = True) -> ModelFiles:
+    """The files behind a URI; raises ConfigError, naming `field`, where they cannot be had."""
+    if uri.startswith(HUB):
+        return _from_hub(uri, field, note, revision, (*FILES, *WEIGHTS) if weights else FILES)
+    if revision is not None:
+        raise ConfigError(f"{field}: {uri}: has no revisions; accepted: revision only with hf://")
+    scheme, path = storage.split(uri)
+    if scheme == "file":
+        if not Path(path).is_dir():
+            raise ConfigError(f"{field}: {uri}: no such directory; hint: the path must exist where the trainer runs")
+        return ModelFiles(Path(path))
+    return _from_bucket(uri, field, note, weights)
+
+
+def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
+    bucket = storage.bucket(uri)
+    suffixes = (".json", ".jinja", ".safetensors") if weights else (".json", ".jinja")
+    blobs = {name: blob for name, blob in bucket.blobs(field).items() if name.endswith(suffixes) and "/" not in name}
+    if not blobs:
+        raise ConfigError(f"{field}: {uri}: holds no model files; hint: the URI must name the directory of config.json")
+    cache = distributed.cache_directory() / "models" / hashlib.sha256(uri.encode()).hexdigest()[:16]
+    download_all(uri, blobs, cache, note)
+    return ModelFiles(cache)
+
+
+def _from_hub(uri: str, field: str, note: Note, revision: str | None, patterns: tuple[str, ...]) -> ModelFiles:
+    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    repository = uri.removeprefix(HUB)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    note(f"fetching {uri}" + (f" at {revision}" if revision else ""))
+    where = f"{field}: {uri}" + (f" at {revision}" if revision else "")
+    try:
+        snapshot = snapshot_download(
+            repository, revision=revision, allow_patterns=list(patterns), ignore_patterns=list(NOT_OURS)
+        )
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{field}: {uri}: not a repository's name; accepted: hf://organisation/name") from error
+    except errors.GatedRepoError as error:
+        raise ConfigError(
+            f"{where}: access must be granted to you; hint: ask for it on the model's page, and name the Secret with "
+            "your token in spec.model.tokenSecretRef"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise ConfigError(
+            f"{where}: no such model, or none that you may see; hint: a private one needs spec.model.tokenSecretRef"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ConfigError(
+            f"{where}: no such branch, tag or commit; accepted: spec.model.revision of the model"
+        ) from error
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ConfigError(f"{where}: cannot be fetched: {reason}; hint: is the hub reachable from the pod?") from error
+    directory = Path(snapshot)
+    if not (directory / "config.json").is_file() and WEIGHTS[0] in patterns:
+        raise ConfigError(f"{where}: has no config.json; accepted: a language model in safetensors format")
+    # A snapshot's directory is named by its commit.
+    return ModelFiles(directory, directory.name)
