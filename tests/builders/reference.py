@@ -46,6 +46,7 @@ def logits_left_padded(model: Any, tokens: np.ndarray, length: int) -> np.ndarra
 @torch.no_grad()
 def greedy(model: Any, tokens: np.ndarray, steps: int) -> np.ndarray:
     """The likeliest continuation, by `generate` with its cache; end tokens do not end it."""
+    model.generation_config.eos_token_id = None  # what the call leaves unset comes from here
     config = transformers.GenerationConfig(
         do_sample=False, max_new_tokens=steps, min_new_tokens=steps, eos_token_id=None, pad_token_id=0
     )

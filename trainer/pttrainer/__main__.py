@@ -1,10 +1,12 @@
-"""`python -m pttrainer run job.yaml`: the only command so far. Exit codes: `ptapi.failures.ExitCode`."""
+"""`python -m pttrainer run job.yaml`, and the verbs of `commands`. Exit codes: `ptapi.failures.ExitCode`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+
+from pttrainer.commands import export, logits
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,7 +17,14 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run a job to its end, or resume it")
     run.add_argument("job", type=Path, help="file that holds a PostTrainJob")
+    run.set_defaults(run=_run)
+    for verb in (logits, export):
+        verb.add_to(commands)
     options = parser.parse_args(arguments)
+    return int(options.run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     from pttrainer.run import run_job
 
     return int(run_job(options.job))

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from jax import Array
 
 from ptapi import rundir
 from ptapi.spec import PostTrainJob
-from pttrainer import distributed
+from pttrainer import distributed, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import export
@@ -137,8 +136,15 @@ def _export(session: Session) -> None:
     session.wait_for_checkpoint()
     session.reporter.stage("exporting")
     if session.job.spec.export.format == "safetensors":
-        params: Any = session.fetch(session.state.params)
-        if session.leader:
-            uri = export(session.place, session.model.config, params, session.tokenizer, session.chat_template)
-            session.reporter.note(f"exported to {uri}")
+        target = storage.place(f"{session.place.uri}/{rundir.EXPORT}")
+        export(
+            target,
+            session.model.config,
+            session.state.params,
+            session.tokenizer,
+            session.chat_template,
+            fetch=session.fetch,
+            is_writer=session.leader,
+        )
+        session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

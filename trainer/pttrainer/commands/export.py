@@ -1,0 +1,80 @@
+"""`python -m pttrainer export`: a checkpoint's weights in Hugging Face's layout, whether or not the run is done."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ptapi import rundir
+from pttrainer import storage
+from pttrainer.commands.ending import ended
+from pttrainer.errors import ConfigError
+
+
+def add_to(commands: Any) -> None:
+    """The verb's options."""
+    parser = commands.add_parser(
+        "export", help="write a checkpoint's weights as safetensors, with tokenizer and config"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        metavar="URI",
+        help="a run directory (its newest checkpoint), or <run>/checkpoints/<step>",
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the directory to write")
+    parser.add_argument("--merge-lora", action="store_true", help="merge adapters into the weights")
+    parser.set_defaults(run=lambda options: ended(lambda: run(options)))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Restores the weights alone and exports them."""
+    directory, step = find(options.checkpoint)
+    job_file = directory / rundir.SPEC
+    if not job_file.is_file():
+        raise ConfigError(
+            f"--checkpoint: {options.checkpoint}: no {rundir.SPEC} in {directory}; "
+            "accepted: a run directory, or a step in it"
+        )
+    from pttrainer.run import read_job
+
+    job = read_job(job_file)
+    if options.merge_lora:
+        raise ConfigError(
+            f"--merge-lora: {options.checkpoint}: the run has no adapters; accepted: runs with spec.training.lora"
+        )
+    import jax
+
+    from pttrainer import directory as runs
+    from pttrainer import sharding
+    from pttrainer.assemble import assemble
+    from pttrainer.checkpoint import read_params
+    from pttrainer.export import export
+
+    place = storage.Directory(directory)
+    parts = assemble(job.spec.model, job.spec.training, _note, runs.pinned_commit(place, job))
+    mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))
+    abstract = parts.model.abstract()
+    layout = sharding.weight_shardings(mesh, abstract, parts.model.logical_axes())
+    like = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), abstract, layout)
+    params, found = read_params(directory / rundir.CHECKPOINTS, step, like)
+    target = storage.Directory(options.out.absolute())
+    export(target, parts.model.config, params, parts.tokenizer, parts.chat.source, fetch=jax.device_get)
+    _note(f"{options.out}: step {found} of {directory}")
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def find(uri: str) -> tuple[Path, int | None]:
+    """Run directory and step (None: the newest) that a URI names."""
+    scheme, path = storage.split(uri)
+    if scheme != "file":
+        raise ConfigError(f"--checkpoint: {uri}: not supported yet; accepted: file://")
+    directory = Path(path)
+    if directory.name.isdigit() and directory.parent.name == rundir.CHECKPOINTS:
+        return directory.parent.parent, int(directory.name)
+    return (directory.parent if directory.name == rundir.CHECKPOINTS else directory), None
