@@ -87,7 +87,7 @@ def _evaluation(context: Context) -> Evaluation | None:
 
 def _rows_at_once(context: Context, rows: int) -> int:
     """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""
-    shards = context.mesh.shape["data"] * context.mesh.shape["fsdp"]
+    shards: int = context.mesh.shape["data"] * context.mesh.shape["fsdp"]
     return math.ceil(min(context.spec.evaluation.batch_size, rows) / shards) * shards
 
 
