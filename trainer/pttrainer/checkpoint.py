@@ -19,13 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from jax import Array
 
 from pttrainer import distributed
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.models import Params
 from pttrainer.step import TrainState
-from pttrainer.storage import is_storage_problem, storage_reason
+from pttrainer.storage import is_storage_problem, split, storage_reason
 
 # Orbax tells its own story, with tracebacks of its threads; what matters is raised here and told once.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -40,9 +41,9 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The `checkpoints/` directory of a run."""
+    """The `checkpoints/` directory of a run, on a disk or on gs://."""
 
-    def __init__(self, path: Path, keep: int, note: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | epath.Path, keep: int, note: Callable[[str], None]) -> None:
         self._path = path
         self._note = note
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
@@ -72,7 +73,7 @@ class Checkpoints:
 
     def uri(self, step: int) -> str:
         """Where a step's checkpoint is."""
-        return f"file://{self._path / str(step)}"
+        return _uri(self._path / str(step))
 
     def restore(self, like: TrainState) -> Restored | None:
         """The newest checkpoint that is good, on the shardings of `like` (abstract arrays); None if there is none."""
@@ -106,6 +107,8 @@ class Checkpoints:
 
     def _check_space(self, step: int, state: TrainState) -> None:
         """Refuses to start what cannot be finished: Orbax's writers, cut off in the middle, print tracebacks."""
+        if not isinstance(self._path, Path):  # a bucket has no end
+            return
         newest = self._manager.latest_step()
         local = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
         # Fresh optimizer state is zeros and compresses, so only a checkpoint that was written says what one takes.
@@ -113,13 +116,15 @@ class Checkpoints:
         free = shutil.disk_usage(self._path).free
         if free < needed:
             raise StorageError(
-                f"file://{self._path}: no space left for the checkpoint of step {step}: it takes about "
+                f"{_uri(self._path)}: no space left for the checkpoint of step {step}: it takes about "
                 f"{needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; those before it are intact; hint: free space or "
                 "lower spec.checkpoint.keep, then run again"
             )
 
     def _remove_unfinished(self) -> None:
-        """What a kill or a full disk left half written takes space and is never read."""
+        """What a kill or a full disk left half written takes space and is never read. On gs:// Orbax does it."""
+        if not isinstance(self._path, Path):
+            return
         for unfinished in self._path.glob("*.orbax-checkpoint-tmp"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -130,10 +135,20 @@ class Checkpoints:
             if is_storage_problem(error):
                 self._remove_unfinished()
                 raise StorageError(
-                    f"file://{self._path}: checkpoint cannot be written: {storage_reason(error)}; those before it are "
+                    f"{_uri(self._path)}: checkpoint cannot be written: {storage_reason(error)}; those before it are "
                     "intact; hint: free space or lower spec.checkpoint.keep, then run again"
                 ) from error
             raise
+
+
+def path_of(uri: str) -> Path | epath.Path:
+    """How Orbax is told of a directory: its own kind of path on gs://, which needs gcsfs."""
+    scheme, path = split(uri)
+    return Path(path) if scheme == "file" else epath.Path(uri)
+
+
+def _uri(path: Path | epath.Path) -> str:
+    return f"file://{path}" if isinstance(path, Path) else str(path)
 
 
 def read_params(path: Path, step: int | None, like: Params) -> tuple[Params, int]:

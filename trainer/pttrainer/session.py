@@ -26,14 +26,14 @@ from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
-from pttrainer.checkpoint import Checkpoints
+from pttrainer.checkpoint import Checkpoints, path_of
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.losses import TokenStats
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
 from pttrainer.step import Layout, TrainState
-from pttrainer.storage import Directory, Place, storage_reason
+from pttrainer.storage import Place, storage_reason
 from pttrainer.tokenizer import Tokenizer
 
 
@@ -134,7 +134,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     layout = steps.layout(parts.model, updates, mesh)
     if leader:
         directory.write_lineage(place, job, _lineage(parts, shape))
-    checkpoints = Checkpoints(_checkpoint_path(place), job.spec.checkpoint.keep, reporter.note)
+    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), job.spec.checkpoint.keep, reporter.note)
     state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter)
     return Session(
         job=job,
@@ -243,14 +243,6 @@ def _state(
     params = parts.initial_params(layout.state.params)
     first = jax.jit(partial(steps.new_state, optimizer=updates), out_shardings=layout.state, donate_argnums=0)
     return first(params), 0
-
-
-def _checkpoint_path(place: Place) -> Any:
-    if not isinstance(place, Directory):
-        raise ConfigError(
-            f"spec.output.uri: {place.uri}: checkpoints on gs:// are not supported yet; accepted: file://"
-        )
-    return place.path / rundir.CHECKPOINTS
 
 
 def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""A run whose data, checkpoints and export are on gs://, through the real client libraries, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ptapi import rundir
+from ptapi.failures import ExitCode
+from tests.builders import bucketserver
+
+ROWS = "".join(json.dumps({"question": f"What is {a} plus {a}?", "answer": f"{a + a}"}) + "\n" for a in range(40))
+
+
+def job(home: Path, name: str, data: str, output: str, steps: int) -> Path:
+    spec = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"sft": {}},
+        "data": {"train": {"uri": data}},
+        "training": {"steps": steps, "batchSize": 8, "sequenceLength": 64, "optimizer": {"learningRate": 3e-3}},
+        "checkpoint": {"everySteps": 2},
+        "accelerator": {"type": "cpu-1"},
+        "output": {"uri": output},
+    }
+    path = home / f"{name}.yaml"
+    head = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": name}}
+    path.write_text(yaml.safe_dump({**head, "spec": spec}))
+    return path
+
+
+def start(home: Path, path: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
+    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla"), **environment}
+    command = [sys.executable, "-m", "pttrainer", "run", str(path)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, _ = process.communicate(timeout=240)
+    return process.returncode, out
+
+
+def losses(metrics: bytes) -> list[tuple[int, float]]:
+    rows: list[dict[str, Any]] = [json.loads(line) for line in metrics.splitlines()]
+    return [(row["step"], row[rundir.LOSS]) for row in rows if rundir.LOSS in row]
+
+
+@pytest.mark.slow
+def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tmp_path: Path) -> None:
+    steps = 6
+    (tmp_path / "train.jsonl").write_text(ROWS)
+    local = job(tmp_path, "local", f"file://{tmp_path}/train.jsonl", f"file://{tmp_path}/runs", steps)
+    code, out = finish(start(tmp_path, local, {}))
+    assert code == ExitCode.OK, out
+    with bucketserver.serve() as buckets:
+        buckets.put("data", "train.jsonl", ROWS.encode())
+        path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", steps)
+        first = start(tmp_path, path, buckets.environment())
+        committed = f"runs/remote/{rundir.CHECKPOINTS}/2/commit_success.txt"
+        give_up = time.monotonic() + 120
+        while committed not in buckets.names("out") and first.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.05)
+        was_running = first.poll() is None
+        first.send_signal(signal.SIGKILL)
+        _, out = finish(first)
+        assert was_running, out
+        code, out = finish(start(tmp_path, path, buckets.environment()))
+        assert code == ExitCode.OK, out
+        assert "resuming after step" in out
+        assert "Traceback" not in out
+        remote = losses(buckets.content("out", f"runs/remote/{rundir.METRICS}"))
+        assert remote == losses((tmp_path / "runs" / "local" / rundir.METRICS).read_bytes())
+        exported = f"runs/remote/{rundir.EXPORT}/model.safetensors"
+        there = (tmp_path / "runs" / "local" / rundir.EXPORT / "model.safetensors").read_bytes()
+        assert buckets.content("out", exported) == there
