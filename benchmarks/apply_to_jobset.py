@@ -1,0 +1,76 @@
+"""How long from a PostTrainJob's creation until its JobSet is there: embedded cluster, one job at a time.
+
+Jobs are created suspended, so no pod competes for the processor. Prints median and worst in milliseconds, and what
+the idle operator takes: memory, and processor over ten seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from ptlocal import cluster
+from ptoperator.kube import Kube
+from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
+
+JOBS = 30
+
+
+def job(name: str, out: Path) -> Manifest:
+    return {
+        "apiVersion": "posttrain.dev/v1alpha1",
+        "kind": "PostTrainJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "model": {"uri": "random://tiny"},
+            "algorithm": {"sft": {}},
+            "data": {"train": {"uri": f"file://{out}/train.jsonl"}},
+            "accelerator": {"type": "v6e-16"},  # no node here fits: pods stay Pending
+            "output": {"uri": f"file://{out}/runs"},
+        },
+    }
+
+
+def seconds_to_jobset(kube: Kube, manifest: Manifest) -> float:
+    name = manifest["metadata"]["name"]
+    before = kube.list(JOBSETS, "default").resource_version
+    start = time.perf_counter()
+    kube.create(POSTTRAINJOBS, manifest)
+    for event, jobset in kube.watch(JOBSETS, "default", resource_version=before, timeout_s=30):
+        if event == "ADDED" and jobset["metadata"]["labels"].get("posttrain.dev/job", name) == name:
+            return time.perf_counter() - start
+    raise TimeoutError(f"no JobSet for {name} within 30 s")
+
+
+def operator_process(supervisor: int) -> psutil.Process:
+    children = psutil.Process(supervisor).children(recursive=True)
+    return next(child for child in children if "ptoperator" in child.cmdline())
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        data = Path(directory) / "cluster"
+        info = cluster.up(data)
+        try:
+            kube = Kube.load(str(info.kubeconfig))
+            seconds = sorted(seconds_to_jobset(kube, job(f"bench-{i}", Path(directory))) for i in range(JOBS))
+            for i in range(JOBS):
+                kube.delete(POSTTRAINJOBS, f"bench-{i}", "default")
+            time.sleep(5)
+            process = operator_process(info.pid)
+            before = sum(process.cpu_times()[:2])
+            time.sleep(10)
+            busy = sum(process.cpu_times()[:2]) - before
+            memory = process.memory_info().rss / 2**20
+        finally:
+            cluster.reset(data)
+    print(f"create to JobSet: median {statistics.median(seconds) * 1000:.0f} ms, worst {seconds[-1] * 1000:.0f} ms")
+    print(f"idle operator: {memory:.0f} MiB, {busy:.2f} CPU-seconds in 10 s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""CPU-seconds of two ptctl commands: `--help`, and `workload list` of 1,000 jobs (embedded API server).
+
+XPK 1.16 takes 1.28 CPU-seconds for `--help` (measured on such a machine; it has no wheel that installs beside us).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ptlocal import cluster
+from ptoperator.kube import Kube
+from ptoperator.resources import POSTTRAINJOBS
+
+JOBS = 1000
+RUNS = 7
+XPK_HELP_S = 1.28
+
+
+def cpu_seconds(arguments: list[str], env: dict[str, str]) -> float:
+    """User and system time of one call."""
+    before = os.times()
+    subprocess.run([sys.executable, "-m", "ptctl", *arguments], env=env, stdout=subprocess.DEVNULL, check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def median(arguments: list[str], env: dict[str, str]) -> float:
+    return statistics.median(cpu_seconds(arguments, env) for _ in range(RUNS))
+
+
+def main() -> None:
+
+    with tempfile.TemporaryDirectory() as directory:
+        data = Path(directory) / "cluster"
+        info = cluster.up(data, without=["operator"])
+        env = {**os.environ, "KUBECONFIG": str(info.kubeconfig)}
+        try:
+            kube = Kube.load(str(info.kubeconfig))
+            for i in range(JOBS):
+                kube.create(POSTTRAINJOBS, _job(f"job-{i:04d}"))
+            listed = median(["workload", "list"], env)
+        finally:
+            cluster.reset(data)
+        helped = median(["--help"], env)
+    print(f"ptctl --help: {helped:.2f} CPU-s (bound 0.15); XPK {XPK_HELP_S}, {XPK_HELP_S / helped:.0f} x")
+    print(f"ptctl workload list, {JOBS} jobs: {listed:.2f} CPU-s (bound 0.7)")
+
+
+def _job(name: str) -> dict[str, object]:
+    return {
+        "apiVersion": "posttrain.dev/v1alpha1",
+        "kind": "PostTrainJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "model": {"uri": "random://tiny"},
+            "algorithm": {"sft": {}},
+            "data": {"train": {"uri": "file:///data/train.jsonl"}},
+            "accelerator": {"type": "cpu-1"},
+            "output": {"uri": "file:///runs"},
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
