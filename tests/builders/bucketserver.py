@@ -166,6 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             del self.buckets.uploads[query["upload_id"]]
             return self._json(200, self.buckets.put(bucket, name, bytes(content)))
         self._respond(308, b"", {"Range": f"bytes=0-{len(content) - 1}"} if content else {})
+        return None
 
     def do_PATCH(self) -> None:
         self._body()
@@ -179,6 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         if gone is None:
             return self._error(404, f"No such object: {path}")
         self._respond(204, b"", {})
+        return None
 
     def _insert(self, bucket: str, query: dict[str, str], body: bytes) -> None:
         kind = query.get("uploadType")
@@ -203,6 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted is not None and int(wanted) != there:
             return self._error(412, f"generation is {there}")
         self._json(200, self.buckets.put(bucket, name, content))
+        return None
 
     def _list(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
@@ -234,6 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
             return self._respond(206, content[first : last + 1], headers)
         self._respond(200, content, headers)
+        return None
 
     def _target(self) -> tuple[str, dict[str, str]]:
         parts = urlsplit(self.path)

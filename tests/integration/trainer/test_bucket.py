@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.builders import bucketserver
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
-from tests.builders import bucketserver
 
 ROWS = "".join(json.dumps({"question": f"What is {a} plus {a}?", "answer": f"{a + a}"}) + "\n" for a in range(40))
 
