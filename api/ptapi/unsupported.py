@@ -61,8 +61,6 @@ RULES: tuple[Rule, ...] = (
     _unset("spec.algorithm", "dpo", "sft, grpo"),
     _unset("spec.algorithm", "distill", "sft, grpo"),
     _only("spec.rewards[]", "builtin", "gsm8k", "format", "choice"),
-    _no_hub("spec.model", "uri", "gs://, file:///, random://"),
-    _no_hub("spec.model", "tokenizer", "gs://, file:///, random://"),
     _no_hub("spec.data.train", "uri", "gs://, file:///"),
     _no_hub("spec.data.eval", "uri", "gs://, file:///"),
     _custom(

@@ -18,7 +18,7 @@ _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.
 PATTERN_WORDS = {
     r"^(hf://|gs://|file:///)[^/].*$": "a URI: gs://… or file:///…",
     r"^(gs://|file:///)[^/].*$": "a URI of a directory: gs://… or file:///…",
-    r"^(hf://|gs://|file:///|random://)[^/].*$": "a URI: gs://bucket/dir, file:///dir or random://preset",
+    r"^(hf://|gs://|file:///|random://)[^/].*$": "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a Kubernetes name: lower-case letters, digits, - and .",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and -, no - at either end",
     r"^[a-z]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and -, starting with a letter, no - at the end",

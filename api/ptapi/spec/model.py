@@ -24,7 +24,7 @@ class ModelSpec(SpecModel):
     """The model that training starts from."""
 
     uri: ModelUri
-    """`gs://bucket/dir`, `file:///dir`, or `random://preset` (seeded random weights). `hf://org/name` comes later."""
+    """`hf://org/name`, `gs://bucket/dir`, `file:///dir`, or `random://preset` (seeded random weights)."""
     revision: Text | None = None
     """Branch, tag or commit of an `hf://` model. Unset: the default branch; the commit is pinned in the lineage."""
     tokenizer: ModelUri | None = None

@@ -211,8 +211,6 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("distill", {**SFT, "spec.algorithm": {"distill": {"mode": "offline"}}}, "spec.algorithm.distill", "offline",
           "not supported yet"),
     Wrong("lora", {"spec.training.lora": {"rank": 8}}, "spec.training.lora", "8", "not supported yet"),
-    Wrong("model from the hub", {"spec.model.uri": "hf://org/name"},
-          "spec.model.uri", "hf://org/name", "not supported yet"),
     Wrong("data from the hub", {"spec.data.train.uri": "hf://org/name"},
           "spec.data.train.uri", "hf://org/name", "accepted: gs://, file:///"),
     Wrong("reward from a bucket", {"spec.rewards": [{"python": {"uri": "gs://b/r.py"}}]},
