@@ -167,14 +167,16 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
     function = step.train_step(model, Likelihood(), updates, lambda step: 1e-2, layout, None)  # type: ignore[arg-type]
     batch = one_per_row()
     empty = batch._replace(weight_BT=np.zeros_like(batch.weight_BT))
-    state = step.new_state(jax.jit(model.init)(jax.random.key(0)), updates)
+    params = jax.jit(model.init)(jax.random.key(0))
+    params["embedding"] += 0.2  # tokens alike: all choose the same experts at first
+    state = step.new_state(params, updates)
     before = np.asarray(state.params["layers"]["mlp"]["router"])
     found = []
-    for _ in range(5):
+    for _ in range(15):
         state, metrics = function(state, jax.tree.map(jnp.asarray, empty))
         found.append(float(metrics[step.BALANCE]))
-    assert found[0] >= 2.0
-    assert found[-1] < found[0]
+    assert found[0] > 2.3
+    assert found[-1] < 2.2
     assert np.abs(np.asarray(state.params["layers"]["mlp"]["router"]) - before).max() > 1e-3
 
 
