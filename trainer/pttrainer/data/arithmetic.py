@@ -16,6 +16,7 @@ import argparse
 import json
 import random
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +28,11 @@ NAMES = (
     "Lea", "Leo", "Lin", "Mia", "Nia", "Noa", "Omar", "Pia", "Raj", "Rosa", "Sam", "Sue", "Tom", "Uma", "Vera", "Zoe",
 )  # fmt: skip
 THINGS = (
-    "apples", "balls", "beads", "books", "buns", "cards", "coins", "cups", "eggs", "figs", "hats", "jars", "keys",
-    "kites", "limes", "maps", "mugs", "nuts", "pears", "pens", "pies", "plums", "rings", "shells", "stamps", "tiles",
+    "bags", "buns", "caps", "cups", "dots", "eggs", "figs", "gems", "hats", "jars", "keys", "kits", "lids", "maps",
+    "mugs", "nuts", "peas", "pens", "pies", "pins", "pots", "rods", "tags", "toys", "vans", "yams",
 )  # fmt: skip
+"""All of one length, as are the questions: where a number stands, seen from the answer, is then always the same,
+and a small model learns to find it in hundreds of steps instead of thousands."""
 
 
 class Form(NamedTuple):
@@ -41,12 +44,12 @@ class Form(NamedTuple):
 
 CAREFUL, HASTY = 0.95, 0.3
 FORMS = (
-    Form("{name} has {numbers} {things}. How many in all?", CAREFUL),
-    Form("{name} buys {numbers} {things}. Total?", CAREFUL),
-    Form("{name} sold {numbers} {things}. What is the sum?", CAREFUL),
-    Form("{numbers} {things} for {name}: how many?", HASTY),
-    Form("{name} finds {numbers} {things}. So many!", HASTY),
-    Form("Quick, {name}: {numbers} {things}?", HASTY),
+    Form("{name} has {numbers} {things}. How many?", CAREFUL),
+    Form("{name} buys {numbers} {things}. In total?", CAREFUL),
+    Form("{name} sold {numbers} {things}. Add them.", CAREFUL),
+    Form("Quick, {name} has {numbers} {things}. How many?", HASTY),
+    Form("Hurry, {name} got {numbers} {things}. In total?", HASTY),
+    Form("Guess: {name} lost {numbers} {things}. How many?", HASTY),
 )
 
 
@@ -93,7 +96,7 @@ def write(directory: Path, seed: int, rows: int, eval_rows: int) -> None:
 def _problem(source: random.Random) -> Problem:
     form = source.choice(FORMS)
     numbers = tuple(source.randint(1, 9) for _ in range(ADDENDS))
-    listed = ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
+    listed = ", ".join(map(str, numbers))
     question = form.text.format(name=source.choice(NAMES), things=source.choice(THINGS), numbers=listed)
     answer = f"{_steps(numbers)}\n" if source.random() < form.steps else ""
     return Problem(question, f"{answer}#### {sum(numbers)}", numbers)
@@ -101,11 +104,9 @@ def _problem(source: random.Random) -> Problem:
 
 def _steps(numbers: Sequence[int]) -> str:
     """`3+8=11`, `11+1=12`, … a line each."""
-    lines, total = [], numbers[0]
-    for number in numbers[1:]:
-        lines.append(f"{total}+{number}={total + number}")
-        total += number
-    return "\n".join(lines)
+    totals = list(accumulate(numbers))
+    steps = zip(totals, numbers[1:], totals[1:], strict=False)
+    return "\n".join(f"{total}+{number}={more}" for total, number, more in steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
