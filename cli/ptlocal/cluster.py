@@ -91,8 +91,8 @@ def up(
         if api_server is not None:
             _copy_kubeconfig(api_server, layout.kubeconfig)
         options = ["--external"] if api_server else []
-        _spawn(layout, [*options, *(f"--without={part}" for part in without)])
         try:
+            _spawn(layout, [*options, *(f"--without={part}" for part in without)])
             return _await_ready(layout, say, started=True)
         except KeyboardInterrupt:
             say("interrupted: stopping what was started")
@@ -146,9 +146,10 @@ def _layout(data_dir: Path | None) -> Layout:
 
 
 def _spawn(layout: Layout, options: list[str]) -> None:
+    """Returns when the supervisor holds its lock, also if interrupted: whoever stops it then finds it."""
     layout.state_file.unlink(missing_ok=True)
     with open(layout.logs / "supervisor.log", "ab") as output:
-        done = subprocess.run(
+        starter = subprocess.Popen(
             [sys.executable, "-m", "ptlocal.supervisor", "--data", str(layout.data), "--detach", *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -156,9 +157,13 @@ def _spawn(layout: Layout, options: list[str]) -> None:
             cwd=layout.data,
             env=_environment(),
             start_new_session=True,
-            check=False,
         )
-    if done.returncode != 0:
+        try:
+            code = starter.wait()
+        except KeyboardInterrupt:
+            starter.wait()
+            raise
+    if code != 0:
         raise LocalClusterError(f"the cluster did not start:\n{_last_lines(layout)}\nhint: logs are in {layout.logs}")
 
 

@@ -57,6 +57,10 @@ class Died:
     child: Child
 
 
+class ToldToStop(Exception):  # noqa: N818 - an order, no error
+    """Before the cluster was up."""
+
+
 class Supervisor:
     def __init__(self, layout: Layout, *, external: bool, without: list[str]) -> None:
         self._layout = layout
@@ -75,6 +79,10 @@ class Supervisor:
         threading.Thread(target=self._take_orders, name="signals", daemon=True).start()
         try:
             self._start()
+        except ToldToStop:
+            self._shut_down(_HURRY_S)
+            self._tell("stopped")
+            return 0
         except (StartFailed, ApiError, TimeoutError) as error:
             log.error("start failed: %s", error)
             self._shut_down(_HURRY_S)
@@ -174,7 +182,7 @@ class Supervisor:
 
     def _give_up_on_death(self, child: Child) -> None:
         if self._ordered.is_set():
-            raise StartFailed("told to stop while it was starting")
+            raise ToldToStop
         if not child.is_alive and not (self._external and child is self._api_server):
             raise StartFailed(f"the {child.name} ended with exit code {child.exit_code}:\n{child.last_words()}")
 
@@ -198,6 +206,26 @@ def _capacity() -> Capacity:
     return Capacity(os.environ.get(CPU_ENV) or machine.cpu, os.environ.get(MEMORY_ENV) or machine.memory)
 
 
+def _lock(layout: Layout) -> Lock:
+    lock = Lock(layout.pid_file)
+    if not lock.take(wait_s=2.0):
+        raise SystemExit("a supervisor for this data directory is running already")
+    return lock
+
+
+def _lock_in_background(layout: Layout) -> Lock:
+    """Fork; only the child returns. The parent ends once the child holds the lock, with 1 if it never does."""
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        os._exit(0 if os.read(reader, 1) else 1)
+    os.close(reader)
+    lock = _lock(layout)
+    os.write(writer, b"+")
+    os.close(writer)
+    return lock
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ptlocal.supervisor", description="Runs an embedded cluster.")
     parser.add_argument("--data", type=Path, required=True)
@@ -206,12 +234,8 @@ def main() -> None:
     parser.add_argument("--without", action="append", default=[], choices=[*controllers.PARTS, "operator"])
     arguments = parser.parse_args()
     layout = Layout(arguments.data)
-    if arguments.detach and os.fork():
-        os._exit(0)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ORDERS)  # in every thread; launch.py takes it back for children
-    lock = Lock(layout.pid_file)
-    if not lock.take(wait_s=2.0):
-        raise SystemExit("a supervisor for this data directory is running already")
+    lock = _lock_in_background(layout) if arguments.detach else _lock(layout)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     code = Supervisor(layout, external=arguments.external, without=arguments.without).run()
     lock.release()

@@ -207,14 +207,22 @@ def test_reset_forgets_everything_and_touches_nothing_else(data: Path, tmp_path:
     assert (precious / "thesis").exists()
 
 
-@pytest.mark.parametrize("after_s", [0.3, 1.5])
-def test_ctrl_c_while_starting_leaves_nothing_running(data: Path, after_s: float) -> None:
+@pytest.mark.parametrize("word", ["", "API server", "resource definitions"])
+def test_ctrl_c_while_starting_leaves_nothing_running(data: Path, word: str) -> None:
     program = f"from ptlocal.cluster import up; from pathlib import Path; up(Path({str(data)!r}), without=['operator'])"
-    starting = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
-    time.sleep(after_s)
+    starting = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    assert starting.stderr is not None
+    if word:
+        while word not in (line := starting.stderr.readline()):
+            assert line, "it ended before it was interrupted"
+    else:  # while its supervisor starts, before anything is said
+        until(lambda: Layout(data).logs.exists())
+        time.sleep(0.05)
     starting.send_signal(signal.SIGINT)
     starting.communicate(timeout=60)
-    until(lambda: holder(Layout(data).pid_file) is None)
+    assert starting.returncode != 0
+    assert holder(Layout(data).pid_file) is None
+    assert local.status(data).phase == "stopped"
     if Layout(data).cluster_file.exists():
         assert left_over(data) == []
 
