@@ -57,7 +57,7 @@ class Died:
     child: Child
 
 
-class ToldToStop(Exception):  # noqa: N818 - an order, no error
+class ToldToStop(Exception):
     """Before the cluster was up."""
 
 
