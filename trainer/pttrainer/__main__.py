@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+from ptapi.failures import ExitCode
 from pttrainer.commands import export, logits
 
 
@@ -27,7 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from pttrainer.run import run_job
 
-    return int(run_job(options.job))
+    code = run_job(options.job)
+    if code == ExitCode.STORAGE:
+        # Everything is said. Threads of libraries that still write would add their tracebacks.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return int(code)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pttrainer import distributed
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.models import Params
 from pttrainer.step import TrainState
-from pttrainer.storage import is_storage_problem, split, storage_reason
+from pttrainer.storage import is_service_problem, is_storage_problem, split, storage_reason
 
 # Orbax tells its own story, with tracebacks of its threads; what matters is raised here and told once.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -132,7 +132,7 @@ class Checkpoints:
         try:
             action()
         except Exception as error:
-            if is_storage_problem(error):
+            if is_storage_problem(error) or (not isinstance(self._path, Path) and is_service_problem(error)):
                 self._remove_unfinished()
                 raise StorageError(
                     f"{_uri(self._path)}: checkpoint cannot be written: {storage_reason(error)}; those before it are "

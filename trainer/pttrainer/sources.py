@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pttrainer import distributed, storage
 from pttrainer.downloads import download_all
-from pttrainer.errors import ConfigError
+from pttrainer.errors import ConfigError, StorageError
 
 Note = Callable[[str], None]
 """Takes a line for the person who watches."""
@@ -51,7 +51,11 @@ def fetch(uri: str, field: str, note: Note, *, revision: str | None = None, weig
 def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
     bucket = storage.bucket(uri)
     suffixes = (".json", ".jinja", ".safetensors") if weights else (".json", ".jinja")
-    blobs = {name: blob for name, blob in bucket.blobs(field).items() if name.endswith(suffixes) and "/" not in name}
+    try:
+        there = bucket.blobs()
+    except StorageError as error:
+        raise ConfigError(f"{field}: {error}") from error
+    blobs = {name: blob for name, blob in there.items() if name.endswith(suffixes) and "/" not in name}
     if not blobs:
         raise ConfigError(f"{field}: {uri}: holds no model files; hint: the URI must name the directory of config.json")
     cache = distributed.cache_directory() / "models" / hashlib.sha256(uri.encode()).hexdigest()[:16]

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlparse
@@ -106,45 +109,38 @@ class Bucket:
         self._bucket = _gcs_bucket(bucket)
 
     def read(self, name: str) -> bytes | None:
-        blob = self._bucket.get_blob(self._key(name))
-        return None if blob is None else bytes(blob.download_as_bytes())
+        with _service(f"{self.uri}/{name}", "read"):
+            blob = self._bucket.get_blob(self._key(name))
+            return None if blob is None else bytes(blob.download_as_bytes())
 
     def write(self, name: str, content: bytes) -> None:
-        try:
+        with _service(f"{self.uri}/{name}", "written"):
             self._bucket.blob(self._key(name)).upload_from_string(content)
-        except Exception as error:
-            raise StorageError(f"{self.uri}/{name}: cannot be written: {error}") from error
 
     def append(self, name: str, content: bytes) -> None:
         self.write(name, (self.read(name) or b"") + content)
 
     def remove(self, name: str) -> None:
-        blob = self._bucket.get_blob(self._key(name))
-        if blob is not None:
-            blob.delete()
+        with _service(f"{self.uri}/{name}", "removed"):
+            blob = self._bucket.get_blob(self._key(name))
+            if blob is not None:
+                blob.delete()
 
     def names(self, under: str = "") -> list[str]:
         start = len(self.prefix) + 1 if self.prefix else 0
-        return sorted(blob.name[start:] for blob in self._bucket.list_blobs(prefix=self._below(under)))
+        with _service(self.uri, "listed"):
+            return sorted(blob.name[start:] for blob in self._bucket.list_blobs(prefix=self._below(under)))
 
-    def blobs(self, field: str) -> dict[str, Any]:
-        """All objects below, by name; raises ConfigError, naming `field`, where they cannot be listed."""
-        from google.api_core.exceptions import GoogleAPICallError
-        from google.auth.exceptions import GoogleAuthError
-        from requests.exceptions import RequestException
-
+    def blobs(self) -> dict[str, Any]:
+        """All objects below, by name."""
         start = len(self.prefix) + 1 if self.prefix else 0
-        try:
+        with _service(self.uri, "listed"):
             return {blob.name[start:]: blob for blob in self._bucket.list_blobs(prefix=self._below(""))}
-        except (GoogleAPICallError, GoogleAuthError, RequestException) as error:
-            raise ConfigError(f"{field}: {self.uri}: cannot be listed: {error}") from error
 
     def upload(self, name: str, path: Path) -> None:
         """Copies a file into the bucket, in pieces, checked by the service."""
-        try:
+        with _service(f"{self.uri}/{name}", "written"):
             self._bucket.blob(self._key(name)).upload_from_filename(str(path))
-        except Exception as error:
-            raise StorageError(f"{self.uri}/{name}: cannot be written: {error}") from error
 
     def _below(self, under: str) -> str:
         """The prefix of what is in a directory: `a/` and not `a`, which `a-b/c` has too."""
@@ -186,6 +182,8 @@ def read_file(uri: str, field: str) -> bytes:
         content = place(directory).read(name)
     except OSError as error:
         raise DataError(f"{field}: {uri}: cannot be read: {error.strerror or error}") from error
+    except StorageError as error:
+        raise DataError(f"{field}: {error}") from error
     if content is None:
         raise DataError(f"{field}: {uri}: no such file; hint: the path must exist where the trainer runs")
     return content
@@ -210,13 +208,45 @@ def is_storage_problem(error: BaseException) -> bool:
     return any(words in str(error) for words in (*_FULL, *_DENIED))
 
 
+def is_service_problem(error: BaseException) -> bool:
+    """True for a bucket that cannot be reached or refuses, as the libraries that write checkpoints there say it."""
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+
+    if isinstance(error, (OSError, GoogleAPIError, GoogleAuthError)):
+        return True
+    return type(error).__module__.startswith(("gcsfs.", "aiohttp."))
+
+
 def storage_reason(error: BaseException) -> str:
     """The reason in a few words: libraries bury it behind the name of every file they had open."""
     return next((words for words in (*_FULL, *_DENIED) if words in str(error)), str(error).strip().split("\n")[0][:200])
 
 
+@contextmanager
+def _service(uri: str, done: str) -> Iterator[None]:
+    """Google's errors as StorageError: what could not be `done` to `uri`, and why."""
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+    from google.resumable_media import InvalidResponse
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (GoogleAPIError, GoogleAuthError, InvalidResponse, RequestException) as error:
+        raise StorageError(f"{uri}: cannot be {done}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """The service's own words, out of the request and the document that they came in."""
+    text = str(error).strip() or type(error).__name__
+    found = re.search(r'"message": ?"([^"]+)"', text)
+    return found[1] if found else text
+
+
 def _gcs_bucket(name: str) -> Any:
     try:
+        from google.auth.exceptions import GoogleAuthError
         from google.cloud import storage
     except ImportError as error:
         raise ConfigError(
@@ -226,4 +256,12 @@ def _gcs_bucket(name: str) -> Any:
         from google.auth.credentials import AnonymousCredentials
 
         return storage.Client(credentials=AnonymousCredentials(), project="emulated").bucket(name)
-    return storage.Client().bucket(name)
+    try:
+        return storage.Client().bucket(name)
+    except GoogleAuthError as error:
+        raise ConfigError(
+            f"gs://{name}: no Google credentials: {error} hint: on this machine run "
+            "`gcloud auth application-default login`; on GKE give spec.serviceAccountName access to the bucket"
+        ) from error
+    except OSError as error:  # the client asks for a project, which a bucket does not need
+        raise ConfigError(f"gs://{name}: {error}; hint: set GOOGLE_CLOUD_PROJECT") from error

@@ -82,3 +82,42 @@ def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tm
         exported = f"runs/remote/{rundir.EXPORT}/model.safetensors"
         there = (tmp_path / "runs" / "local" / rundir.EXPORT / "model.safetensors").read_bytes()
         assert buckets.content("out", exported) == there
+
+
+@pytest.mark.slow
+def test_a_bucket_that_is_full_ends_the_run_with_its_words_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    with bucketserver.serve() as buckets:
+        buckets.put("data", "train.jsonl", ROWS.encode())
+        path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", 400)
+        first = start(tmp_path, path, buckets.environment())
+        committed = f"runs/remote/{rundir.CHECKPOINTS}/2/commit_success.txt"
+        give_up = time.monotonic() + 120
+        while committed not in buckets.names("out") and first.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.05)
+        buckets.full = True
+        code, out = finish(first)
+        assert code == ExitCode.STORAGE, out
+        assert "Traceback" not in out
+        assert "over its quota" in out
+        buckets.full = False
+        path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", 400)
+        second = start(tmp_path, path, buckets.environment())
+        assert second.stdout is not None
+        said = iter(second.stdout.readline, "")
+        assert any("resuming after step" in line for line in said)
+        second.kill()
+        second.communicate()
+
+
+def test_a_bucket_without_credentials_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", 4)
+    nothing = {
+        "HOME": str(tmp_path),
+        "GCE_METADATA_HOST": "127.0.0.1:1",
+        "GOOGLE_APPLICATION_CREDENTIALS": "",
+        "NO_GCE_CHECK": "true",
+    }
+    code, out = finish(start(tmp_path, path, nothing))
+    assert code == ExitCode.CONFIG_ERROR, out
+    assert "Traceback" not in out
+    assert "gs://out: no Google credentials" in out
