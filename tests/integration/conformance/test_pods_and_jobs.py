@@ -95,7 +95,7 @@ def test_the_spec_of_a_pod_is_frozen_but_for_a_few_fields(api: Cluster, pods: st
 
 
 def test_binding_gives_a_pod_its_node_once(api: Cluster, pods: str) -> None:
-    api.http("POST", pods, pod("p", nodeSelector={"no": "such-node"})).expect(201)
+    api.http("POST", pods, pod("p", schedulerName="nobody")).expect(201)  # a real scheduler leaves it alone
     binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "some-node"}}
     api.http("POST", f"{pods}/p/binding", binding).expect(201)
     bound = api.http("GET", f"{pods}/p").expect(200)
