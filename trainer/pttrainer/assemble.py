@@ -51,8 +51,7 @@ class Assembled:
         where = self.model.trained(shardings)
         if self.model.adapters is None:
             return self.initial_params(where)
-        fresh: Params = jax.jit(self.model.init_adapters, out_shardings=where)(jax.random.key(self.seed))
-        return fresh
+        return self.model.init_adapters(where, self.seed)
 
 
 def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None = None) -> Assembled:

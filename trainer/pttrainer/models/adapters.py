@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pttrainer.errors import ConfigError
@@ -79,20 +80,21 @@ def join(frozen: dict[str, Any], adapters: dict[str, Any]) -> dict[str, Any]:
     return {key: join(value, adapters[key]) if key in adapters else value for key, value in frozen.items()} | new
 
 
-def init(abstract: dict[str, Any], key: Array) -> dict[str, Any]:
-    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero. Traceable.
+def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero.
 
-    Every array has a key of its own, so another choice of targets does not change an array's numbers.
+    Every array has a key of its own, so another choice of targets does not change an array's numbers. They come
+    from the host: compiling their generation takes seconds, and they are few.
     """
 
-    def one(path: Any, x: Any) -> Array:
-        if path[-1].key == "b":
-            return jnp.zeros(x.shape, x.dtype)
-        own = jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
-        bound = x.shape[-2] ** -0.5
-        return jax.random.uniform(own, x.shape, x.dtype, -bound, bound)
+    def one(path: Any, x: Any, where: Any) -> Array:
+        numbers = np.zeros(x.shape, x.dtype)
+        if path[-1].key == "a":
+            own = np.random.Philox(key=[seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
+            numbers = (2 * np.random.Generator(own).random(x.shape, x.dtype) - 1) * np.float32(x.shape[-2] ** -0.5)
+        return jax.make_array_from_callback(x.shape, where, lambda index: numbers[index])
 
-    made: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract)
+    made: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract, shardings)
     return made
 
 

@@ -66,13 +66,12 @@ class Model:
         return dict(nnx.to_pure_dict(axes))
 
     def init(self, key: Array) -> Params:
-        """Random weights: normal, scaled by fan-in; fresh adapters. Traceable; jit it with the weights' shardings."""
-        weights = self._stored(dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key))))))
-        return weights if self.adapters is None else lora.join(weights, self.init_adapters(key))
+        """Random weights without adapters: normal, scaled by fan-in. Traceable; jit it with the weights' shardings."""
+        return self._stored(dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key))))))
 
-    def init_adapters(self, key: Array) -> Params:
-        """Adapters that change nothing yet."""
-        return lora.init(lora.only(self.abstract()), key)
+    def init_adapters(self, shardings: Params, seed: int) -> Params:
+        """Adapters that change nothing yet, where `shardings` (of them alone) say."""
+        return lora.init(lora.only(self.abstract()), shardings, seed)
 
     @property
     def without_adapters(self) -> Model:
