@@ -1,4 +1,5 @@
-"""Writes `tests/unit/trainer/models/references`: what `transformers` computes for the small models of the tests.
+"""Writes `tests/unit/trainer/models/references`: what `transformers` computes for the small models of the tests, and
+`references-adapters`: what `peft` makes of adapters on some of them.
 
     make references
 
@@ -13,14 +14,18 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import peft
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
+from tests.builders import adapters  # noqa: E402
+from tests.builders.inference import load_model  # noqa: E402
 from tests.builders.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
 from tests.builders.reference import greedy, load_reference, logits  # noqa: E402
 
 REFERENCES = ROOT / "tests" / "unit" / "trainer" / "models" / "references"
+REFERENCES_OF_ADAPTERS = REFERENCES.with_name("references-adapters")
 POSITIONS_OF_LONG = np.array([0, 1, 5, 10, 11, 12, 23, 24, 25, 40, 59, 60, 80, 94, 95])
 LAST_OF_SHORT = 5
 
@@ -37,6 +42,20 @@ def main(names: list[str]) -> None:
             found |= {f"greedy_{len(x)}": greedy(model, x, NEW_TOKENS).astype(np.int16) for x in short}
         np.savez_compressed(REFERENCES / f"{name}.npz", **found)
         print(name)
+    REFERENCES_OF_ADAPTERS.mkdir(parents=True, exist_ok=True)
+    for name in [name for name in adapters.REFERENCES if not names or name in names]:
+        with tempfile.TemporaryDirectory() as directory:
+            found = {"long": adapted_logits(Path(directory), name)[POSITIONS_OF_LONG], "positions": POSITIONS_OF_LONG}
+        np.savez_compressed(REFERENCES_OF_ADAPTERS / f"{name}.npz", **found)
+        print(f"{name} with adapters")
+
+
+def adapted_logits(directory: Path, name: str) -> np.ndarray:
+    """Of the long example, by `peft` from our export."""
+    base = write_checkpoint(directory / "base", CASES[name])
+    apart, _ = adapters.export_both(*adapters.adapted(*load_model(base), name), base, directory)
+    theirs = peft.PeftModel.from_pretrained(load_reference(base), apart).eval()
+    return logits(theirs, examples(CASES[name])[0])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 
 from pttrainer.models import Model, Params, from_hf, to_hf
 from pttrainer.models import cache as kv
+from pttrainer.models.names import table
 from pttrainer.models.weights import load, save
 
 
@@ -102,5 +103,5 @@ def _row(examples: list[tuple[int, np.ndarray]], length: int) -> tuple[np.ndarra
 
 def export(model: Model, params: Params, directory: Path) -> None:
     """Weights and `config.json` as `transformers` reads them."""
-    save(model.config, params, directory)
+    save(table(model.config), model.merged(params), directory)
     (directory / "config.json").write_text(json.dumps(to_hf(model.config)))

@@ -18,6 +18,7 @@ from pttrainer import sources, storage, tokenizer
 from pttrainer.chat import Chat
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params, from_hf, preset
+from pttrainer.models.adapters import Adapters, matrices
 from pttrainer.models.model import Remat
 from pttrainer.models.weights import load
 from pttrainer.sources import Note
@@ -34,9 +35,23 @@ class Assembled:
     tokenizer: Tokenizer
     chat: Chat
     initial_params: Callable[[Params], Params]
-    """From the weights' shardings to the weights that training starts from."""
+    """From the weights' shardings to the weights that training starts from (adapters are not among them)."""
     commit: str | None = None
     """Of the model, where it has one (hf://)."""
+    seed: int = 0
+    """Of fresh adapters."""
+
+    def frozen(self, shardings: Params) -> Params | None:
+        """The weights that adapters are put on; None where all weights are trained."""
+        where = self.model.frozen(shardings)
+        return None if where is None else self.initial_params(where)
+
+    def trained(self, shardings: Params) -> Params:
+        """What is trained, before its first step."""
+        where = self.model.trained(shardings)
+        if self.model.adapters is None:
+            return self.initial_params(where)
+        return self.model.init_adapters(where, self.seed)
 
 
 def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None = None) -> Assembled:
@@ -52,10 +67,11 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None
     template = words.template
     if spec.chat_template is not None:
         template = storage.read_file(spec.chat_template, "spec.model.chatTemplate").decode()
-    model = Model(config, _compute_dtype(training), training.precision.params, _remat(training))
+    adapters = _adapters(training, config)
+    model = Model(config, _compute_dtype(training), training.precision.params, _remat(training), adapters)
 
-    initial = partial(source.params, model, seed=training.seed)
-    return Assembled(model, words, Chat(words, template), initial, source.commit)
+    initial = partial(source.params, model.without_adapters, seed=training.seed)
+    return Assembled(model, words, Chat(words, template), initial, source.commit, training.seed)
 
 
 @dataclass(frozen=True)
@@ -117,6 +133,13 @@ def _compute_dtype(training: Training) -> str:
     if training.precision.compute != "auto":
         return training.precision.compute
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
+def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
+    lora = training.lora
+    if lora is None:
+        return None
+    return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora)
 
 
 def _remat(training: Training) -> Remat:

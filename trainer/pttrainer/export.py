@@ -1,7 +1,8 @@
-"""The trained model in Hugging Face's layout: what others load, and what the next job starts from.
+"""The trained model in Hugging Face's layout, or its adapters in PEFT's: what others load, and what the next job
+starts from.
 
-`config.json` is written last and makes the export complete: a reader that finds it finds everything. Weights
-come from the devices one layer at a time.
+`config.json` (of adapters, `adapter_config.json`) is written last and makes the export complete: a reader that
+finds it finds everything. Weights come from the devices one layer at a time.
 """
 
 from __future__ import annotations
@@ -10,44 +11,122 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pttrainer.models import ModelConfig, to_hf
-from pttrainer.models.weights import save
+from pttrainer.models import Model, Params, adapters, to_hf
+from pttrainer.models.names import table
+from pttrainer.models.weights import save, save_adapters
 from pttrainer.storage import Directory, Place, write_error
 from pttrainer.tokenizer import Tokenizer
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTERS = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How arrays come to the host that writes. All processes must take part; one writes.
+
+    fetch: from an array on the mesh to one on this host, on every process.
+    """
+
+    fetch: Callable[[Any], Any]
+    is_writer: bool = True
+
+
+@dataclass(frozen=True)
+class Words:
+    """What turns text into the model's tokens."""
+
+    tokenizer: Tokenizer
+    chat_template: str | None
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model that adapters are put on, as PEFT names it."""
+
+    uri: str
+    commit: str | None = None
 
 
 def export(
     target: Place,
-    config: ModelConfig,
-    params: Any,
-    tokenizer: Tokenizer,
-    chat_template: str | None,
-    *,
-    fetch: Callable[[Any], Any],
-    is_writer: bool = True,
+    model: Model,
+    params: Params,
+    words: Words,
+    write: Writing,
 ) -> None:
-    """Writes weights, tokenizer, template and config. All processes must call it; one writes.
+    """Writes weights (adapters merged into them), tokenizer, template and config."""
+    params = model.merged(params)
+    names = table(model.config)
+    config = to_hf(model.config) | _number_format(params)
+    _write(target, CONFIG, config, words, lambda scratch: save(names, params, scratch, write.fetch), write.is_writer)
 
-    fetch: from an array on the mesh to one on this host, on every process.
-    """
+
+def export_adapters(
+    target: Place,
+    model: Model,
+    base: Base,
+    trained: Params,
+    words: Words,
+    write: Writing,
+) -> None:
+    """As `export`, in PEFT's layout: the adapters alone, and which model they belong to."""
+    assert model.adapters is not None
+    names = adapters.names(model.config, model.adapters)
+
+    def write_weights(scratch: Path | None) -> None:
+        save_adapters(names, trained, scratch and scratch / ADAPTERS, write.fetch)
+
+    _write(target, ADAPTER_CONFIG, adapter_config(model, base), words, write_weights, write.is_writer)
+
+
+def adapter_config(model: Model, base: Base) -> dict[str, Any]:
+    """PEFT's `adapter_config.json`."""
+    lora = model.adapters
+    assert lora is not None
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.uri.removeprefix("hf://").removeprefix("file://"),
+        "revision": base.commit,
+        "r": lora.rank,
+        "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
+        "use_rslora": lora.is_rank_stabilised,
+        "target_modules": adapters.modules(model.config, lora),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+
+
+def _write(
+    target: Place,
+    config_name: str,
+    config: dict[str, Any],
+    words: Words,
+    write_weights: Callable[[Path | None], None],
+    is_writer: bool,
+) -> None:
     if not is_writer:
-        save(config, params, None, fetch)
+        write_weights(None)
         return
-    target.remove(CONFIG)
-    _write_weights(target, config, params, fetch)
-    for name, content in tokenizer.files.items():
+    for name in (CONFIG, ADAPTER_CONFIG):
+        target.remove(name)
+    _write_weights(target, write_weights)
+    for name, content in words.tokenizer.files.items():
         target.write(name, content)
-    if chat_template is not None:
-        target.write("chat_template.jinja", chat_template.encode())
-    target.write(CONFIG, json.dumps(to_hf(config) | _number_format(params), indent=2).encode())
+    if words.chat_template is not None:
+        target.write("chat_template.jinja", words.chat_template.encode())
+    target.write(config_name, json.dumps(config, indent=2).encode())
 
 
-def _write_weights(target: Place, config: ModelConfig, params: Any, fetch: Callable[[Any], Any]) -> None:
+def _write_weights(target: Place, write: Callable[[Path], None]) -> None:
     """Beside the target on a disk (then renamed), in a temporary directory for a bucket."""
     try:
         if isinstance(target, Directory):
@@ -56,7 +135,7 @@ def _write_weights(target: Place, config: ModelConfig, params: Any, fetch: Calla
         else:
             near = None
         with tempfile.TemporaryDirectory(dir=near, prefix=".export-") as scratch:
-            save(config, params, Path(scratch), fetch)
+            write(Path(scratch))
             _remove_older(target)
             for file in sorted(Path(scratch).iterdir()):
                 if isinstance(target, Directory):

@@ -20,7 +20,7 @@ from ptapi.spec import PostTrainJob
 from pttrainer import distributed, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
-from pttrainer.export import export
+from pttrainer.export import Words, Writing, export, export_adapters
 from pttrainer.session import Session, open_session
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
@@ -85,12 +85,12 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _stop(session, step, stop.signal or "signal on another process")
         if algorithm.needs_params:
             log.flush()
-        batch, of_batch = algorithm.next_batch(step, session.state.params)
+        batch, of_batch = algorithm.next_batch(step, session.params)
         placed = session.place_batch(batch)
         compiled, was_new = session.compiled(placed)
         if was_new:
             log.restart_clock()
-        session.state, metrics = compiled(session.state, placed)
+        session.state, metrics = compiled(session.state, placed, session.frozen)
         log.flush()
         done = step + 1
         log.begin(done, metrics, dict(of_batch), batch)
@@ -111,7 +111,7 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(done, session.state.params))
+    facts = dict(session.algorithm.evaluate(done, session.params))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -135,16 +135,14 @@ def _stop(session: Session, done: int, reason: str) -> None:
 def _export(session: Session) -> None:
     session.wait_for_checkpoint()
     session.reporter.stage("exporting")
-    if session.job.spec.export.format == "safetensors":
+    kind = session.job.spec.export.format
+    if kind != "none":
         target = storage.place(f"{session.place.uri}/{rundir.EXPORT}")
-        export(
-            target,
-            session.model.config,
-            session.state.params,
-            session.tokenizer,
-            session.chat_template,
-            fetch=session.fetch,
-            is_writer=session.leader,
-        )
+        words = Words(session.tokenizer, session.chat_template)
+        write = Writing(session.fetch, session.leader)
+        if kind == "peft":
+            export_adapters(target, session.model, session.base, session.state.params, words, write)
+        else:
+            export(target, session.model, session.params, words, write)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of
 from pttrainer.errors import ConfigError, StorageError
+from pttrainer.export import Base
 from pttrainer.losses import TokenStats
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
@@ -39,7 +40,8 @@ from pttrainer.tokenizer import Tokenizer
 
 @dataclass
 class Session:
-    """The parts of a run. `state` is replaced at every step; the old one's memory is reused."""
+    """The parts of a run. `state` is replaced at every step; the old one's memory is reused. `frozen`: the weights
+    that adapters were put on."""
 
     job: PostTrainJob
     place: Place
@@ -54,8 +56,20 @@ class Session:
     checkpoints: Checkpoints
     metrics: MetricsLog | None
     state: TrainState
+    frozen: Params | None
     first_step: int
+    commit: str | None
     _compiled: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def params(self) -> Params:
+        """All weights as they are now."""
+        return self.model.whole(self.frozen, self.state.params)
+
+    @property
+    def base(self) -> Base:
+        """The model that the run started from."""
+        return Base(self.job.spec.model.uri, self.commit)
 
     def place_batch(self, batch: Batch) -> Batch:
         """The batch on the mesh."""
@@ -68,7 +82,7 @@ class Session:
         if key in self._compiled:
             return self._compiled[key], False
         self.reporter.stage("compiling")
-        self._compiled[key] = self.train_step.lower(self.state, batch).compile()
+        self._compiled[key] = self.train_step.lower(self.state, batch, self.frozen).compile()
         self.reporter.stage("training")
         return self._compiled[key], True
 
@@ -127,8 +141,15 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     check_batch(training.batch_size, training.micro_batch_size, shape[0] * shape[1])
     mesh = sharding.make_mesh(shape)
     jax.set_mesh(mesh)
-    algorithm = algorithms.build(job.spec.algorithm.kind, _context(job, place, parts, mesh, reporter, leader))
-    peak = training.optimizer.learning_rate or optimizer.LEARNING_RATES[job.spec.algorithm.kind]
+    weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
+    frozen = parts.frozen(weights)
+
+    def initial_params() -> Params:
+        return parts.model.whole(frozen, parts.trained(weights))
+
+    context = _context(job, place, parts, initial_params, mesh, reporter, leader)
+    algorithm = algorithms.build(job.spec.algorithm.kind, context)
+    peak = optimizer.peak_rate(training, job.spec.algorithm.kind)
     rate = optimizer.schedule(training.schedule, peak, algorithm.total_steps)
     updates = optimizer.build(training.optimizer, rate)
     layout = steps.layout(parts.model, updates, mesh)
@@ -150,7 +171,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         checkpoints=checkpoints,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
         state=state,
+        frozen=frozen,
         first_step=first,
+        commit=parts.commit,
     )
 
 
@@ -191,9 +214,14 @@ def fetch(tree: Any) -> Any:
 
 
 def _context(
-    job: PostTrainJob, place: Place, parts: Assembled, mesh: jax.sharding.Mesh, reporter: Reporter, leader: bool
+    job: PostTrainJob,
+    place: Place,
+    parts: Assembled,
+    initial_params: Callable[[], Params],
+    mesh: jax.sharding.Mesh,
+    reporter: Reporter,
+    leader: bool,
 ) -> Context:
-    weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
     compiled_score = steps.score_step(parts.model, NamedSharding(mesh, PartitionSpec()))
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
@@ -211,7 +239,7 @@ def _context(
         tokenizer=parts.tokenizer,
         chat=parts.chat,
         score=score,
-        initial_params=partial(parts.initial_params, weights),
+        initial_params=initial_params,
         place=partial(put, mesh),
         fetch=fetch,
         save_samples=save_samples,
@@ -240,7 +268,7 @@ def _state(
         algorithm.restore(restored.algorithm)
         return restored.state, restored.step
     reporter.stage("loading")
-    params = parts.initial_params(layout.state.params)
+    params = parts.trained(parts.model.whole(layout.frozen, layout.state.params))
     first = jax.jit(partial(steps.new_state, optimizer=updates), out_shardings=layout.state, donate_argnums=0)
     return first(params), 0
 
@@ -249,6 +277,7 @@ def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:
     return {
         "modelCommit": parts.commit,
         "parameters": parts.model.config.parameters,
+        "trainedParameters": sum(x.size for x in jax.tree.leaves(parts.model.trained(parts.model.abstract()))),
         "devices": {
             "count": jax.device_count(),
             "kind": jax.devices()[0].device_kind,

@@ -28,7 +28,8 @@ from pttrainer.reduce import Mean, Metric
 
 
 class TrainState(NamedTuple):
-    """Everything that a step changes. step: optimizer steps done, int32."""
+    """Everything that a step changes. params: the trained weights (adapters alone, where there are any); step:
+    optimizer steps done, int32."""
 
     params: Params
     optimizer: Any
@@ -41,6 +42,8 @@ class Layout:
 
     mesh: Mesh
     state: TrainState
+    frozen: Params | None
+    """Of the weights that no step changes; None where there are none."""
 
     @property
     def whole(self) -> NamedSharding:
@@ -52,14 +55,15 @@ def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) ->
     """Shardings of the state, from shapes alone. Moments live where their weights do."""
     weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     whole = NamedSharding(mesh, PartitionSpec())
-    shapes = jax.eval_shape(optimizer.init, model.abstract())
-    moments = optax.tree_map_params(optimizer, lambda _, s: s, shapes, weights, transform_non_params=lambda _: whole)
-    return Layout(mesh, TrainState(weights, moments, whole))
+    trained = model.trained(weights)
+    shapes = jax.eval_shape(optimizer.init, model.trained(model.abstract()))
+    moments = optax.tree_map_params(optimizer, lambda _, s: s, shapes, trained, transform_non_params=lambda _: whole)
+    return Layout(mesh, TrainState(trained, moments, whole), model.frozen(weights))
 
 
 def abstract_state(model: Model, optimizer: optax.GradientTransformation, where: Layout) -> TrainState:
     """Shapes, dtypes and shardings of the state: what a checkpoint is restored to."""
-    shapes = jax.eval_shape(lambda params: new_state(params, optimizer), model.abstract())
+    shapes = jax.eval_shape(lambda params: new_state(params, optimizer), model.trained(model.abstract()))
     place: Callable[[Any, Any], Any] = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)  # noqa: E731
     state: TrainState = jax.tree.map(place, shapes, where.state)
     return state
@@ -89,13 +93,14 @@ def train_step(
     rate: optax.Schedule,
     where: Layout,
     micro_batch: int | None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
-    """The compiled step: (state, batch) -> (new state, metrics). The old state's memory is reused."""
+) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """The compiled step: (state, batch, frozen weights) -> (new state, metrics). The old state's memory is reused."""
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+    def step(state: TrainState, batch: Batch, frozen: Params | None = None) -> tuple[TrainState, dict[str, Array]]:
         kinds: dict[str, type[Metric]] = {}  # filled while tracing: a metric's kind is not an array
 
-        def objective(params: Params, part: Batch) -> tuple[Array, tuple[Array, dict[str, reduce.Partial]]]:
+        def objective(trained: Params, part: Batch) -> tuple[Array, tuple[Array, dict[str, reduce.Partial]]]:
+            params = model.whole(frozen, trained)
             hidden_BTD, balance = _hidden(model, params, part)
             head = model.head(params).astype(hidden_BTD.dtype)
             stats = token_stats(

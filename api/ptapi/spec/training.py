@@ -17,7 +17,8 @@ class Optimizer(SpecModel):
     name: Literal["adamw"] = "adamw"
     """The optimizer."""
     learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
-    """Peak learning rate. Unset: 2e-5 for sft, 1e-6 for dpo and grpo (full fine-tuning of 1–70 B models)."""
+    """Peak learning rate. Unset: 2e-5 for sft, 1e-6 for dpo and grpo (full fine-tuning of 1–70 B models), and ten
+    times that for adapters."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """Decay of the first moment."""
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
@@ -49,7 +50,10 @@ class Lora(SpecModel):
     alpha: Annotated[float, Field(gt=0.0, le=65536.0)] = 32.0
     """The update is scaled by alpha / rank."""
     targets: Literal["all-linear", "attention", "mlp"] = "all-linear"
-    """Which matrices get adapters; all linear layers match full fine-tuning most closely."""
+    """Which matrices get adapters; all linear layers match full fine-tuning most closely. In a model with experts,
+    those of attention: routers and experts get none."""
+    rs_lora: bool = False
+    """Scale by alpha / √rank instead (arXiv 2312.03732), which keeps large ranks learning."""
 
 
 class Quantization(SpecModel):

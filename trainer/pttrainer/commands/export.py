@@ -25,12 +25,16 @@ def add_to(commands: Any) -> None:
         help="a run directory (its newest checkpoint), or <run>/checkpoints/<step>",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the directory to write")
-    parser.add_argument("--merge-lora", action="store_true", help="merge adapters into the weights")
+    parser.add_argument(
+        "--merge-lora",
+        action="store_true",
+        help="merge adapters into the weights; without it they are written alone, in PEFT's layout",
+    )
     parser.set_defaults(run=lambda options: ended(lambda: run(options)))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Restores the weights alone and exports them."""
+    """Restores the weights alone and exports them; of a run with adapters, the adapters, or both merged."""
     directory, step = find(options.checkpoint)
     job_file = directory / rundir.SPEC
     if not job_file.is_file():
@@ -41,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer.run import read_job
 
     job = read_job(job_file)
-    if options.merge_lora:
+    if options.merge_lora and job.spec.training.lora is None:
         raise ConfigError(
             f"--merge-lora: {options.checkpoint}: the run has no adapters; accepted: runs with spec.training.lora"
         )
@@ -51,17 +55,23 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer import sharding
     from pttrainer.assemble import assemble
     from pttrainer.checkpoint import read_params
-    from pttrainer.export import export
+    from pttrainer.export import Base, Words, Writing, export, export_adapters
 
     place = storage.Directory(directory)
     parts = assemble(job.spec.model, job.spec.training, _note, runs.pinned_commit(place, job))
     mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))
-    abstract = parts.model.abstract()
-    layout = sharding.weight_shardings(mesh, abstract, parts.model.logical_axes())
-    like = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), abstract, layout)
-    params, found = read_params(directory / rundir.CHECKPOINTS, step, like)
+    model = parts.model
+    layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+    shapes = model.trained(model.abstract()), model.trained(layout)
+    like = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), *shapes)
+    trained, found = read_params(directory / rundir.CHECKPOINTS, step, like)
     target = storage.Directory(options.out.absolute())
-    export(target, parts.model.config, params, parts.tokenizer, parts.chat.source, fetch=jax.device_get)
+    words = Words(parts.tokenizer, parts.chat.source)
+    if model.adapters is not None and not options.merge_lora:
+        base = Base(job.spec.model.uri, parts.commit)
+        export_adapters(target, model, base, trained, words, Writing(jax.device_get))
+    else:
+        export(target, model, model.whole(parts.frozen(layout), trained), words, Writing(jax.device_get))
     _note(f"{options.out}: step {found} of {directory}")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
+from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.experts import ExpertMLP, RouterUse
 from pttrainer.models.layers import Attend, Attention, GatedMLP, RMSNorm, weight
@@ -27,15 +28,18 @@ EMBEDDING_STD = 0.02
 class DecoderLayer(nnx.Module):
     """Attention and MLP, each behind a norm and added to the stream; some families norm what is added too."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
 
         def norm() -> RMSNorm:
             return RMSNorm((layers, config.d_model), config, ("layer", "embed"))
 
         self.attention_norm = norm()
-        self.attention = Attention(config, layers, rngs)
+        self.attention = Attention(config, layers, rngs, adapters)
         self.mlp_norm = norm()
-        self.mlp = GatedMLP(config, layers, rngs) if config.experts is None else ExpertMLP(config, layers, rngs)
+        if config.experts is None:
+            self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, layers, rngs, adapters)
+        else:
+            self.mlp = ExpertMLP(config, layers, rngs)
         self.attention_post_norm = norm() if config.post_norms else None
         self.mlp_post_norm = norm() if config.post_norms else None
 
@@ -61,10 +65,10 @@ class DecoderLayer(nnx.Module):
 class Decoder(nnx.Module):
     """All weights of a model. `layers` is stacked; the head is absent where it is tied to the embedding."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         shape = (config.vocab_size, config.d_model)
         self.embedding = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
-        self.layers = DecoderLayer(config, config.layers, rngs)
+        self.layers = DecoderLayer(config, config.layers, rngs, adapters)
         self.norm = RMSNorm((config.d_model,), config, ("embed",))
         if not config.tied_head:
             self.head = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))

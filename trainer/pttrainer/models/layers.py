@@ -18,6 +18,7 @@ from jax import Array
 
 from pttrainer import sharding
 from pttrainer.models import rope
+from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 
 Axes = tuple[str | None, ...]
@@ -41,16 +42,41 @@ def zeros(shape: tuple[int, ...], axes: Axes) -> nnx.Param[Array]:
     return nnx.Param(jnp.zeros(shape, jnp.float32), axes=axes)
 
 
-def project(x_BTX: Array, matrix: nnx.Param[Array], bias: nnx.Param[Array] | None = None) -> Array:
+class LowRank(nnx.Module):
+    """An adapter's part of a product: scale · (x·A)·B. `adapters.init` makes its first numbers."""
+
+    def __init__(self, matrix: nnx.Param[Array], adapters: Adapters) -> None:
+        *stack, inner, outer = matrix[...].shape
+        *stacked, inner_axis, outer_axis = matrix.get_metadata()["axes"]
+        self.scale = adapters.scale
+        self.a = zeros((*stack, inner, adapters.rank), (*stacked, inner_axis, None))
+        self.b = zeros((*stack, adapters.rank, outer), (*stacked, None, outer_axis))
+
+    def __call__(self, x: Array) -> Array:
+        return ((x @ self.a[...].astype(x.dtype)) * jnp.asarray(self.scale, x.dtype)) @ self.b[...].astype(x.dtype)
+
+
+def low_rank(name: str, matrix: nnx.Param[Array], adapters: Adapters | None) -> LowRank | None:
+    """The adapter beside a matrix, where the model has one there."""
+    return LowRank(matrix, adapters) if adapters is not None and name in adapters.matrices else None
+
+
+def project(
+    x_BTX: Array, matrix: nnx.Param[Array], bias: nnx.Param[Array] | None = None, adapter: LowRank | None = None
+) -> Array:
     """A product over rows and tokens as one axis: the gradient of the weight contracts over both, and with two
     axes XLA transposes the activations first (a quarter of a step on CPU). A sharded token axis cannot be merged."""
     w = matrix[...].astype(x_BTX.dtype)
     if sharding.splits("sequence"):
-        out = x_BTX @ w
+        out = _product(x_BTX, w, adapter)
     else:
         B, T, X = x_BTX.shape
-        out = (x_BTX.reshape(B * T, X) @ w).reshape(B, T, w.shape[1])
+        out = _product(x_BTX.reshape(B * T, X), w, adapter).reshape(B, T, w.shape[1])
     return out if bias is None else out + bias[...].astype(x_BTX.dtype)
+
+
+def _product(x: Array, w: Array, adapter: LowRank | None) -> Array:
+    return x @ w if adapter is None else x @ w + adapter(x)
 
 
 class RMSNorm(nnx.Module):
@@ -70,7 +96,7 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions (arXiv 2305.13245)."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         c, L, D = config, layers, config.d_model
         q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
         self.config = config
@@ -85,24 +111,27 @@ class Attention(nnx.Module):
         self.q_norm = RMSNorm((L, c.head_dim), c, ("layer", None)) if c.qk_norm else None
         self.k_norm = RMSNorm((L, c.head_dim), c, ("layer", None)) if c.qk_norm else None
         self.sinks = zeros((L, c.heads), ("layer", "heads")) if c.sinks else None
+        self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
+        self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
 
     def __call__(self, x_BTD: Array, rotation: tuple[Array, Array], attend: Attend) -> tuple[Array, Any]:
         c = self.config
         B, T, _ = x_BTD.shape
-        q_BTNH = project(x_BTD, self.q, self.q_bias).reshape(B, T, c.heads, c.head_dim)
-        k_BTKH = project(x_BTD, self.k, self.k_bias).reshape(B, T, c.kv_heads, c.head_dim)
-        v_BTKH = project(x_BTD, self.v, self.v_bias).reshape(B, T, c.kv_heads, c.head_dim)
+        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora).reshape(B, T, c.heads, c.head_dim)
+        k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora).reshape(B, T, c.kv_heads, c.head_dim)
+        v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora).reshape(B, T, c.kv_heads, c.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
         sinks_N = None if self.sinks is None else self.sinks[...]
         out_BTNH, kept = attend(rope.rotate(q_BTNH, *rotation), rope.rotate(k_BTKH, *rotation), v_BTKH, sinks_N)
-        return project(out_BTNH.reshape(B, T, c.heads * c.head_dim), self.o, self.o_bias), kept
+        out_BTX = out_BTNH.reshape(B, T, c.heads * c.head_dim)
+        return project(out_BTX, self.o, self.o_bias, self.o_lora), kept
 
 
 class GatedMLP(nnx.Module):
     """activation(x·gate) · (x·up) · down (arXiv 2002.05202)."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         D, F, L = config.d_model, config.d_ff, layers
         self.activation = config.activation
         self.gate = weight(rngs, (L, D, F), D**-0.5, ("layer", "embed", "mlp"))
@@ -111,7 +140,10 @@ class GatedMLP(nnx.Module):
         self.gate_bias = zeros((L, F), ("layer", "mlp")) if config.mlp_bias else None
         self.up_bias = zeros((L, F), ("layer", "mlp")) if config.mlp_bias else None
         self.down_bias = zeros((L, D), ("layer", "embed")) if config.mlp_bias else None
+        self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
+        self.down_lora = low_rank("down", self.down, adapters)
 
     def __call__(self, x_BTD: Array) -> Array:
-        gate_BTF = ACTIVATIONS[self.activation](project(x_BTD, self.gate, self.gate_bias))
-        return project(gate_BTF * project(x_BTD, self.up, self.up_bias), self.down, self.down_bias)
+        gate_BTF = ACTIVATIONS[self.activation](project(x_BTD, self.gate, self.gate_bias, self.gate_lora))
+        hidden_BTF = gate_BTF * project(x_BTD, self.up, self.up_bias, self.up_lora)
+        return project(hidden_BTF, self.down, self.down_bias, self.down_lora)

@@ -8,7 +8,7 @@ each call and never cross a jit boundary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -18,8 +18,10 @@ from flax import nnx
 from jax import Array
 
 from pttrainer import sharding
+from pttrainer.models import adapters as lora
 from pttrainer.models import cache as kv
 from pttrainer.models import rope
+from pttrainer.models.adapters import Adapters
 from pttrainer.models.attention import (
     Scoring,
     attend_cached,
@@ -40,27 +42,57 @@ Remat = Literal["none", "full"]
 
 @dataclass(frozen=True)
 class Model:
-    """A config and how to compute it: number formats, recomputation in the backward pass."""
+    """A config and how to compute it: number formats, recomputation in the backward pass, adapters.
+
+    With adapters, they are what trains, and the weights stay as they are.
+    """
 
     config: ModelConfig
     compute_dtype: str = "float32"
     param_dtype: str = "float32"
     remat: Remat = "none"
+    adapters: Adapters | None = None
 
     def abstract(self) -> Params:
         """Shapes and dtypes of all weights, nothing allocated."""
-        shapes: Params = jax.eval_shape(self._stored, dict(nnx.to_pure_dict(_abstract_state(self.config))))
+        shapes: Params = jax.eval_shape(self._stored, dict(nnx.to_pure_dict(_abstract(self.config, self.adapters)[1])))
         return shapes
 
     def logical_axes(self) -> Params:
         """The tree of `abstract`, with the names of each weight's axes in its leaves."""
         is_variable = lambda x: isinstance(x, nnx.Variable)  # noqa: E731
-        axes = jax.tree.map(lambda v: v.get_metadata()["axes"], _abstract_state(self.config), is_leaf=is_variable)
+        state = _abstract(self.config, self.adapters)[1]
+        axes = jax.tree.map(lambda v: v.get_metadata()["axes"], state, is_leaf=is_variable)
         return dict(nnx.to_pure_dict(axes))
 
     def init(self, key: Array) -> Params:
-        """Random weights: normal, scaled by fan-in. Traceable; jit it with the shardings of the weights."""
+        """Random weights without adapters: normal, scaled by fan-in. Traceable; jit it with the weights' shardings."""
         return self._stored(dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key))))))
+
+    def init_adapters(self, shardings: Params, seed: int) -> Params:
+        """Adapters that change nothing yet, where `shardings` (of them alone) say."""
+        return lora.init(lora.only(self.abstract()), shardings, seed)
+
+    @property
+    def without_adapters(self) -> Model:
+        """The model that the adapters were put on."""
+        return replace(self, adapters=None)
+
+    def trained(self, tree: Params) -> Params:
+        """The part of a tree shaped like the weights that training changes."""
+        return tree if self.adapters is None else lora.only(tree)
+
+    def frozen(self, tree: Params) -> Params | None:
+        """The part of it that stays as it is; None where all is trained."""
+        return None if self.adapters is None else lora.without(tree)
+
+    def whole(self, frozen: Params | None, trained: Params) -> Params:
+        """Both parts as one tree again; nothing is copied."""
+        return trained if frozen is None else lora.join(frozen, trained)
+
+    def merged(self, params: Params) -> Params:
+        """Weights for `without_adapters` that compute the same."""
+        return params if self.adapters is None else lora.merged(params, self.adapters.scale)
 
     def forward(self, params: Params, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array) -> Array:
         """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied.
@@ -95,7 +127,7 @@ class Model:
         `params` come from `for_decoding`. A token whose position is -1 is padding: it is stored as an empty
         slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1).
         """
-        blocks = [_merge(self.config, {**params, "layers": weights}) for weights in params["layers"]]
+        blocks = [self._decoder({**params, "layers": weights}) for weights in params["layers"]]
         decoder = blocks[0]
         cache, index = kv.write_positions(cache, positions_BT), cache.index
         views = {is_local: self._cached_view(is_local, positions_BT, cache) for is_local in self._kinds()}
@@ -124,8 +156,13 @@ class Model:
         return head_VD
 
     def _stored(self, params: Params) -> Params:
-        stored: Params = jax.tree.map(lambda x: x.astype(self.param_dtype), params)
-        return stored
+        """In the format of the weights; adapters stay float32: their steps are small, and so are they."""
+        stored: Params = jax.tree.map(lambda x: x.astype(self.param_dtype), lora.without(params))
+        return lora.join(stored, lora.only(params))
+
+    def _decoder(self, params: Params) -> Decoder:
+        decoder: Decoder = nnx.merge(_abstract(self.config, self.adapters)[0], params)
+        return decoder
 
     def _embed(self, decoder: Decoder, tokens_BT: Array) -> Array:
         # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
@@ -142,7 +179,7 @@ class Model:
 
         Layers of two kinds (local and global) are one scan: each takes its mask and rotation by a flag.
         """
-        decoder = _merge(self.config, params)
+        decoder = self._decoder(params)
         views = [self._packed_view(is_local, positions_BT, segment_ids_BT) for is_local in self._kinds()]
         flags_L = None if len(views) == 1 else jnp.array(self.config.local_layers)
         graphdef, stacked = nnx.split(decoder.layers)
@@ -205,17 +242,8 @@ _CachedView = tuple[tuple[Array, Array], Array, Array | None]
 
 
 @lru_cache
-def _abstract(config: ModelConfig) -> tuple[Any, Any]:
-    return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0))))
-
-
-def _abstract_state(config: ModelConfig) -> Any:
-    return _abstract(config)[1]
-
-
-def _merge(config: ModelConfig, params: Params) -> Decoder:
-    decoder: Decoder = nnx.merge(_abstract(config)[0], params)
-    return decoder
+def _abstract(config: ModelConfig, adapters: Adapters | None) -> tuple[Any, Any]:
+    return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters)))
 
 
 _LayerFunction = Callable[[Array, Any], tuple[Array, Any]]

@@ -25,7 +25,7 @@ import numpy as np
 from pttrainer.errors import ConfigError
 from pttrainer.models.checkpoint import Checkpoint
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.names import Stored, table
+from pttrainer.models.names import Names, Stored, table
 from pttrainer.models.tensorfile import write_header
 
 PIECE_BYTES = 32 * 2**20
@@ -70,16 +70,16 @@ def load(config: ModelConfig, directory: Path, abstract: Any, shardings: Any, ca
     called: what messages call the directory, which may be a copy in a cache.
     """
     checkpoint = Checkpoint(directory, called or str(directory))
-    weights = _weights(config, abstract, shardings)
+    weights = _weights(table(config), abstract, shardings)
     _check(config, checkpoint, weights)
     loaded = {weight.path: _read(checkpoint, weight) for weight in weights}
     return jax.tree_util.tree_map_with_path(lambda path, _: loaded[tuple(part.key for part in path)], abstract)
 
 
-def save(config: ModelConfig, params: Any, directory: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
+def save(names: Names, params: Any, directory: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
     """Writes weights as Hugging Face's files. `fetch` brings an array to the host; without a directory that is all
     that happens, for processes that must take part in it but do not write."""
-    weights = _weights(config, params)
+    weights = _weights(names, params)
     files = _files(weights)
     places: dict[str, str] = {}
     for number, tensors in enumerate(files, start=1):
@@ -91,14 +91,22 @@ def save(config: ModelConfig, params: Any, directory: Path | None, fetch: Callab
         (directory / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
 
 
+def save_adapters(names: Names, params: Any, path: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
+    """As `save`, into the one file that PEFT reads."""
+    weights = _weights(names, params)
+    _write_file(path, [(weight, place) for weight in weights for place in weight.places], params, fetch)
+
+
 def stored_shapes(config: ModelConfig, tree: Any) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor in the checkpoint of a model whose weights are shaped like `tree`."""
-    return {weight.name(place): weight.stored_shape for weight in _weights(config, tree) for place in weight.places}
+    return {
+        weight.name(place): weight.stored_shape for weight in _weights(table(config), tree) for place in weight.places
+    }
 
 
-def _weights(config: ModelConfig, tree: Any, shardings: Any = None) -> list[Weight]:
+def _weights(names: Names, tree: Any, shardings: Any = None) -> list[Weight]:
     weights = []
-    for path, stored in table(config).items():
+    for path, stored in names.items():
         leaf = _at(tree, path)
         sharding = None if shardings is None else _at(shardings, path)
         weights.append(Weight(path, stored, tuple(leaf.shape), np.dtype(leaf.dtype), sharding))

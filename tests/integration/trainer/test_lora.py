@@ -1,0 +1,190 @@
+"""LoRA by real, small runs: killed it ends with the same bits, its exports are one model, GRPO trains adapters too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from ptapi import rundir
+from ptapi.failures import ExitCode
+from pttrainer.models.tensorfile import read_header
+
+STEPS = 10
+CLOCK = ("time", "step_seconds", rundir.TOKENS_PER_SECOND, "sampled_tokens_per_second")
+ADAPTERS = "export/adapter_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, and a cache of compiled steps that all runs here share."""
+    directory = tmp_path_factory.mktemp("lora")
+    rows = [{"question": f"What is {a} plus {b}?", "answer": f"{a + b}"} for a in range(12) for b in range(10)]
+    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
+
+
+def job(home: Path, name: str, **changes: Any) -> Path:
+    """A job file; `changes` replace parts of the spec, one level deep."""
+    spec: dict[str, Any] = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"sft": {}},
+        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
+        "training": {
+            "steps": STEPS, "batchSize": 8, "sequenceLength": 96, "optimizer": {"learningRate": 3e-2},
+            "lora": {"rank": 4, "alpha": 8},
+        },
+        "checkpoint": {"everySteps": 2},
+        "export": {"format": "peft"},
+        "accelerator": {"type": "cpu-1"},
+        "output": {"uri": f"file://{home}/runs"},
+    }  # fmt: skip
+    for part, value in changes.items():
+        spec[part] = {**spec.get(part, {}), **value} if part != "rewards" else value
+    document = {
+        "apiVersion": "posttrain.dev/v1alpha1",
+        "kind": "PostTrainJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    path = home / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    command = [sys.executable, "-m", "pttrainer", *arguments]
+    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla")}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(home: Path, *arguments: str) -> tuple[int, str]:
+    process = start(home, *arguments)
+    _, errors = process.communicate(timeout=300)
+    return process.returncode, errors
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    """All logged numbers that do not depend on the clock."""
+    lines = [json.loads(line) for line in (directory / rundir.METRICS).read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in CLOCK and not k.startswith("seconds/")} for line in lines]
+
+
+def killed_and_killed(home: Path, path: Path, moments: random.Random) -> int:
+    """Runs to the end with kills after one to four steps of each attempt; how many there were."""
+    kills = 0
+    while True:
+        process = start(home, "run", str(path))
+        assert process.stdout is not None
+        wanted = moments.randint(1, 4)
+        for lines, _ in enumerate(process.stdout, start=1):
+            if lines == wanted:
+                time.sleep(moments.random() * 0.1)  # also while a checkpoint is being written
+                process.kill()
+                kills += 1
+                break
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode in (0, -signal.SIGKILL), errors
+        if process.returncode == 0:
+            return kills
+
+
+@pytest.fixture(scope="module")
+def reference(home: Path) -> Path:
+    """The run directory of a run that nothing happened to."""
+    code, errors = run(home, "run", str(job(home, "reference")))
+    assert code == 0, errors
+    return home / "runs" / "reference"
+
+
+def test_adapters_learn_and_checkpoints_hold_them_alone(reference: Path) -> None:
+    losses = [line["loss"] for line in metrics(reference)]
+    assert losses[-1] < losses[0] - 0.5
+    lineage = json.loads((reference / rundir.LINEAGE).read_text())
+    held = sum(file.stat().st_size for file in (reference / rundir.CHECKPOINTS / str(STEPS)).rglob("*"))
+    assert 0 < lineage["trainedParameters"] < lineage["parameters"] / 8
+    assert held < 4 * lineage["parameters"]  # the weights alone would take that
+
+
+def test_killed_again_and_again_a_run_ends_with_the_same_adapters(home: Path, reference: Path) -> None:
+    kills = killed_and_killed(home, job(home, "killed"), random.Random(0))
+    assert kills >= 2
+    assert metrics(home / "runs" / "killed") == metrics(reference)
+    assert (home / "runs" / "killed" / ADAPTERS).read_bytes() == (reference / ADAPTERS).read_bytes()
+
+
+def test_a_merged_export_is_what_the_adapters_say(home: Path, reference: Path) -> None:
+    code, errors = run(home, "run", str(job(home, "merged", export={"format": "safetensors"})))
+    assert code == 0, errors
+    whole = ["export", "--checkpoint", f"file://{reference}", "--merge-lora", "--out", str(home / "by-hand")]
+    assert run(home, *whole)[0] == 0
+    merged = home / "runs" / "merged" / "export"
+    assert (home / "by-hand" / "model.safetensors").read_bytes() == (merged / "model.safetensors").read_bytes()
+    assert run(home, *whole[:3], "--out", str(home / "apart"))[0] == 0
+    assert (home / "apart" / "adapter_model.safetensors").read_bytes() == (reference / ADAPTERS).read_bytes()
+
+    still = {"lora": None, "steps": 1, "optimizer": {"learningRate": 1e-30}}  # the base, through the same export
+    base = job(home, "base", training=still, export={"format": "safetensors"})
+    assert run(home, "run", str(base))[0] == 0
+    adapters, name = read_header(reference / ADAPTERS), "model.layers.1.mlp.down_proj"
+    a, b = (adapters[f"base_model.model.{name}.lora_{x}.weight"] for x in "AB")
+    before = _whole(home / "runs" / "base" / "export" / "model.safetensors", f"{name}.weight")
+    after = _whole(merged / "model.safetensors", f"{name}.weight")
+    assert np.abs(after - before).max() > 1e-3
+    update = 2.0 * b.rows(0, b.shape[0]) @ a.rows(0, a.shape[0])
+    np.testing.assert_allclose(after, before + update, atol=1e-6)
+
+
+def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_bit(home: Path) -> None:
+    grpo = {
+        "algorithm": {"sft": None, "grpo": {"groupSize": 4, "beta": 0.05}},
+        "rewards": [{"builtin": "gsm8k"}, {"name": "own", "python": {"uri": f"file://{home}/own.py"}}],
+        "training": {"steps": 6, "batchSize": 16, "sequenceLength": 64, "optimizer": {"learningRate": 1e-1},
+                     "lora": {"rank": 4, "rsLora": True}},
+        "rollout": {"maxNewTokens": 12},
+    }  # fmt: skip
+    (home / "own.py").write_text("def reward(p, completion, row):\n    return completion.count('a') / 12\n")
+    for name in ("grpo", "grpo-killed"):
+        job(home, name, **grpo)
+    code, errors = run(home, "run", str(home / "grpo.yaml"))
+    assert code == 0, errors
+    assert killed_and_killed(home, home / "grpo-killed.yaml", random.Random(1)) >= 1
+    whole = metrics(home / "runs" / "grpo")
+    assert metrics(home / "runs" / "grpo-killed") == whole
+    assert whole[0][rundir.KL] < 1e-6  # the reference is the model that the fresh adapters do not change
+    assert whole[-1][rundir.KL] > 1e-4
+    assert all(line["sampler/difference"] < 1e-4 for line in whole)  # the sampler has the adapters
+
+
+def test_targets_that_the_model_does_not_have_are_refused_with_those_it_has(home: Path, tmp_path: Path) -> None:
+    config = {
+        "model_type": "qwen3_moe", "vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "head_dim": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32, "num_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 128,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    model = {"uri": f"file://{tmp_path}", "tokenizer": "random://bytes"}
+    path = job(home, "refused", model=model, training={"lora": {"targets": "mlp"}})
+    code, errors = run(home, "run", str(path))
+    assert code == ExitCode.CONFIG_ERROR, errors
+    assert "spec.training.lora.targets: mlp" in errors
+    assert "accepted: all-linear, attention" in errors
+    assert "Traceback" not in errors
+
+
+def _whole(file: Path, name: str) -> np.ndarray:
+    tensor = read_header(file)[name]
+    return tensor.rows(0, tensor.shape[0])

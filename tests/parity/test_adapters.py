@@ -1,0 +1,63 @@
+"""Adapters against `peft`, live: our unmerged logits, the PEFT export and the merged export are one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import peft
+import pytest
+from safetensors.numpy import load_file
+from tests.builders import reference
+from tests.builders.adapters import CASES, adapted, export_both
+from tests.builders.inference import forward, greedy, load_model, plain
+from tests.builders.models import CASES as MODELS
+from tests.builders.models import LENGTH, examples, write_checkpoint
+
+TOLERANCE = 1e-4
+"""Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
+
+# PEFT takes the experts of Qwen 3 MoE for linear layers too; we put no adapters on experts.
+ALL_LINEAR = [name for name, (targets, _) in CASES.items() if targets == "all-linear" and name != "qwen-3-moe"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_exports_have_the_logits_of_our_adapters_there(name: str, tmp_path: Path) -> None:
+    raw = MODELS[name]
+    base = write_checkpoint(tmp_path / "base", raw)
+    plain_model, weights = load_model(base)
+    model, params = adapted(plain_model, weights, name)
+    whole, *short = examples(raw)
+    (ours_TV,) = forward(model, params, [plain(whole, LENGTH)])
+    (without_TV,) = forward(plain_model, weights, [plain(whole, LENGTH)])
+    assert np.abs(ours_TV - without_TV).max() > 0.5  # the adapters do something
+    apart, merged = export_both(model, params, base, tmp_path)
+    theirs = peft.PeftModel.from_pretrained(reference.load_reference(base), apart).eval()
+    assert np.abs(ours_TV - reference.logits(theirs, whole)).max() <= TOLERANCE
+    assert np.abs(ours_TV - reference.logits(reference.load_reference(merged), whole)).max() <= TOLERANCE
+    (continued,) = greedy(model, params, short[:1], 32)
+    np.testing.assert_array_equal(continued, reference.greedy(theirs, short[0], 32))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_stored_adapter_is_one_that_peft_would_store(name: str, tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", MODELS[name])
+    model, params = adapted(*load_model(base), name)
+    apart, _ = export_both(model, params, base, tmp_path)
+    theirs = peft.get_peft_model(reference.load_reference(base), peft.LoraConfig.from_pretrained(apart))
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert _shapes(apart) == _shapes(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("name", ALL_LINEAR)
+def test_all_linear_means_what_it_means_in_peft(name: str, tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", MODELS[name])
+    model, params = adapted(*load_model(base), name)
+    apart, _ = export_both(model, params, base, tmp_path)
+    config = peft.LoraConfig(r=5, target_modules="all-linear", task_type="CAUSAL_LM")
+    peft.get_peft_model(reference.load_reference(base), config).save_pretrained(tmp_path / "theirs")
+    assert _shapes(apart) == _shapes(tmp_path / "theirs")
+
+
+def _shapes(directory: Path) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in load_file(directory / "adapter_model.safetensors").items()}

@@ -1,0 +1,136 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): small trained matrices beside large frozen ones.
+
+    x·W  becomes  x·W + scale · (x·A)·B      scale = alpha / rank, or alpha / √rank (rsLoRA, arXiv 2312.03732)
+
+Adapters stand in the same tree as the weights, beside their matrix: `attention.q` and `attention.q_lora.{a,b}`.
+So whatever takes a model's weights takes them too: training, scoring, rollout. What differs is only which part
+of the tree is trained (`only`, `without`, `join`). B starts at zero, so a fresh adapter changes nothing.
+
+Targets are the linear layers of attention and of the dense MLP. Left out: adapters on routers and experts (with
+PEFT, `all-linear` leaves out those of gpt-oss too, and takes in the experts of Qwen 3 MoE), on embedding and head;
+dropout.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pttrainer.errors import ConfigError
+from pttrainer.models.config import ModelConfig
+from pttrainer.models.names import Path, Stored, table
+
+SUFFIX = "_lora"
+"""Of the name of a matrix's adapter."""
+
+ATTENTION = ("q", "k", "v", "o")
+MLP = ("gate", "up", "down")
+PREFIX = "base_model.model."
+"""What PEFT puts before a weight's name."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Which matrices have adapters, and their numbers."""
+
+    rank: int
+    alpha: float
+    matrices: tuple[str, ...]
+    is_rank_stabilised: bool = False
+
+    @property
+    def scale(self) -> float:
+        """Factor of A·B."""
+        return self.alpha / (self.rank**0.5 if self.is_rank_stabilised else self.rank)
+
+
+def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
+    """The matrices that the spec's word means in this model; raises ConfigError where there are none."""
+    if config.experts is None:
+        return {"all-linear": ATTENTION + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
+    if targets == "mlp":
+        raise ConfigError(
+            f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and experts get no "
+            "adapters; accepted: all-linear, attention (here the same: q_proj, k_proj, v_proj, o_proj)"
+        )
+    return ATTENTION
+
+
+def only(tree: dict[str, Any]) -> dict[str, Any]:
+    """The adapters of a tree."""
+    inner = {key: value if key.endswith(SUFFIX) else only(value) for key, value in tree.items() if _is_inner(value)}
+    return {key: value for key, value in inner.items() if value}
+
+
+def without(tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree without its adapters."""
+    kept = {key: value for key, value in tree.items() if not key.endswith(SUFFIX)}
+    return {key: without(value) if _is_inner(value) else value for key, value in kept.items()}
+
+
+def join(frozen: dict[str, Any], adapters: dict[str, Any]) -> dict[str, Any]:
+    """One tree of both; arrays are not copied."""
+    new = {key: value for key, value in adapters.items() if key not in frozen}
+    return {key: join(value, adapters[key]) if key in adapters else value for key, value in frozen.items()} | new
+
+
+def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero.
+
+    Every array has a key of its own, so another choice of targets does not change an array's numbers. They come
+    from the host: compiling their generation takes seconds, and they are few.
+    """
+
+    def one(path: Any, x: Any, where: Any) -> Array:
+        numbers = np.zeros(x.shape, x.dtype)
+        if path[-1].key == "a":
+            own = np.random.Philox(key=[seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
+            numbers = (2 * np.random.Generator(own).random(x.shape, x.dtype) - 1) * np.float32(x.shape[-2] ** -0.5)
+        return jax.make_array_from_callback(x.shape, where, lambda index: numbers[index])
+
+    made: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract, shardings)
+    return made
+
+
+def merged(tree: dict[str, Any], scale: float) -> dict[str, Any]:
+    """Weights that compute the same without adapters: W + scale · A·B, in float32, stored as W is."""
+    out = {}
+    for key, value in without(tree).items():
+        if f"{key}{SUFFIX}" in tree:
+            out[key] = _merged(value, tree[f"{key}{SUFFIX}"], scale)
+        else:
+            out[key] = merged(tree[key], scale) if _is_inner(value) else value
+    return out
+
+
+def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
+    """Where PEFT stores each adapter."""
+    found: dict[Path, Stored] = {}
+    for path, stored in table(config).items():
+        if path[-1] in adapters.matrices and path[0] == "layers":
+            beside, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
+            found[*beside, "a"] = Stored(f"{module}.lora_A.weight", transposed=True)
+            found[*beside, "b"] = Stored(f"{module}.lora_B.weight", transposed=True)
+    return found
+
+
+def modules(config: ModelConfig, adapters: Adapters) -> list[str]:
+    """PEFT's `target_modules`: the last part of each linear layer's name."""
+    return sorted({stored.name.split(".")[-3] for stored in names(config, adapters).values()})
+
+
+@jax.jit
+def _merged(matrix: Array, adapter: dict[str, Array], scale: float) -> Array:
+    with jax.default_matmul_precision("highest"):
+        update = jnp.einsum("lir,lro->lio", adapter["a"].astype(jnp.float32), adapter["b"].astype(jnp.float32))
+    return (matrix.astype(jnp.float32) + scale * update).astype(matrix.dtype)
+
+
+def _is_inner(value: Any) -> bool:
+    return isinstance(value, dict)
