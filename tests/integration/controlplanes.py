@@ -237,3 +237,15 @@ def _makes_accounts(kubeconfig: Path, context: str) -> bool:
 def _user_kubeconfig() -> Path:
     named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
     return Path(named).expanduser() if named else Path.home() / ".kube" / "config"
+
+
+def with_current_context(cluster: Cluster, folder: Path) -> Path:
+    """A kubeconfig in `folder` whose current context is the cluster's, for programs that are told of no context."""
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    if cluster.context:
+        config["current-context"] = cluster.context
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "kubeconfig"
+    target.write_text(yaml.safe_dump(config))
+    target.chmod(0o600)
+    return target

@@ -1,6 +1,7 @@
 """The operator's own clusters: it is started, stopped and killed here, so nobody else's operator may be at work.
 
-With --kube-context the tests that need this are skipped: a shared cluster has an operator.
+With --kube-context they run where this is so; a cluster with an operator, or with nodes, which do not see the files of
+this machine, is left alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from controlplanes import session_cluster  # noqa: E402
+from apiaccess import Cluster  # noqa: E402
+from controlplanes import session_cluster, with_current_context  # noqa: E402
 from operatorprocess import OperatorProcess, free_port  # noqa: E402
 
 from ptapi.status import PostTrainJobStatus  # noqa: E402
@@ -24,9 +26,11 @@ from ptlocal import cluster as local  # noqa: E402
 from ptoperator.kube import Kube, NotFound  # noqa: E402
 from ptoperator.resources import (  # noqa: E402
     CONFIGMAPS,
+    DEPLOYMENTS,
     JOBS,
     JOBSETS,
     NAMESPACES,
+    NODES,
     PODS,
     POSTTRAINJOBS,
     SERVICES,
@@ -39,18 +43,29 @@ MADE_FOR_JOBS = (JOBSETS, JOBS, PODS, CONFIGMAPS, SERVICES)
 
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An API server with our controllers and kubelet, and no operator."""
-    if request.config.getoption("--kube-context"):
-        pytest.skip("the cluster of --kube-context has an operator of its own")
-    data = tmp_path_factory.mktemp("node")
-    with session_cluster(None, tmp_path_factory.mktemp("operator-cluster")) as found:
+    """An API server with controllers (ours where it has none) and our kubelet, and no operator."""
+    context = request.config.getoption("--kube-context")
+    folder = tmp_path_factory.mktemp("operator-cluster")
+    with session_cluster(context, folder) as found:
+        if context and (reason := _not_ours(found.kube)):
+            pytest.skip(reason)
         # the embedded API server reads logs from its own data directory
-        data = found.data or data
+        data = found.data or tmp_path_factory.mktemp("node")
+        api_server = with_current_context(found, folder / "access")
         try:
-            local.up(data, say=lambda _: None, api_server=found.kubeconfig, without=["operator"])
-            yield found
+            local.up(data, say=lambda _: None, api_server=api_server, without=["operator"])
+            yield Cluster(api_server, None, found.is_embedded, found.has_controller_manager, found.data)
         finally:
             local.down(data, say=lambda _: None, now=True)
+
+
+def _not_ours(kube: Kube) -> str:
+    """Why these tests cannot use a cluster; empty if they can."""
+    if kube.list(DEPLOYMENTS, labels="app.kubernetes.io/name=posttrain").items:
+        return "the cluster of --kube-context has an operator of its own"
+    if any(node["metadata"]["name"] != "local" for node in kube.list(NODES).items):
+        return "the nodes of --kube-context do not see the trainer of these tests"
+    return ""
 
 
 @pytest.fixture(scope="session")

@@ -130,6 +130,10 @@ class WriteProxy:
         if isinstance(verify, ssl.SSLContext):
             verify.check_hostname = False
             verify.verify_mode = ssl.CERT_NONE
+            if self._access.cert_pem and self._access.key_pem:
+                pair = self.kubeconfig.with_name("proxy-client.pem")
+                pair.write_text(f"{self._access.cert_pem}\n{self._access.key_pem}")
+                verify.load_cert_chain(pair)
         connector = aiohttp.TCPConnector(ssl=verify, limit=0)
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         app = web.Application(client_max_size=64 << 20)
@@ -168,7 +172,9 @@ class WriteProxy:
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _HOP}
         url = f"{self._access.server}{request.rel_url}"
         timeout = aiohttp.ClientTimeout(total=None)
-        async with self._session.request(request.method, url, data=body, headers=headers, timeout=timeout) as answer:
+        async with self._session.request(
+            request.method, url, data=body or None, headers=headers, timeout=timeout
+        ) as answer:
             if is_write:
                 self._on_write("after", what)
             kept = {key: value for key, value in answer.headers.items() if key.lower() not in _HOP}

@@ -8,11 +8,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from controlplanes import with_current_context
 
 from ptlocal import cluster as local
 from ptoperator.kube import ApiError, Kube, NotFound
@@ -34,22 +33,13 @@ def kube(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kub
     """A client of the session's cluster, in which everything of ours runs."""
     # the embedded API server reads logs from its own data directory
     data = cluster.data or tmp_path_factory.mktemp("node")
-    api_server = _kubeconfig(cluster, tmp_path_factory.mktemp("access") / "kubeconfig")
+    api_server = with_current_context(cluster, tmp_path_factory.mktemp("access"))
     own_nodes = [n for n in cluster.kube.list(NODES).items if n["metadata"]["name"] != "local"]
     try:
         local.up(data, say=lambda _: None, api_server=api_server, without=["kubelet"] if own_nodes else [])
         yield cluster.kube
     finally:
         local.down(data, say=lambda _: None, now=True)
-
-
-def _kubeconfig(cluster: Any, target: Path) -> Path:
-    config = yaml.safe_load(cluster.kubeconfig.read_text())
-    if cluster.context:
-        config["current-context"] = cluster.context
-    target.write_text(yaml.safe_dump(config))
-    target.chmod(0o600)
-    return target
 
 
 @pytest.fixture

@@ -42,14 +42,16 @@ class Form(NamedTuple):
     steps: float
 
 
-CAREFUL, HASTY = 0.95, 0.3
+CAREFUL, HASTY = 0.98, 0.25
 FORMS = (
     Form("{name} has {numbers} {things}. How many?", CAREFUL),
     Form("{name} buys {numbers} {things}. In total?", CAREFUL),
     Form("{name} sold {numbers} {things}. Add them.", CAREFUL),
     Form("Quick, {name} has {numbers} {things}. How many?", HASTY),
+    Form("Quick, {name} buys {numbers} {things}. In total?", HASTY),
     Form("Hurry, {name} got {numbers} {things}. In total?", HASTY),
     Form("Guess: {name} lost {numbers} {things}. How many?", HASTY),
+    Form("Guess: {name} sold {numbers} {things}. Add them.", HASTY),
 )
 
 
