@@ -27,6 +27,8 @@ from pttrainer.errors import DataError
 from pttrainer.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
+Tools = Sequence[Any] | None
+"""Functions that the assistant may call, as JSON schemas."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,21 @@ class Chat:
     source: str | None
     """Jinja text; None for a base model."""
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_ids(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Tokens of a conversation, ready for the assistant to speak."""
         if self.source is None:
             return [*self._bos(), *self.tokenizer.encode(_plain(messages))]
-        return self.tokenizer.encode(self.render(messages, generate=True))
+        return self.tokenizer.encode(self.render(messages, tools, generate=True))
 
-    def tokens(self, messages: Sequence[Message]) -> Tokens:
+    def tokens(self, messages: Sequence[Message], tools: Tools = None) -> Tokens:
         """Tokens of a whole conversation; said are the assistant's, each turn's end token included."""
         if self.source is None:
             return self._plain_tokens(messages)
-        text = self.render(messages, generate=False)
+        text = self.render(messages, tools, generate=False)
         spans = [
-            self._span(messages, turn, text) for turn, message in enumerate(messages) if message["role"] == "assistant"
+            self._span(messages, tools, turn, text)
+            for turn, message in enumerate(messages)
+            if message["role"] == "assistant"
         ]
         ids, starts = self.tokenizer.encode_with_starts(text)
         said = [False] * len(ids)
@@ -73,7 +77,7 @@ class Chat:
         ids = [*self._bos(), *body, self.tokenizer.eos_ids[0]]
         return Tokens(ids, [False] * len(self._bos()) + [True] * (len(body) + 1))
 
-    def render(self, messages: Sequence[Message], *, generate: bool) -> str:
+    def render(self, messages: Sequence[Message], tools: Tools = None, *, generate: bool) -> str:
         """The template's text for these messages; `generate` ends it where the assistant is to speak."""
         try:
             return str(
@@ -83,7 +87,7 @@ class Chat:
                     bos_token=self.tokenizer.token(self.tokenizer.bos_id),
                     eos_token=self.tokenizer.token(self.tokenizer.eos_ids[0]),
                     pad_token=self.tokenizer.token(self.tokenizer.pad_id),
-                    tools=None,
+                    tools=tools,
                 )
             )
         except jinja2.TemplateError as error:
@@ -98,10 +102,10 @@ class Chat:
         except jinja2.TemplateError as error:
             raise DataError(f"chat template: is not valid Jinja: {error}; hint: see spec.model.chatTemplate") from error
 
-    def _span(self, messages: Sequence[Message], turn: int, text: str) -> tuple[int, int]:
+    def _span(self, messages: Sequence[Message], tools: Tools, turn: int, text: str) -> tuple[int, int]:
         """Characters that the assistant says in this turn."""
-        before = self.render(messages[:turn], generate=True)
-        after = self.render(messages[: turn + 1], generate=False)
+        before = self.render(messages[:turn], tools, generate=True)
+        after = self.render(messages[: turn + 1], tools, generate=False)
         if not (text.startswith(after) and after.startswith(before)):
             raise DataError(
                 f"chat template: the text before assistant turn {turn} is not a prefix of the whole conversation, so "
