@@ -64,7 +64,7 @@ def told(where: str, kind: str, raised: type[TrainerError]) -> Iterator[None]:
 
 
 def _is_of_http(error: Exception) -> bool:
-    """The client lets some of its HTTP library's exceptions through, and which library that is depends on its version."""
+    """The client lets its HTTP library's exceptions through; which library that is depends on its version."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests", "huggingface_hub")
 
 

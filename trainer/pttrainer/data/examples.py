@@ -31,7 +31,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """What became of the rows. cut: rows longer than the sequence; dropped: rows with nothing to learn.
+    """What became of the rows. cut: rows longer than the sequence; dropped: rows with nothing to learn;
+    unsaid: those of them that had nothing to learn before they were cut.
 
     bad: rows that were skipped, those that could not be read among them. lengths: tokens of the readable rows, uncut.
     """
@@ -40,6 +41,7 @@ class Examples:
     rows: int
     cut: int
     dropped: int
+    unsaid: int = 0
     bad: Sequence[DataError] = ()
     lengths: Sequence[int] = ()
 
@@ -54,6 +56,7 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> 
     found: list[Example] = []
     bad = list(rows.bad)
     lengths: list[int] = []
+    unsaid = 0
     for row in rows.rows:
         try:
             tokens = row_tokens(row, chat)
@@ -63,6 +66,7 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> 
             bad.append(error)
             continue
         lengths.append(len(tokens.ids))
+        unsaid += not learn_prompt and not any(tokens.said[1:])
         example = _example(tokens, length, learn_prompt)
         if example.learned.any():
             found.append(example)
@@ -71,7 +75,7 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> 
     if not found:
         raise DataError(_nothing_to_learn(rows, chat, length))
     cut = sum(count > length + 1 for count in lengths)
-    return Examples(found, len(lengths), cut, len(lengths) - len(found), bad, lengths)
+    return Examples(found, len(lengths), cut, len(lengths) - len(found), unsaid, bad, lengths)
 
 
 def row_tokens(row: Row, chat: Chat) -> Tokens:
