@@ -60,7 +60,7 @@ def test_a_call_of_a_tool_is_learned_and_its_result_is_not(name: str, learned: s
 
 @pytest.mark.parametrize("name", ["qwen-3", "gpt-oss"])
 def test_a_template_that_writes_earlier_turns_anew_is_refused_and_the_way_out_is_named(name: str) -> None:
-    with pytest.raises(DataError, match="before assistant turn 1 is not a prefix.*{% generation %}"):
+    with pytest.raises(DataError, match=r"before assistant turn 1 is not a prefix.*{% generation %}"):
         chat(FAMILIES[name]).tokens(TURNS)
 
 
