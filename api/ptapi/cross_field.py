@@ -15,6 +15,7 @@ from ptapi.spec import EnvVar, PostTrainJobSpec, Reward, Volume
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 JOB_DIR = "/etc/posttrain"
+HUB_DATA = "^hf://datasets/[^/]+/[^/]+"
 OPERATOR_ENV = r"^(JAX_COORDINATOR_ADDRESS|JAX_NUM_PROCESSES|JAX_PROCESS_ID|(POSTTRAIN|MEGASCALE)_.*)$"
 # A reward's label: when it is this, and what it is.
 _LABELS = (
@@ -80,6 +81,26 @@ def checked_in_devices(_: object) -> bool:
 
 def _is_literal_secret(variable: EnvVar) -> bool:
     return variable.value is not None and re.search(SECRET_NAME, variable.name) is not None
+
+
+def _hub_data(scope: str) -> tuple[Rule, Rule]:
+    """What only data from the hub has, and how it is named."""
+    return (
+        Rule(
+            scope=scope,
+            field="uri",
+            accepted="file:///…, gs://… or hf://datasets/organisation/name, and a path in it",
+            cel=f"!self.uri.startsWith('hf://') || self.uri.matches('{HUB_DATA}')",
+            is_kept=lambda data: not data.uri.startswith("hf://") or re.search(HUB_DATA, data.uri) is not None,
+        ),
+        Rule(
+            scope=scope,
+            field="revision",
+            accepted="unset, because only hf:// data have revisions",
+            cel="!has(self.revision) || self.uri.startsWith('hf://')",
+            is_kept=lambda data: data.revision is None or data.uri.startswith("hf://"),
+        ),
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -214,6 +235,8 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: spec.evaluation.every_steps == 0 or spec.data.eval is not None,
         hint="data.eval: {uri: …}, or evaluation.everySteps: 0",
     ),
+    *_hub_data("spec.data.train"),
+    *_hub_data("spec.data.eval"),
     # Model and adapters
     Rule(
         scope="spec.model",

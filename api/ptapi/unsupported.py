@@ -38,17 +38,6 @@ def _custom(scope: str, field: str, accepted: str, cel: str, is_kept: Callable[[
     return Rule(scope, field, f"not supported yet; accepted: {accepted}", cel, is_kept)
 
 
-def _no_hub(scope: str, field: str, instead: str) -> Rule:
-    """The trainer reads no model hub yet: the pods would end at once, on chips that somebody waited for."""
-
-    def is_elsewhere(found: Any) -> bool:
-        return not (at(found, field) or "").startswith("hf://")
-
-    cel = f"!has(self.{field}) || !self.{field}.startsWith('hf://')"
-    hint = "download it once, and name where it is"
-    return Rule(scope, field, f"hf:// is not supported yet; accepted: {instead}", cel, is_elsewhere, hint)
-
-
 def _literal(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value).lower()
 
@@ -61,8 +50,6 @@ RULES: tuple[Rule, ...] = (
     _unset("spec.algorithm", "dpo", "sft, grpo"),
     _unset("spec.algorithm", "distill", "sft, grpo"),
     _only("spec.rewards[]", "builtin", "gsm8k", "format", "choice"),
-    _no_hub("spec.data.train", "uri", "gs://, file:///"),
-    _no_hub("spec.data.eval", "uri", "gs://, file:///"),
     _custom(
         "spec.rewards[].python",
         "uri",
@@ -70,8 +57,6 @@ RULES: tuple[Rule, ...] = (
         "self.uri.startsWith('file://')",
         lambda python: python.uri.startswith("file://"),
     ),
-    _unset("spec.data.train", "split"),
-    _unset("spec.data.eval", "split"),
     _unset("spec.training", "quantization"),
     _only("spec.export", "mergeLora", True),
     _only("spec.rollout", "engine", "native"),

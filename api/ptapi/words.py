@@ -16,7 +16,7 @@ LONGEST_SHOWN = 80
 _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.*\s|.*(?:\n|: | #).*", re.I | re.S)
 
 PATTERN_WORDS = {
-    r"^(hf://|gs://|file:///)[^/].*$": "a URI: gs://… or file:///…",
+    r"^(hf://|gs://|file:///)[^/].*$": "a URI: gs://…, file:///… or hf://…",
     r"^(gs://|file:///)[^/].*$": "a URI of a directory: gs://… or file:///…",
     r"^(hf://|gs://|file:///|random://)[^/].*$": "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a Kubernetes name: lower-case letters, digits, - and .",

@@ -13,6 +13,7 @@ _OTHER = "Other"
 COMMANDS = {
     "workload": Lazy("ptctl.workload:workload", "Create, watch and end jobs in a cluster.", _JOBS),
     "validate": Lazy("ptctl.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
+    "data": Lazy("ptctl.data:data", "Look at a job's data before chips are bought for it.", _LAPTOP),
     "train": Lazy("ptctl.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),
     "local": Lazy("ptctl.local:local", "A small cluster on this machine, for trying things.", _LAPTOP),
     "demo": Lazy("ptctl.demo.command:demo", "Teach a small model to add, and watch it learn.", _LAPTOP),

@@ -17,14 +17,14 @@ from ptctl.app import App
 from ptctl.errors import FAILED, INTERRUPTED, CliError
 
 
-def run_trainer(app: App, job: PostTrainJob) -> int:
-    """Run the job to its end; the exit code for the shell."""
+def run_trainer(app: App, job: PostTrainJob, verb: str = "run", *options: str) -> int:
+    """Run the job to its end, or another verb of the trainer on it; the exit code for the shell."""
     if find_spec("jax") is None:
         raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer]'")
     with tempfile.TemporaryDirectory(prefix="ptctl-train-") as folder:
         path = Path(folder) / "job.yaml"
         path.write_text(dump_job(job))
-        code = _run([sys.executable, "-m", "pttrainer", "run", str(path)], _environment(job))
+        code = _run([sys.executable, "-m", "pttrainer", verb, str(path), *options], _environment(job))
     if code in (-signal.SIGINT, 128 + signal.SIGINT):
         return INTERRUPTED
     if code:

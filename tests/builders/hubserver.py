@@ -1,4 +1,4 @@
-"""A small server that speaks the Hugging Face hub's protocol for models: enough for `snapshot_download`."""
+"""A small server that speaks the Hugging Face hub's protocol for models and data sets: enough for its client."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_planted"
-REPOSITORY, GATED = "org/model", "org/gated"
+REPOSITORY, GATED, DATASET = "org/model", "org/gated", "org/data"
+REVISIONS = ("main", "v1", COMMIT)
 
 
 @contextmanager
-def hub(model: Path) -> Iterator[str]:
-    """Serves the files of `model` as org/model, and as org/gated to those who bring TOKEN; yields the endpoint."""
-    files = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+def hub(model: Path, dataset: Path | None = None) -> Iterator[str]:
+    """Serves the files of `model` as org/model, and as org/gated to those who bring TOKEN; yields the endpoint.
+
+    Those of `dataset` are the data set org/data.
+    """
+    models, data = _files(model), _files(dataset)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -30,29 +35,27 @@ def hub(model: Path) -> Iterator[str]:
             self._answer(body=False)
 
         def _answer(self, *, body: bool) -> None:
-            path = self.path.split("?")[0].removeprefix("/")
-            repository = "/".join(path.removeprefix("api/models/").split("/")[:2])
-            if repository not in (REPOSITORY, GATED):
+            path = unquote(self.path.split("?")[0]).removeprefix("/")
+            asks_api, path = path.startswith("api/"), path.removeprefix("api/")
+            is_data, path = path.startswith("datasets/"), path.removeprefix("datasets/").removeprefix("models/")
+            organisation, name, *rest = path.split("/", 4)
+            repository = f"{organisation}/{name}"
+            if repository not in ((DATASET,) if is_data else (REPOSITORY, GATED)):
                 return self._refuse(404, "RepoNotFound")
             if repository == GATED and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 return self._refuse(403, "GatedRepo")
-            if "/tree/" in path:
-                return self._send(json.dumps(self._listing()).encode(), "application/json", body)
-            if path.startswith("api/models/"):
-                return self._send(json.dumps(self._about(repository)).encode(), "application/json", body)
-            name = path.rpartition("/")[2]
+            if len(rest) > 1 and rest[1] not in REVISIONS:
+                return self._refuse(404, "RevisionNotFound")
+            files = data if is_data else models
+            if "tree" in rest:
+                return self._send(json.dumps(_listing(files)).encode(), "application/json", body)
+            if asks_api:
+                about = {"id": repository, "sha": COMMIT, "siblings": [{"rfilename": name} for name in sorted(files)]}
+                return self._send(json.dumps(about).encode(), "application/json", body)
+            name = rest[2]
             if name not in files:
                 return self._refuse(404, "EntryNotFound")
             return self._send(files[name], "application/octet-stream", body)
-
-        def _about(self, repository: str) -> dict[str, object]:
-            return {"id": repository, "sha": COMMIT, "siblings": [{"rfilename": name} for name in sorted(files)]}
-
-        def _listing(self) -> list[dict[str, object]]:
-            return [
-                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
-                for name, content in sorted(files.items())
-            ]
 
         def _send(self, content: bytes, kind: str, body: bool) -> None:
             self.send_response(200)
@@ -80,3 +83,16 @@ def hub(model: Path) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _files(directory: Path | None) -> dict[str, bytes]:
+    if directory is None:
+        return {}
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def _listing(files: dict[str, bytes]) -> list[dict[str, object]]:
+    return [
+        {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        for name, content in sorted(files.items())
+    ]

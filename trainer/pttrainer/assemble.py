@@ -61,17 +61,17 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None
     """
     source = open_source(spec.uri, "spec.model.uri", note, pinned or spec.revision)
     config = source.config
-    words = _tokenizer(spec, source, note)
-    if words.size > config.vocab_size:
-        raise ConfigError(f"spec.model: the tokenizer has {words.size} ids, the model only {config.vocab_size}")
-    template = words.template
-    if spec.chat_template is not None:
-        template = storage.read_file(spec.chat_template, "spec.model.chatTemplate").decode()
+    chat = _chat(spec, source, note)
     adapters = _adapters(training, config)
     model = Model(config, _compute_dtype(training), training.precision.params, _remat(training), adapters)
 
     initial = partial(source.params, model.without_adapters, seed=training.seed)
-    return Assembled(model, words, Chat(words, template), initial, source.commit, training.seed)
+    return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed)
+
+
+def open_chat(spec: ModelSpec, note: Note) -> Chat:
+    """Tokenizer and template alone; no weights are fetched. Raises ConfigError."""
+    return _chat(spec, open_source(spec.uri, "spec.model.uri", note, spec.revision, weights=False), note)
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class Source:
         return params
 
 
-def open_source(uri: str, field: str, note: Note, revision: str | None = None) -> Source:
+def open_source(uri: str, field: str, note: Note, revision: str | None = None, *, weights: bool = True) -> Source:
     """Fetches what a URI names and reads its config; raises ConfigError, naming `field`."""
     called = f"{field}: {uri}"
     if uri.startswith(RANDOM):
         return Source(preset(uri.removeprefix(RANDOM)), called)
-    files = sources.fetch(uri, field, note, revision=revision)
+    files = sources.fetch(uri, field, note, revision=revision, weights=weights)
     return Source(_read_config(files.directory, called), called, files.directory, files.commit)
 
 
@@ -118,6 +118,16 @@ def _read_config(directory: Path, called: str) -> ModelConfig:
         return from_hf(raw)
     except ConfigError as error:
         raise ConfigError(f"{called}: {error}") from error
+
+
+def _chat(spec: ModelSpec, source: Source, note: Note) -> Chat:
+    words = _tokenizer(spec, source, note)
+    if words.size > source.config.vocab_size:
+        raise ConfigError(f"spec.model: the tokenizer has {words.size} ids, the model only {source.config.vocab_size}")
+    template = words.template
+    if spec.chat_template is not None:
+        template = storage.read_file(spec.chat_template, "spec.model.chatTemplate").decode()
+    return Chat(words, template)
 
 
 def _tokenizer(spec: ModelSpec, source: Source, note: Note) -> Tokenizer:

@@ -1,7 +1,8 @@
 """Conversations to tokens, by the model's own chat template.
 
 Templates are code from a checkpoint, so they run in Jinja's immutable sandbox. A conversation is rendered
-once and tokenised once; which tokens the assistant said is found by rendering the conversation up to each
+once and tokenised once. Which tokens the assistant said is what the template marks (`{% generation %}`); where it
+marks nothing, it is found by rendering the conversation up to each
 assistant turn (with the generation prompt) and up to its end, and comparing prefixes. Where the shorter text
 is not a prefix of the longer one, a mask would be a guess, so the template is refused.
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,8 @@ from pttrainer.errors import DataError
 from pttrainer.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
+Tools = Sequence[Any] | None
+"""Functions that the assistant may call, as JSON schemas."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +48,28 @@ class Chat:
     source: str | None
     """Jinja text; None for a base model."""
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_ids(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
         """Tokens of a conversation, ready for the assistant to speak."""
         if self.source is None:
             return [*self._bos(), *self.tokenizer.encode(_plain(messages))]
-        return self.tokenizer.encode(self.render(messages, generate=True))
+        return self.tokenizer.encode(self.render(messages, tools, generate=True))
 
-    def tokens(self, messages: Sequence[Message]) -> Tokens:
+    def tokens(self, messages: Sequence[Message], tools: Tools = None) -> Tokens:
         """Tokens of a whole conversation; said are the assistant's, each turn's end token included."""
         if self.source is None:
             return self._plain_tokens(messages)
-        text = self.render(messages, generate=False)
-        spans = [
-            self._span(messages, turn, text) for turn, message in enumerate(messages) if message["role"] == "assistant"
-        ]
+        text, spans = _parted(self._rendered(messages, tools, generate=False))
+        if not spans:
+            spans = [
+                self._span(messages, tools, turn, text)
+                for turn, message in enumerate(messages)
+                if message["role"] == "assistant"
+            ]
         ids, starts = self.tokenizer.encode_with_starts(text)
         said = [False] * len(ids)
         for begin, end in spans:
             inside = [i for i, start in enumerate(starts) if begin <= start < end]
-            for i in self._until_end_of_turn(ids, inside):
+            for i in self._with_end_of_turn(ids, inside):
                 said[i] = True
         return Tokens(ids, said)
 
@@ -73,22 +79,25 @@ class Chat:
         ids = [*self._bos(), *body, self.tokenizer.eos_ids[0]]
         return Tokens(ids, [False] * len(self._bos()) + [True] * (len(body) + 1))
 
-    def render(self, messages: Sequence[Message], *, generate: bool) -> str:
+    def render(self, messages: Sequence[Message], tools: Tools = None, *, generate: bool) -> str:
         """The template's text for these messages; `generate` ends it where the assistant is to speak."""
+        return _parted(self._rendered(messages, tools, generate=generate))[0]
+
+    def _rendered(self, messages: Sequence[Message], tools: Tools, *, generate: bool) -> str:
+        """The template's text, with the marks of what the assistant says, where the template has any."""
+        known = {
+            "bos_token": self.tokenizer.bos_id,
+            "eos_token": self.tokenizer.eos_ids[0],
+            "pad_token": self.tokenizer.pad_id,
+        }
+        special = {name: self.tokenizer.token(token) for name, token in known.items() if token is not None}
         try:
-            return str(
-                self._template.render(
-                    messages=messages,
-                    add_generation_prompt=generate,
-                    bos_token=self.tokenizer.token(self.tokenizer.bos_id),
-                    eos_token=self.tokenizer.token(self.tokenizer.eos_ids[0]),
-                    pad_token=self.tokenizer.token(self.tokenizer.pad_id),
-                    tools=None,
-                )
+            return self._template.render(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=generate, **special
             )
         except jinja2.TemplateError as error:
             raise DataError(f"chat template: {error}") from error
-        except (TypeError, KeyError, ValueError) as error:
+        except Exception as error:  # a template is a checkpoint's code: whatever it raises is about these messages
             raise DataError(f"chat template: cannot be applied to {_roles(messages)}: {error}") from error
 
     @cached_property
@@ -98,21 +107,26 @@ class Chat:
         except jinja2.TemplateError as error:
             raise DataError(f"chat template: is not valid Jinja: {error}; hint: see spec.model.chatTemplate") from error
 
-    def _span(self, messages: Sequence[Message], turn: int, text: str) -> tuple[int, int]:
+    def _span(self, messages: Sequence[Message], tools: Tools, turn: int, text: str) -> tuple[int, int]:
         """Characters that the assistant says in this turn."""
-        before = self.render(messages[:turn], generate=True)
-        after = self.render(messages[: turn + 1], generate=False)
+        before = self.render(messages[:turn], tools, generate=True)
+        after = self.render(messages[: turn + 1], tools, generate=False)
         if not (text.startswith(after) and after.startswith(before)):
             raise DataError(
                 f"chat template: the text before assistant turn {turn} is not a prefix of the whole conversation, so "
-                "the assistant's tokens cannot be told apart; hint: name another one in spec.model.chatTemplate"
+                "the assistant's tokens cannot be told apart; hint: name another one in spec.model.chatTemplate, with "
+                "{% generation %} … {% endgeneration %} around what the assistant says"
             )
         return len(before), len(after)
 
-    def _until_end_of_turn(self, ids: list[int], inside: list[int]) -> list[int]:
-        """Templates write a newline after the end token; the model never has to say it."""
+    def _with_end_of_turn(self, ids: list[int], inside: list[int]) -> list[int]:
+        """Up to the end token and with it. Templates write a newline after it, which the model never has to say, and
+        some end what they mark before it, though a model that never learns it never stops."""
         ends = [n for n, i in enumerate(inside) if ids[i] in self.tokenizer.eos_ids]
-        return inside[: ends[-1] + 1] if ends else inside
+        if ends:
+            return inside[: ends[-1] + 1]
+        after = inside[-1] + 1 if inside else len(ids)
+        return [*inside, after] if after < len(ids) and ids[after] in self.tokenizer.eos_ids else inside
 
     def _plain_tokens(self, messages: Sequence[Message]) -> Tokens:
         if [m["role"] for m in messages].count("assistant") > 1:
@@ -137,14 +151,33 @@ def _roles(messages: Sequence[Message]) -> str:
     return "roles " + ", ".join(str(m.get("role")) for m in messages)
 
 
+BEGIN, END = "\ufdd0", "\ufdd1"
+"""Around what a template marks as the assistant's. Unicode keeps them free for such use: no text holds them."""
+
+
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the assistant says; prefixes say it already: kept as text."""
+    """`{% generation %}…{% endgeneration %}` marks what the assistant says."""
 
     tags = {"generation"}
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+    def _marked(self, caller: Callable[[], str]) -> str:
+        return f"{BEGIN}{caller()}{END}"
+
+
+def _parted(rendered: str) -> tuple[str, list[tuple[int, int]]]:
+    """Text without marks, and the characters that were between them."""
+    text, *marked = rendered.split(BEGIN)
+    spans = []
+    for part in marked:
+        said, _, rest = part.partition(END)
+        spans.append((len(text), len(text) + len(said)))
+        text += said + rest
+    return text, spans
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
@@ -152,10 +185,21 @@ def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now(datetime.UTC).strftime(form)
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: Jinja's own filter escapes what HTML would."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> None:

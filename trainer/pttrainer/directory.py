@@ -6,7 +6,6 @@ mix their checkpoints without anyone noticing.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import platform
@@ -16,8 +15,9 @@ from typing import Any
 import yaml
 
 from ptapi import rundir
-from ptapi.spec import PostTrainJob
+from ptapi.spec import DataSource, DataSpec, PostTrainJob
 from pttrainer import storage
+from pttrainer.data import files
 from pttrainer.errors import ConfigError
 from pttrainer.storage import Place
 
@@ -46,14 +46,15 @@ def claim(place: Place, job: PostTrainJob) -> None:
     place.write(rundir.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
 
 
-def write_lineage(place: Place, job: PostTrainJob, facts: Mapping[str, Any]) -> None:
-    """What this run was made of, so that it can be made again."""
+def write_lineage(place: Place, job: PostTrainJob, data: DataSpec, facts: Mapping[str, Any]) -> None:
+    """What this run was made of, so that it can be made again. data: the job's, pinned to commits."""
     document = {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "image": job.spec.image,
         "model": {"uri": job.spec.model.uri, "revision": job.spec.model.revision},
         "data": {
-            part: _data(getattr(job.spec.data, part)) for part in ("train", "eval") if getattr(job.spec.data, part)
+            part: {**_named(getattr(job.spec.data, part)), **files.facts(source, f"spec.data.{part}")}
+            for part, source in _parts(data)
         },
         "seed": job.spec.training.seed,
         **facts,
@@ -71,6 +72,18 @@ def pinned_commit(place: Place, job: PostTrainJob) -> str | None:
     return lineage.get("modelCommit") if same else None
 
 
+def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
+    """The job's data at one commit each: the one that an earlier attempt of this run began with, or today's."""
+    content = place.read(rundir.LINEAGE)
+    before = json.loads(content)["data"] if content is not None else {}
+    sources = {}
+    for part, source in _parts(job.spec.data):
+        known = before.get(part, {})
+        same = {name: known.get(name) for name in ("uri", "revision")} == _named(source)
+        sources[part] = files.pinned(source, f"spec.data.{part}", known.get("commit") if same else None)
+    return job.spec.data.model_copy(update=sources)
+
+
 def save_samples(place: Place, step: int, rows: list[dict[str, Any]]) -> None:
     """The sample table of a step."""
     place.write(rundir.sample_file(step), "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
@@ -86,9 +99,12 @@ def _same(owner: rundir.Owner, job: rundir.Owner) -> bool:
     return owner.uid == job.uid if owner.uid and job.uid else owner.name == job.name
 
 
-def _data(source: Any) -> dict[str, Any]:
-    content = storage.read_file(source.uri, "spec.data")
-    return {"uri": source.uri, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+def _parts(data: DataSpec) -> list[tuple[str, DataSource]]:
+    return [(part, source) for part in ("train", "eval") if (source := getattr(data, part)) is not None]
+
+
+def _named(source: DataSource) -> dict[str, Any]:
+    return {"uri": source.uri, "revision": source.revision}
 
 
 def _version(package: str) -> str | None:

@@ -20,7 +20,7 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
-from ptapi.spec import PostTrainJob
+from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms, directory, distributed, optimizer, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context
@@ -147,14 +147,16 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     def initial_params() -> Params:
         return parts.model.whole(frozen, parts.trained(weights))
 
-    context = _context(job, place, parts, initial_params, mesh, reporter, leader)
+    data = directory.pinned_data(place, job)
+    spec = job.spec.model_copy(update={"data": data})
+    context = _context(spec, place, parts, initial_params, mesh, reporter, leader)
     algorithm = algorithms.build(job.spec.algorithm.kind, context)
     peak = optimizer.peak_rate(training, job.spec.algorithm.kind)
     rate = optimizer.schedule(training.schedule, peak, algorithm.total_steps)
     updates = optimizer.build(training.optimizer, rate)
     layout = steps.layout(parts.model, updates, mesh)
     if leader:
-        directory.write_lineage(place, job, _lineage(parts, shape))
+        directory.write_lineage(place, job, data, _lineage(parts, shape))
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), job.spec.checkpoint.keep, reporter.note)
     state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter)
     return Session(
@@ -214,7 +216,7 @@ def fetch(tree: Any) -> Any:
 
 
 def _context(
-    job: PostTrainJob,
+    spec: PostTrainJobSpec,
     place: Place,
     parts: Assembled,
     initial_params: Callable[[], Params],
@@ -233,7 +235,7 @@ def _context(
             directory.save_samples(place, step, rows)
 
     return Context(
-        spec=job.spec,
+        spec=spec,
         model=parts.model,
         mesh=mesh,
         tokenizer=parts.tokenizer,

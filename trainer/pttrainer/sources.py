@@ -7,19 +7,18 @@ machine is used as it is. Hugging Face's cache is the one that all its tools sha
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pttrainer import distributed, storage
+from pttrainer import distributed, hub, storage
 from pttrainer.downloads import download_all
 from pttrainer.errors import ConfigError, StorageError
+from pttrainer.hub import HUB
 
 Note = Callable[[str], None]
 """Takes a line for the person who watches."""
 
-HUB = "hf://"
 FILES = ("*.json", "*.jinja")
 WEIGHTS = ("*.safetensors",)
 NOT_OURS = ("*/*", "consolidated*", "adapter_*")
@@ -64,36 +63,14 @@ def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
 
 
 def _from_hub(uri: str, field: str, note: Note, revision: str | None, patterns: tuple[str, ...]) -> ModelFiles:
-    from huggingface_hub import errors, snapshot_download
-    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+    from huggingface_hub import snapshot_download
 
-    repository = uri.removeprefix(HUB)
-    if not sys.stderr.isatty():
-        disable_progress_bars()
     note(f"fetching {uri}" + (f" at {revision}" if revision else ""))
     where = f"{field}: {uri}" + (f" at {revision}" if revision else "")
-    try:
+    with hub.told(where, "model", ConfigError):
         snapshot = snapshot_download(
-            repository, revision=revision, allow_patterns=list(patterns), ignore_patterns=list(NOT_OURS)
+            uri.removeprefix(HUB), revision=revision, allow_patterns=list(patterns), ignore_patterns=list(NOT_OURS)
         )
-    except errors.HFValidationError as error:
-        raise ConfigError(f"{field}: {uri}: not a repository's name; accepted: hf://organisation/name") from error
-    except errors.GatedRepoError as error:
-        raise ConfigError(
-            f"{where}: access must be granted to you; hint: ask for it on the model's page, and name the Secret with "
-            "your token in spec.model.tokenSecretRef"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise ConfigError(
-            f"{where}: no such model, or none that you may see; hint: a private one needs spec.model.tokenSecretRef"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ConfigError(
-            f"{where}: no such branch, tag or commit; accepted: spec.model.revision of the model"
-        ) from error
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ConfigError(f"{where}: cannot be fetched: {reason}; hint: is the hub reachable from the pod?") from error
     directory = Path(snapshot)
     if not (directory / "config.json").is_file() and WEIGHTS[0] in patterns:
         raise ConfigError(f"{where}: has no config.json; accepted: a language model in safetensors format")

@@ -137,6 +137,11 @@ class Bucket:
         with _service(self.uri, "listed"):
             return {blob.name[start:]: blob for blob in self._bucket.list_blobs(prefix=self._below(""))}
 
+    def blob(self, name: str) -> Any:
+        """One object, or None where there is none."""
+        with _service(f"{self.uri}/{name}", "read"):
+            return self._bucket.get_blob(self._key(name))
+
     def upload(self, name: str, path: Path) -> None:
         """Copies a file into the bucket, in pieces, checked by the service."""
         with _service(f"{self.uri}/{name}", "written"):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import DataUri, Name, PositiveInt, SpecModel
+from ptapi.spec.base import DataUri, Name, PositiveInt, SpecModel, Text
 
 DataFormat = Literal["auto", "messages", "prompt-completion", "prompt-answer", "preference", "text"]
 Column = Annotated[str, Field(min_length=1, max_length=256)]
@@ -35,13 +35,18 @@ class DataSource(SpecModel):
     """One data set."""
 
     uri: DataUri
-    """`file://` or `gs://` of a JSONL file. `hf://` comes later."""
+    """A file, a pattern or a directory: `gs://bucket/part-*.jsonl`, `file:///dir`, `hf://datasets/org/name`.
+
+    JSON Lines, JSON, CSV, TSV, Parquet, Arrow, by suffix; each also compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
+    """
+    revision: Text | None = None
+    """Branch, tag or commit of an `hf://` data set. Unset: the default branch; the commit is pinned in the lineage."""
     format: DataFormat = "auto"
     """How a row is read; `auto` looks at the column names and says what it found."""
     columns: Columns = Columns()
     """Names of columns, where they differ from the usual ones."""
     split: Name | None = None
-    """Split of an `hf://` data set."""
+    """Read only files of this split, told from their names: `train-00000-of-00002.parquet`, `test/part.jsonl`."""
     limit: PositiveInt | None = None
     """Use only the first `limit` rows."""
 
@@ -55,3 +60,5 @@ class DataSpec(SpecModel):
     """Held-out rows for `evaluation`."""
     system_prompt: Annotated[str, Field(max_length=8192)] | None = None
     """Put before every conversation that has no system message of its own."""
+    on_bad_row: Literal["fail", "skip"] = "fail"
+    """What a row that cannot be read does: end the run, because silence hides mistakes, or be counted and left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,35 @@ def test_a_job_whose_data_is_missing_fails_with_its_own_message(ptctl: Run, job:
     assert done.returncode == 1
     assert "DataError" in done.stderr
     assert "nowhere.jsonl" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_data_are_looked_at_without_training(job: Make, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ptctl", "data", "check", "-f", "-", "-o", "json", "--examples", "1"],
+        input=job("look"),
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["data"]
+    assert found["tokens"]["trainable"] > 0
+    assert len(found["examples"]) == 1
+    assert not (tmp_path / "runs" / "look").exists()
+
+
+def test_data_that_a_run_would_end_on_are_a_failure_that_names_them(job: Make, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 1}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "ptctl", "data", "check", "-f", "-"],
+        input=job("look", data=tmp_path / "bad.jsonl"),
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "bad.jsonl line 2: column 'text': is a number" in done.stdout
     assert "Traceback" not in done.stderr
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from tests.builders import bucketserver
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
+from ptapi.spec import DataSource
+from pttrainer.data import files
+from pttrainer.errors import DataError
 
 ROWS = "".join(json.dumps({"question": f"What is {a} plus {a}?", "answer": f"{a + a}"}) + "\n" for a in range(40))
 
@@ -39,7 +45,7 @@ def job(home: Path, name: str, data: str, output: str, steps: int) -> Path:
 
 def start(home: Path, path: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
-    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla"), **environment}
+    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla"), "XDG_CACHE_HOME": str(home), **environment}
     command = [sys.executable, "-m", "pttrainer", "run", str(path)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -62,8 +68,11 @@ def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tm
     code, out = finish(start(tmp_path, local, {}))
     assert code == ExitCode.OK, out
     with bucketserver.serve() as buckets:
-        buckets.put("data", "train.jsonl", ROWS.encode())
-        path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", steps)
+        half = ROWS.index("\n", len(ROWS) // 2) + 1
+        buckets.put("data", "rows/part-0.jsonl", ROWS[:half].encode())
+        buckets.put("data", "rows/part-1.jsonl.gz", gzip.compress(ROWS[half:].encode()))
+        buckets.put("data", "rows/about.txt", b"not rows")
+        path = job(tmp_path, "remote", "gs://data/rows/part-*", "gs://out/runs", steps)
         first = start(tmp_path, path, buckets.environment())
         committed = f"runs/remote/{rundir.CHECKPOINTS}/2/commit_success.txt"
         give_up = time.monotonic() + 120
@@ -121,3 +130,48 @@ def test_a_bucket_without_credentials_is_refused_in_one_line(tmp_path: Path) -> 
     assert code == ExitCode.CONFIG_ERROR, out
     assert "Traceback" not in out
     assert "gs://out: no Google credentials" in out
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("gs://data/rows", ["rows/a.jsonl", "rows/deep/b.jsonl"]),
+        ("gs://data/rows/", ["rows/a.jsonl", "rows/deep/b.jsonl"]),
+        ("gs://data/rows/a.jsonl", ["rows/a.jsonl"]),
+        ("gs://data/r*/*.jsonl", ["rows/a.jsonl", "rows-2/c.jsonl"]),
+        ("gs://data/**/b.jsonl", ["rows/deep/b.jsonl"]),
+    ],
+)
+def test_a_file_a_pattern_and_a_directory_of_a_bucket_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, found: list[str]
+) -> None:
+    with bucket_of_rows(tmp_path, monkeypatch):
+        got = files.find(DataSource(uri=uri), "spec.data.train", print)
+    assert sorted(file.uri for file in got) == sorted(f"gs://data/{name}" for name in found)
+    assert [files.read(file) for file in got] == [file.uri.removeprefix("gs://data/").encode() for file in got]
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("gs://data/none", "no such file"),
+        ("gs://data/*.csv", "no file matches"),
+        ("gs://none/a.jsonl", "no such file|none"),
+    ],
+)
+def test_what_a_bucket_does_not_have_is_a_data_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, message: str
+) -> None:
+    with bucket_of_rows(tmp_path, monkeypatch), pytest.raises(DataError, match=f"spec.data.train.*({message})"):
+        files.find(DataSource(uri=uri), "spec.data.train", print)
+
+
+@contextmanager
+def bucket_of_rows(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    with bucketserver.serve() as buckets:
+        for name, value in buckets.environment().items():
+            monkeypatch.setenv(name, value)
+        for name in ("rows/a.jsonl", "rows/deep/b.jsonl", "rows/about.txt", "rows-2/c.jsonl"):
+            buckets.put("data", name, name.encode())
+        yield

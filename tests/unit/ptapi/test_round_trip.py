@@ -16,7 +16,7 @@ from ptapi.spec import PostTrainJob
 
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.
 TIED = {
-    "dpo", "distill", "overlong", "split", "mergeLora", "lora", "quantization",
+    "dpo", "distill", "overlong", "mergeLora", "lora", "quantization",
     "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness",

@@ -122,7 +122,7 @@ def test_wrong_rows_are_refused_with_file_line_and_what_is_accepted(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("path", "message"), [("missing.jsonl", "no such file"), ("", "is a directory; accepted: the URI of one file")]
+    ("path", "message"), [("missing.jsonl", "no such file"), ("", "no data files in this directory; accepted: .jsonl")]
 )
 def test_files_that_cannot_be_read_name_the_field(tmp_path: Path, path: str, message: str) -> None:
     with pytest.raises(DataError, match=f"spec.data.train.uri: file://.*{message}"):

@@ -82,10 +82,11 @@ def test_the_spec_in_the_directory_is_the_job_that_runs(tmp_path: Path) -> None:
 def test_the_lineage_names_versions_and_the_data_s_digest(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     place = claimed(tmp_path)
-    directory.write_lineage(place, job(tmp_path), {"mesh": {"data": 1}})
+    directory.write_lineage(place, job(tmp_path), job(tmp_path).spec.data, {"mesh": {"data": 1}})
     document = json.loads(place.read(rundir.LINEAGE) or b"")
-    assert document["data"]["train"]["bytes"] == 14
-    assert len(document["data"]["train"]["sha256"]) == 64
+    (file,) = document["data"]["train"]["files"]
+    assert file["bytes"] == 14
+    assert len(file["sha256"]) == 64
     assert document["versions"]["jax"]
     assert document["mesh"] == {"data": 1}
 

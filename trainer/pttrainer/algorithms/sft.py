@@ -96,12 +96,15 @@ def _rows(context: Context, part: str) -> PackedRows | None:
     sft = context.spec.algorithm.sft
     if source is None or sft is None:
         return None
-    read = rows.load(source, f"spec.data.{part}", context.spec.data.system_prompt)
+    data = context.spec.data
+    read = rows.load(
+        source, f"spec.data.{part}", data.system_prompt, skip_bad=data.on_bad_row == "skip", note=context.note
+    )
     made = examples.make(read, context.chat, context.spec.training.sequence_length, learn_prompt=sft.loss_on_prompt)
     packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=sft.packing)
     context.note(
         f"data.{part}: {made.rows} rows ({read.format}: {', '.join(read.columns.values())}), "
         f"{made.cut} longer than sequenceLength and cut, {made.dropped} without a token to learn, "
-        f"{len(packed)} rows of {packed.width} tokens"
+        f"{len(packed)} rows of {packed.width} tokens{rows.skipped(made.bad)}"
     )
     return packed

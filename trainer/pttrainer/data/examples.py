@@ -6,6 +6,7 @@ learn is dropped and counted; a data set of which nothing is left is an error th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +31,19 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """What became of the rows. cut: rows longer than the sequence; dropped: rows with nothing to learn."""
+    """What became of the rows. cut: rows longer than the sequence; dropped: rows with nothing to learn;
+    unsaid: those of them that had nothing to learn before they were cut.
+
+    bad: rows that were skipped, those that could not be read among them. lengths: tokens of the readable rows, uncut.
+    """
 
     examples: list[Example]
     rows: int
     cut: int
     dropped: int
+    unsaid: int = 0
+    bad: Sequence[DataError] = ()
+    lengths: Sequence[int] = ()
 
 
 def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> Examples:
@@ -46,23 +54,36 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> 
             "prompt-answer, text; hint: set columns.completion to the column that holds the better answer"
         )
     found: list[Example] = []
-    cut = 0
+    bad = list(rows.bad)
+    lengths: list[int] = []
+    unsaid = 0
     for row in rows.rows:
-        tokens = _tokens(row, rows.uri, chat)
+        try:
+            tokens = row_tokens(row, chat)
+        except DataError as error:
+            if not rows.skip_bad:
+                raise
+            bad.append(error)
+            continue
+        lengths.append(len(tokens.ids))
+        unsaid += not learn_prompt and not any(tokens.said[1:])
         example = _example(tokens, length, learn_prompt)
-        cut += len(tokens.ids) > length + 1
         if example.learned.any():
             found.append(example)
+    if not lengths:
+        raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
     if not found:
         raise DataError(_nothing_to_learn(rows, chat, length))
-    return Examples(found, len(rows.rows), cut, len(rows.rows) - len(found))
+    cut = sum(count > length + 1 for count in lengths)
+    return Examples(found, len(lengths), cut, len(lengths) - len(found), unsaid, bad, lengths)
 
 
-def _tokens(row: Row, uri: str, chat: Chat) -> Tokens:
+def row_tokens(row: Row, chat: Chat) -> Tokens:
+    """A row in the model's words; raises DataError, naming the row."""
     try:
-        return chat.text_tokens(row.text) if row.text is not None else chat.tokens(row.messages)
+        return chat.text_tokens(row.text) if row.text is not None else chat.tokens(row.messages, row.tools)
     except DataError as error:
-        raise DataError(f"{uri} line {row.line}: {error}") from error
+        raise DataError(f"{row.where}: {error}") from error
 
 
 def _example(tokens: Tokens, length: int, learn_prompt: bool) -> Example:

@@ -27,11 +27,29 @@ class Question:
     fields: Mapping[str, Any]
 
 
-def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: bool) -> list[Question]:
+@dataclass(frozen=True)
+class Questions:
+    """The questions that can be asked. too_long: how many leave no room; bad: rows that were skipped."""
+
+    fitting: list[Question]
+    too_long: int
+    bad: Sequence[DataError]
+    lengths: Sequence[int]
+
+
+def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: bool) -> Questions:
     """The rows' prompts that leave room for a completion within `length` tokens; raises DataError where none does."""
-    if with_answer:
-        _check_answers(rows, field)
-    found = [_question(row, rows.uri, chat) for row in rows.rows]
+    found: list[Question] = []
+    bad = list(rows.bad)
+    for row in rows.rows:
+        try:
+            found.append(_question(row, chat, field, with_answer=with_answer))
+        except DataError as error:
+            if not rows.skip_bad:
+                raise
+            bad.append(error)
+    if not found:
+        raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
     fitting = [question for question in found if len(question.tokens) < length]
     if not fitting:
         shortest = min(len(question.tokens) for question in found)
@@ -39,7 +57,7 @@ def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: b
             f"{rows.uri}: no prompt leaves room for a completion: the shortest has {shortest} tokens, sequenceLength "
             f"is {length}; hint: raise spec.training.sequenceLength"
         )
-    return fitting
+    return Questions(fitting, len(found) - len(fitting), bad, [len(question.tokens) for question in found])
 
 
 class Order:
@@ -58,21 +76,17 @@ def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
-def _question(row: Row, uri: str, chat: Chat) -> Question:
-    if not row.prompt:
-        raise DataError(f"{uri} line {row.line}: no prompt; accepted: a row with something to answer")
-    try:
-        tokens = chat.prompt_ids(row.prompt)
-    except DataError as error:
-        raise DataError(f"{uri} line {row.line}: {error}") from error
-    fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
-    return Question(tokens, "\n".join(str(message["content"]) for message in row.prompt), fields)
-
-
-def _check_answers(rows: Rows, field: str) -> None:
-    missing = [row for row in rows.rows if row.answer is None]
-    if missing:
+def _question(row: Row, chat: Chat, field: str, *, with_answer: bool) -> Question:
+    if with_answer and row.answer is None:
         raise DataError(
-            f"{rows.uri} line {missing[0].line}: no gold answer, which the reward compares with; it has: "
-            f"{', '.join(missing[0].fields)}; hint: name the column in {field}.columns.answer"
+            f"{row.where}: no gold answer, which the reward compares with; it has: {', '.join(row.fields)}; "
+            f"hint: name the column in {field}.columns.answer"
         )
+    if not row.prompt:
+        raise DataError(f"{row.where}: no prompt; accepted: a row with something to answer")
+    try:
+        tokens = chat.prompt_ids(row.prompt, row.tools)
+    except DataError as error:
+        raise DataError(f"{row.where}: {error}") from error
+    fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
+    return Question(tokens, "\n".join(str(message.get("content", "")) for message in row.prompt), fields)

@@ -1,18 +1,18 @@
-"""Rows of a JSONL file, in one shape whatever their columns are called.
+"""Rows of data, in one shape whatever file they are in and whatever their columns are called.
 
-Formats are told apart by their columns (`FORMATS`); the user may name the format, or columns, instead. Every
+Row formats are told apart by their columns (`FORMATS`); the user may name the format, or columns, instead. Every
 complaint names file, line, column and what is accepted. Tokens come later: `examples`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ptapi.spec import Columns, DataSource
-from pttrainer import storage
+from pttrainer.data import conversation, files, formats
+from pttrainer.data.formats.record import Record
 from pttrainer.errors import DataError
 
 USUAL: dict[str, tuple[str, ...]] = {
@@ -35,18 +35,25 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 """Columns that a format needs, in the order in which `auto` tries them."""
 
-ROLES = ("system", "user", "assistant", "tool")
+TOOLS = "tools"
+"""The column of functions that the assistant may call: a list, or JSON text of one."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of data. `messages` is the conversation (empty for plain text); `answer` the gold answer."""
+    """A row of data. `messages` is the conversation (empty for plain text); `answer` the gold answer.
+
+    line: its number in its file, a line or a row as the file has them; where: that in words, with the file's name.
+    tools: what the assistant may call, as the chat template wants it.
+    """
 
     line: int
+    where: str
     messages: tuple[Mapping[str, Any], ...]
     text: str | None
     answer: str | None
     fields: Mapping[str, Any]
+    tools: Sequence[Any] | None = None
 
     @property
     def prompt(self) -> tuple[Mapping[str, Any], ...]:
@@ -59,45 +66,85 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a source, and how they were read (for the log and for errors)."""
+    """The rows of a source, and how they were read (for the log and for errors).
+
+    bad: what is wrong with rows that were skipped. skip_bad: whether later stages skip bad rows, too.
+    """
 
     uri: str
     format: str
     columns: Mapping[str, str]
     rows: list[Row]
+    files: Sequence[str] = ()
+    bad: Sequence[DataError] = ()
+    skip_bad: bool = False
 
 
-def load(source: DataSource, field: str, system_prompt: str | None = None) -> Rows:
-    """Reads a source; `field` is where the job names it (`spec.data.train`). Raises DataError."""
-    content = storage.read_file(source.uri, f"{field}.uri")
-    lines = _objects(content, source)
-    if not lines:
-        raise DataError(f"{field}.uri: {source.uri}: is empty; accepted: JSON Lines, one object a line")
-    first_line, first = lines[0]
-    columns = _columns(source.columns, first, f"{source.uri} line {first_line}")
-    form = _format(source, columns, first, field)
-    rows = [_row(form, columns, line, raw, source.uri, system_prompt) for line, raw in lines]
-    return Rows(source.uri, form, {key: columns[key] for key in FORMATS[form]}, rows)
+def load(
+    source: DataSource,
+    field: str,
+    system_prompt: str | None = None,
+    *,
+    skip_bad: bool = False,
+    note: files.Note = files.silent,
+) -> Rows:
+    """Reads a source; `field` is where the job names it (`spec.data.train`). Raises DataError.
 
-
-def _objects(content: bytes, source: DataSource) -> list[tuple[int, dict[str, Any]]]:
-    found: list[tuple[int, dict[str, Any]]] = []
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if not line.strip():
-            continue
+    A bad row is an error, or with `skip_bad` counted. A file that cannot be read at all is always an error.
+    """
+    found = files.find(source, field, note)
+    rows: list[Row] = []
+    bad: list[DataError] = []
+    reading: _Reading | None = None
+    for record in _records(found):
         try:
-            value = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "is not UTF-8"
-            raise DataError(
-                f"{source.uri} line {number}: is not valid JSON ({reason}); accepted: one JSON object a line"
-            ) from error
-        if not isinstance(value, dict):
-            raise DataError(f"{source.uri} line {number}: is a {type(value).__name__}; accepted: a JSON object")
-        found.append((number, value))
-        if source.limit is not None and len(found) == source.limit:
+            if isinstance(record.value, DataError):
+                raise record.value
+            reading = reading or _reading(source, record.value, record.where, field)
+            rows.append(_row(reading, record, record.value, system_prompt))
+        except DataError as error:
+            if not skip_bad:
+                raise
+            bad.append(error)
+        if len(rows) == source.limit:
             break
-    return found
+    if reading is None or not rows:
+        raise DataError(_no_rows(source, field, bad))
+    names = [file.uri for file in found]
+    return Rows(source.uri, reading.format, reading.used, rows, names, bad, skip_bad)
+
+
+def skipped(bad: Sequence[DataError]) -> str:
+    """What the log says of rows that were skipped; nothing where there are none."""
+    return f"; {len(bad)} bad rows skipped, the first: {bad[0]}" if bad else ""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How rows are read, settled by the first good one."""
+
+    format: str
+    columns: Mapping[str, str]
+
+    @property
+    def used(self) -> dict[str, str]:
+        return {part: self.columns[part] for part in FORMATS[self.format]}
+
+
+def _reading(source: DataSource, first: Mapping[str, Any], where: str, field: str) -> _Reading:
+    columns = _columns(source.columns, first, where)
+    return _Reading(_format(source, columns, first, field), columns)
+
+
+def _records(found: Sequence[files.DataFile]) -> Iterator[Record]:
+    for file in found:
+        yield from formats.read(file.path.name, files.read(file), file.uri)
+
+
+def _no_rows(source: DataSource, field: str, bad: Sequence[DataError]) -> str:
+    if bad:
+        return f"{field}.uri: {source.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}"
+    return f"{field}.uri: {source.uri}: is empty; accepted: JSON Lines or another known format, with a row at least"
 
 
 def _columns(named: Columns, first: Mapping[str, Any], where: str) -> dict[str, str]:
@@ -132,35 +179,49 @@ def _format(source: DataSource, columns: Mapping[str, str], first: Mapping[str, 
     )
 
 
-def _row(form: str, columns: Mapping[str, str], line: int, raw: Mapping[str, Any], uri: str, system: str | None) -> Row:
-    where = f"{uri} line {line}"
+def _row(reading: _Reading, record: Record, raw: Mapping[str, Any], system: str | None) -> Row:
+    form, columns, where = reading.format, reading.columns, record.where
     for part in FORMATS[form]:
         if columns[part] not in raw:
             raise DataError(f"{where}: no column {columns[part]!r}; it has: {', '.join(raw) or '(none)'}")
     answer = raw.get(columns["answer"]) if "answer" in columns else None
     gold = None if answer is None else str(answer)
     if form == "text":
-        return Row(line, (), _text(raw, columns["text"], where), gold, raw)
+        return Row(record.number, where, (), _text(raw, columns["text"], where), gold, raw)
     messages = _messages(form, columns, raw, where)
     if system is not None and (not messages or messages[0]["role"] != "system"):
         messages = [{"role": "system", "content": system}, *messages]
-    return Row(line, tuple(messages), None, gold, raw)
+    return Row(record.number, where, tuple(messages), None, gold, raw, conversation.tools(raw.get(TOOLS), where))
 
 
 def _messages(form: str, columns: Mapping[str, str], raw: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     if form == "messages":
-        return _conversation(raw, columns["messages"], where)
+        return conversation.turns(raw[columns["messages"]], columns["messages"], where)
     prompt: list[Mapping[str, Any]] = []
-    if "prompt" in columns and columns["prompt"] in raw:
+    if raw.get(columns.get("prompt", "")) is not None or form != "preference":
         prompt = _turns(raw, columns["prompt"], "user", where)
-    said = {"prompt-completion": "completion", "prompt-answer": "answer", "preference": "chosen"}[form]
+    if form == "preference":
+        return _preferred(prompt, columns, raw, where)
+    said = {"prompt-completion": "completion", "prompt-answer": "answer"}[form]
     return [*prompt, *_turns(raw, columns[said], "assistant", where)]
+
+
+def _preferred(
+    prompt: list[Mapping[str, Any]], columns: Mapping[str, str], raw: Mapping[str, Any], where: str
+) -> list[Mapping[str, Any]]:
+    """The chosen conversation; both must be readable. They may repeat the prompt, which is then theirs."""
+    chosen, rejected = (_turns(raw, columns[part], "assistant", where) for part in ("chosen", "rejected"))
+    if chosen == rejected:
+        raise DataError(
+            f"{where}: {columns['chosen']!r} and {columns['rejected']!r} are the same; accepted: two answers"
+        )
+    return chosen if chosen[0]["role"] != "assistant" else [*prompt, *chosen]
 
 
 def _turns(raw: Mapping[str, Any], column: str, role: str, where: str) -> list[Mapping[str, Any]]:
     """A column holds text (one turn of `role`) or a conversation."""
     if isinstance(raw[column], list):
-        return _conversation(raw, column, where)
+        return conversation.turns(raw[column], column, where)
     if isinstance(raw[column], int | float) and not isinstance(raw[column], bool):
         return [{"role": role, "content": str(raw[column])}]
     return [{"role": role, "content": _text(raw, column, where)}]
@@ -169,34 +230,5 @@ def _turns(raw: Mapping[str, Any], column: str, role: str, where: str) -> list[M
 def _text(raw: Mapping[str, Any], column: str, where: str) -> str:
     value = raw[column]
     if not isinstance(value, str):
-        raise DataError(f"{where}: column {column!r}: is {_kind(value)}; accepted: a string")
+        raise DataError(f"{where}: column {column!r}: is {conversation.kind(value)}; accepted: a string")
     return value
-
-
-def _conversation(raw: Mapping[str, Any], column: str, where: str) -> list[Mapping[str, Any]]:
-    value = raw[column]
-    if not isinstance(value, list) or not value:
-        raise DataError(f"{where}: column {column!r}: is {_kind(value)}; accepted: a list of {{role, content}}")
-    for turn, message in enumerate(value):
-        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            raise DataError(
-                f"{where}: column {column!r}, message {turn}: accepted: {{role, content}} with text as content"
-            )
-        if message.get("role") not in ROLES:
-            raise DataError(
-                f"{where}: column {column!r}, message {turn}: role {message.get('role')!r}; accepted: "
-                f"{', '.join(ROLES)}"
-            )
-    return list(value)
-
-
-def _kind(value: Any) -> str:
-    names = {
-        type(None): "null",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        dict: "an object",
-        str: "a string",
-    }
-    return "an empty list" if value == [] else names.get(type(value), "a list")

@@ -61,12 +61,13 @@ def native_sampler(context: Context) -> Sampler:
 
 def read_questions(context: Context, source: DataSource, field: str) -> list[Question]:
     """The prompts of a data source; says how it was read. Raises DataError."""
-    read = rows.load(source, field, context.spec.data.system_prompt)
+    data = context.spec.data
+    read = rows.load(source, field, data.system_prompt, skip_bad=data.on_bad_row == "skip", note=context.note)
     with_answer = any(reward.builtin in NEEDS_ANSWER for reward in context.spec.rewards)
     found = prompts.questions(read, context.chat, context.spec.training.sequence_length, field, with_answer=with_answer)
-    longest = max(len(question.tokens) for question in found)
+    longest = max(len(question.tokens) for question in found.fitting)
     context.note(
         f"{field.removeprefix('spec.')}: {len(read.rows)} rows ({read.format}: {', '.join(read.columns.values())}), "
-        f"{len(read.rows) - len(found)} with a prompt that is too long, longest prompt {longest} tokens"
+        f"{found.too_long} with a prompt that is too long, longest prompt {longest} tokens{rows.skipped(found.bad)}"
     )
-    return found
+    return found.fitting

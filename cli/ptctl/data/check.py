@@ -1,0 +1,42 @@
+"""`ptctl data check`: what a job's data are to its model, found by the trainer's own code in a child process."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, pass_app
+from ptctl.command import Verb
+from ptctl.lazygroup import SETTINGS
+
+_EXAMPLES = """
+ptctl data check -f job.yaml
+ptctl data check -f job.yaml --part eval --examples 1
+ptctl data check -f job.yaml -o json | jq '.data[].bad[]'
+ptctl data check -f job.yaml --set data.train.uri=file:///data/new.parquet
+"""
+
+
+@click.command("check", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
+@click.option("--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable.")
+@click.option("--part", type=click.Choice(["train", "eval"]), help="Only data.train or data.eval.")
+@click.option("--examples", "count", type=click.IntRange(min=0), default=3, help="Rows to show with their mask (3).")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@pass_app
+def check(app: App, filename: str, assignments: tuple[str, ...], part: str | None, count: int, form: str) -> int:
+    """Show a job's data as its model will see them.
+
+    Files, format, tokens per row, what is cut, dropped or cannot be read, and examples in which colour (or
+    brackets) marks what is learned. Nothing is trained; only tokenizer and data are fetched. Exit code 1 if a run
+    would end on these data. Needs the trainer's packages: pip install 'posttrain[trainer]'.
+    """
+    from ptctl.jobfile import check as checked
+    from ptctl.jobfile import read
+    from ptctl.setpath import assign
+    from ptctl.training import run_trainer
+
+    job = read(filename)
+    for assignment in assignments:
+        assign(job, assignment)
+    only = [] if part is None else ["--part", part]
+    return run_trainer(app, checked(job, filename), "data", "--examples", str(count), "--output", form, *only)

@@ -1,0 +1,123 @@
+"""`python -m pttrainer data`: a job's data as its model will see them, before anything is trained.
+
+    python -m pttrainer data job.yaml
+    python -m pttrainer data job.yaml --part eval -o json
+
+Colour shows what is learned; brackets do where there is no terminal, or NO_COLOR is set. Ends as a run on these data
+would: 65 where a row is bad and `data.onBadRow` is `fail`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pttrainer.commands.ending import ended
+from pttrainer.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pttrainer.data.report import Report, Shown
+
+PARTS = ("train", "eval")
+BAD_SHOWN = 20
+"""Bad rows that are listed; `-o json` has all."""
+LONGEST_SHOWN = 2000
+"""Characters of an example that are shown."""
+LEARNED, PLAIN = "\x1b[32m", "\x1b[0m"
+
+
+def add_to(commands: Any) -> None:
+    """The verb's options."""
+    parser = commands.add_parser(
+        "data",
+        help="show a job's data as its model will see them",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("job", type=Path, help="file that holds a PostTrainJob")
+    parser.add_argument("--part", choices=PARTS, help="only data.train or data.eval")
+    parser.add_argument("--examples", type=int, default=3, metavar="COUNT", help="rows to show with their mask (3)")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.set_defaults(run=lambda options: ended(lambda: run(options)))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Reads, tokenises, tells; raises DataError where a run would end on these data."""
+    from pttrainer.run import read_job
+
+    job = read_job(options.job)
+    if options.examples < 0:
+        raise ConfigError(f"--examples: {options.examples}: accepted: 0 or more")
+    parts = [part for part in PARTS if getattr(job.spec.data, part) is not None and options.part in (None, part)]
+    if not parts:
+        raise ConfigError(f"spec.data.{options.part}: unset; accepted: a data source to look at")
+    from pttrainer.assemble import open_chat
+    from pttrainer.data import report
+
+    chat = open_chat(job.spec.model, _note)
+    found = [report.inspect(job.spec, part, chat, _note, options.examples) for part in parts]
+    if options.output == "json":
+        print(json.dumps({"data": [report.document(one) for one in found]}, indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(text(one, job.spec.training.sequence_length, colour=_colour()) for one in found))
+    bad = [(one, error) for one in found for error in one.bad]
+    if bad and job.spec.data.on_bad_row == "fail":
+        raise DataError(
+            f"{len(bad)} bad rows; the first: {bad[0][1]}; hint: mend them, or set spec.data.onBadRow: skip"
+        )
+
+
+def text(found: Report, length: int, *, colour: bool) -> str:
+    """The report for a person."""
+    from pttrainer.data.report import statistics
+
+    numbers = statistics(found.lengths)
+    per_row = ", ".join(f"{name} {numbers[name]:,}" for name in ("min", "median", "p95", "max"))
+    learned = "" if found.trainable is None else f", {found.trainable:,} to learn"
+    reason = "no room for a completion" if found.trainable is None else f"no token to learn, {found.unsaid} even uncut"
+    lines = [
+        f"data.{found.part}: {found.uri}",
+        f"  files    {len(found.files)}: {', '.join(name.rpartition('/')[2] for name in found.files[:3])}"
+        + (", …" if len(found.files) > 3 else ""),
+        f"  format   {found.format} ({', '.join(f'{part}: {name}' for part, name in found.columns.items())})",
+        f"  rows     {found.rows:,}, {len(found.bad):,} bad",
+        f"  tokens   {numbers['total']:,}{learned}; per row: {per_row}",
+        f"  cut      {found.cut:,} rows (longer than sequenceLength {length:,})",
+        f"  dropped  {found.dropped:,} rows ({reason})",
+    ]
+    lines += [f"  bad      {error}" for error in found.bad[:BAD_SHOWN]]
+    if len(found.bad) > BAD_SHOWN:
+        lines.append(f"  bad      … and {len(found.bad) - BAD_SHOWN:,} more; -o json has all")
+    for row in found.shown:
+        lines += ["", f"  {row.where}", *(f"    {line}" for line in _masked(row, colour=colour).split("\n"))]
+    return "\n".join(lines)
+
+
+def _masked(row: Shown, *, colour: bool) -> str:
+    opening, closing = (LEARNED, PLAIN) if colour else ("[[", "]]")
+    shown, left = "", LONGEST_SHOWN
+    for piece in row.pieces:
+        # A colour does not last over the line's end in every pager, so each line has its own.
+        body = _printable(piece.text[:left])
+        shown += "\n".join(f"{opening}{line}{closing}" for line in body.split("\n")) if piece.learned else body
+        left -= len(piece.text)
+        if left < 0:
+            return f"{shown} …"
+    return shown
+
+
+def _printable(said: str) -> str:
+    """Without what would move the cursor or recolour the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in said)
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr)

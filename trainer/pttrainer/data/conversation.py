@@ -1,0 +1,80 @@
+"""Conversations in a row: `{role, content}` messages as chat templates want them, from the forms that files have.
+
+Null values are left out (columnar files write every key of every message), text in parts is joined, and the form
+`{from, value}` of older files becomes `{role, content}`. Pictures and sound are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pttrainer.errors import DataError
+
+ROLES = ("system", "user", "assistant", "tool", "developer")
+SPEAKERS = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
+"""`from`, in the form of ShareGPT, as a role."""
+
+
+def turns(value: Any, column: str, where: str) -> list[Mapping[str, Any]]:
+    """The messages of a column, checked; raises DataError. Cells of CSV hold JSON text."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _parsed(value, f"{where}: column {column!r}")
+    if not isinstance(value, list) or not value:
+        raise DataError(f"{where}: column {column!r}: is {kind(value)}; accepted: a list of {{role, content}}")
+    return [_message(message, f"{where}: column {column!r}, message {turn}") for turn, message in enumerate(value)]
+
+
+def tools(value: Any, where: str) -> Sequence[Any] | None:
+    """The functions that the assistant may call, if the row has any."""
+    if isinstance(value, str) and value.strip():
+        value = _parsed(value, f"{where}: column 'tools'")
+    if not value:
+        return None
+    if not isinstance(value, list):
+        raise DataError(f"{where}: column 'tools': is {kind(value)}; accepted: a list of functions")
+    return value
+
+
+def kind(value: Any) -> str:
+    """What a value is, in words."""
+    names = {
+        type(None): "null",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        dict: "an object",
+        str: "a string",
+    }
+    return "an empty list" if value == [] else names.get(type(value), "a list")
+
+
+def _message(raw: Any, here: str) -> Mapping[str, Any]:
+    if not isinstance(raw, dict):
+        raise DataError(f"{here}: accepted: {{role, content}} with text as content")
+    message = {key: value for key, value in raw.items() if value is not None}
+    if "role" not in message and "from" in message and "value" in message:
+        message = {"role": SPEAKERS.get(message["from"], message["from"]), "content": message["value"]}
+    if isinstance(message.get("content"), list):
+        message["content"] = _joined(message["content"], here)
+    calls = message.get("role") == "assistant" and bool(message.get("tool_calls"))
+    if not isinstance(message.get("content"), str) and not (calls and "content" not in message):
+        raise DataError(f"{here}: accepted: {{role, content}} with text as content")
+    if message.get("role") not in ROLES:
+        raise DataError(f"{here}: role {message.get('role')!r}; accepted: {', '.join(ROLES)}")
+    return message
+
+
+def _joined(parts: list[Any], here: str) -> str:
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{here}: holds more than text; accepted: text, or parts of type text")
+    return "".join(map(str, texts))
+
+
+def _parsed(text: str, here: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{here}: is text that is not valid JSON ({error}); accepted: a list") from error

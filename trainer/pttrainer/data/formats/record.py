@@ -1,0 +1,22 @@
+"""A row as a format found it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pttrainer.errors import DataError
+
+
+class Record(NamedTuple):
+    """where: file and line or row. value: its columns, or what is wrong with it."""
+
+    number: int
+    where: str
+    value: dict[str, Any] | DataError
+
+
+def record(number: int, where: str, value: Any) -> Record:
+    """A JSON value as a record; anything but an object is a bad row."""
+    if isinstance(value, dict):
+        return Record(number, where, value)
+    return Record(number, where, DataError(f"{where}: is a {type(value).__name__}; accepted: a JSON object"))
