@@ -26,7 +26,7 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.run  ## teach a small model to add, through the operator, in an embedded cluster (about 5 minutes)
+demo: $(VENV)/.run  ## teach a small model to add, through the operator, in an embedded cluster (2 to 5 minutes)
 	@$(BIN)/ptctl demo $(ARGS)
 
 test: $(VENV)/.dev  ## every test (unit, then integration)

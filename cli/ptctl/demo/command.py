@@ -34,7 +34,7 @@ def demo(app: App, seed: int, folder: Path, down: bool) -> None:
     """Teach a small model to add, and watch it learn.
 
     Starts the cluster of `ptctl local up`, makes word problems, and applies two PostTrainJobs: SFT, where half of the
-    examples reason step by step, and GRPO, whose reward teaches the model that reasoning pays. About five minutes on
+    examples reason step by step, and GRPO, whose reward teaches the model that reasoning pays. Two to five minutes on
     two cores. Ctrl-C stops everything that the demo started. Running it again replaces its earlier results.
     """
     from ptctl.demo.story import run_demo
