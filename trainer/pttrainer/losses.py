@@ -1,26 +1,30 @@
 """Log-probabilities of target tokens from hidden states: the one path through the output head.
 
-Letters: B rows, T tokens, D model, V vocabulary, C tokens of a chunk, M chunks.
+Letters: B rows, T tokens, D model, V vocabulary, C tokens of a chunk, M chunks, N = B·C tokens.
 
 Logits of B × T × V would be the largest array of a run, so they never exist, neither forward nor backward:
-chunks of C tokens a row go through the head one after the other, and the backward pass computes a chunk's
-logits again. Tokens that do not count (mask 0: prompts, padding) are sorted behind those that do, and chunks
-that hold none that counts are skipped: they cost nothing. Everything after the product is float32.
+chunks of C tokens a row go through the head one after the other. Chunks without a token that counts are skipped:
+they cost nothing. Everything after the product is float32. There are two ways through:
+
+- `token_stats`: log-probs whose gradient may come from anything. Its backward pass computes a chunk's logits again.
+- `token_loss`: the weighted loss of tokens, each of which depends on that token's log-prob alone (most losses). Then
+  a chunk's slopes are known as soon as its log-probs are, so its gradients are computed with its logits at hand:
+  three products in place of four.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_derivatives import CustomVJPPrimal
 
-from pttrainer import sharding
-
-CHUNK_ELEMENTS = 2**22
-"""Logits that exist at once per device (16 MB): smaller chunks make thin products, larger ones only cost memory."""
+from pttrainer.batch import Batch
+from pttrainer.chunks import Chunks, chunk_size, chunks
 
 
 class TokenStats(NamedTuple):
@@ -31,6 +35,30 @@ class TokenStats(NamedTuple):
 
     logps_BT: Array
     entropy_BT: Array
+
+
+class Head(NamedTuple):
+    """What becomes of hidden @ head.T: temperature divides it; softcap makes it softcap · tanh(x / softcap) first, as
+    Gemma 2 does; entropy asks for that of the predictions; chunk is the number of tokens per row and chunk, unset:
+    as many as keep a chunk's logits near `CHUNK_ELEMENTS`."""
+
+    temperature: float = 1.0
+    softcap: float | None = None
+    entropy: bool = False
+    chunk: int | None = None
+
+    def sized(self, shape: tuple[int, ...], V: int) -> Head:
+        """With its number of tokens."""
+        return self._replace(chunk=self.chunk or chunk_size(shape[0], shape[1], V))
+
+    def chunks(self, mask_BT: Array) -> Chunks:
+        """The chunks of a sized head."""
+        assert self.chunk is not None
+        return chunks(mask_BT, self.chunk)
+
+
+TokenLoss = Callable[[TokenStats, Batch], Array]
+"""(stats, batch) -> weighted loss [B, T]; entry t must depend on entry t of what is given alone."""
 
 
 def token_stats(
@@ -46,126 +74,161 @@ def token_stats(
 ) -> TokenStats:
     """Log-probs (and entropies) of `targets_BT` under softmax(logits / temperature), logits = hidden @ head.T.
 
-    softcap: logits are softcap · tanh(logits / softcap) first, as Gemma 2's are. chunk: tokens per row and chunk;
-    unset, as many as keep a chunk's logits near CHUNK_ELEMENTS.
+    The keywords are those of `Head`.
     """
-    B, T = targets_BT.shape
-    size = chunk or chunk_size(B, T, head_VD.shape[0])
-    return _token_stats((1.0 / temperature, entropy, softcap, size), hidden_BTD, head_VD, targets_BT, mask_BT)
+    head = Head(temperature, softcap, entropy, chunk).sized(targets_BT.shape, head_VD.shape[0])
+    return _token_stats(head, hidden_BTD, head_VD, targets_BT, mask_BT)
 
 
-def chunk_size(B: int, T: int, V: int) -> int:
-    """Tokens per row and chunk: a power of two, so that few lengths leave a remainder."""
-    size = 1
-    while size * 2 <= T and size * 2 * B * V <= CHUNK_ELEMENTS * sharding.devices():
-        size *= 2
-    return size
-
-
-_Static = tuple[float, bool, float | None, int]
+def token_loss(
+    loss_of: TokenLoss, head: Head, hidden_BTD: Array, head_VD: Array, batch: Batch
+) -> tuple[Array, TokenStats]:
+    """Σ of the batch's weighted losses, and the stats it came from, through which no gradient flows."""
+    loss, stats = _token_loss(loss_of, head.sized(batch.targets_BT.shape, head_VD.shape[0]), hidden_BTD, head_VD, batch)
+    return loss, lax.stop_gradient(stats)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _token_stats(static: _Static, hidden_BTD: Array, head_VD: Array, targets_BT: Array, mask_BT: Array) -> TokenStats:
-    return _forward(static, hidden_BTD, head_VD, targets_BT, mask_BT)[0]
+def _token_stats(head: Head, hidden_BTD: Array, head_VD: Array, targets_BT: Array, mask_BT: Array) -> TokenStats:
+    return _forward(head, hidden_BTD, head_VD, targets_BT, mask_BT)[0]
 
 
 def _forward(
-    static: _Static, hidden_BTD: Array, head_VD: Array, targets_BT: Array, mask_BT: Array
+    head: Head, hidden_BTD: Array, head_VD: Array, targets_BT: Array, mask_BT: Array
 ) -> tuple[TokenStats, tuple[Array, ...]]:
-    inverse_temperature, entropy, softcap, C = static
-    T = targets_BT.shape[1]
-    order_BT, back_BT = _counting_first(mask_BT)
-
-    def chunk_stats(inputs: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def chunk_stats(inputs: tuple[Array, Array, Array]) -> tuple[TokenStats, Array]:
         hidden_BCD, targets_BC, _ = inputs
-        logits_BCV = _logits(hidden_BCD, head_VD, inverse_temperature, softcap)
-        lse_BC = jax.nn.logsumexp(logits_BCV, axis=-1)
-        target_BC = jnp.take_along_axis(logits_BCV, targets_BC[..., None], axis=-1)[..., 0]
-        entropy_BC = jnp.zeros_like(lse_BC)
-        if entropy:
-            logps_BCV = logits_BCV - lse_BC[..., None]
-            entropy_BC = -jnp.sum(jnp.exp(logps_BCV) * logps_BCV, axis=-1)
-        return target_BC - lse_BC, lse_BC, entropy_BC
+        return _stats(_logits(hidden_BCD, head_VD, head), targets_BC, head)
 
-    def body(carry: None, inputs: Any) -> tuple[None, tuple[Array, Array, Array]]:
+    def body(carry: None, inputs: Any) -> tuple[None, tuple[TokenStats, Array]]:
         zeros = jnp.zeros(inputs[1].shape, jnp.float32)
         counts = jnp.any(inputs[2] > 0)
-        return carry, lax.cond(counts, chunk_stats, lambda _: (zeros, zeros, zeros), inputs)
+        return carry, lax.cond(counts, chunk_stats, lambda _: (TokenStats(zeros, zeros), zeros), inputs)
 
-    chunks = tuple(_to_chunks(_take(x, order_BT), C) for x in (hidden_BTD, targets_BT, mask_BT))
-    _, (logps_MBC, lse_MBC, entropy_MBC) = lax.scan(body, None, chunks)
-    counts_BT = mask_BT > 0
-    logps_BT = jnp.where(counts_BT, _take(_from_chunks(logps_MBC, T), back_BT), 0.0)
-    entropy_BT = jnp.where(counts_BT, _take(_from_chunks(entropy_MBC, T), back_BT), 0.0)
-    return TokenStats(logps_BT, entropy_BT), (hidden_BTD, head_VD, targets_BT, mask_BT, lse_MBC)
+    parts = head.chunks(mask_BT)
+    _, (stats, lse_MBC) = lax.scan(body, None, tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT))))
+    return _joined(stats, parts, mask_BT), (hidden_BTD, head_VD, targets_BT, mask_BT, lse_MBC)
 
 
-def _backward(static: _Static, saved: tuple[Array, ...], cotangents: TokenStats) -> tuple[Array, Array, None, None]:
-    """d logp / d logits = onehot(target) − softmax(logits), chunk by chunk; d capped / d logits = 1 − tanh²."""
-    inverse_temperature, _, softcap, C = static
+def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> tuple[Array, Array, None, None]:
     hidden_BTD, head_VD, targets_BT, mask_BT, lse_MBC = saved
-    T, V = targets_BT.shape[1], head_VD.shape[0]
-    order_BT, back_BT = _counting_first(mask_BT)
-    slope_BT = jnp.where(mask_BT > 0, cotangents.logps_BT, 0.0) * inverse_temperature
+    slope_BT = jnp.where(mask_BT > 0, cotangents.logps_BT, 0.0)
 
     def chunk_gradient(head_grad_VD: Array, inputs: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array]:
         hidden_BCD, targets_BC, _, slope_BC, lse_BC = inputs
-        logits_BCV = _logits(hidden_BCD, head_VD, inverse_temperature, softcap)
-        softmax_BCV = jnp.exp(logits_BCV - lse_BC[..., None])
-        is_target_BCV = targets_BC[..., None] == jnp.arange(V)
-        d_logits_BCV = (is_target_BCV - softmax_BCV) * slope_BC[..., None]
-        if softcap is not None:
-            d_logits_BCV *= 1.0 - (logits_BCV / (inverse_temperature * softcap)) ** 2
-        d_logits_BCV = d_logits_BCV.astype(head_VD.dtype)
-        # Rows and tokens as one axis: contracting over two makes XLA transpose the logits first.
-        d_logits_NV, hidden_ND = d_logits_BCV.reshape(-1, V), hidden_BCD.reshape(-1, hidden_BCD.shape[-1])
-        d_hidden_ND = d_logits_NV @ head_VD
-        d_head_VD = jnp.matmul(d_logits_NV.T, hidden_ND, preferred_element_type=jnp.float32)
-        return head_grad_VD + d_head_VD, d_hidden_ND.reshape(hidden_BCD.shape)
+        logits_BCV = _logits(hidden_BCD, head_VD, head)
+        d_logits_NV = _logits_gradient(logits_BCV, targets_BC, slope_BC, lse_BC, head).astype(head_VD.dtype)
+        d_hidden_BCD = (d_logits_NV @ head_VD).reshape(hidden_BCD.shape)
+        return head_grad_VD + _head_gradient(d_logits_NV, hidden_BCD), d_hidden_BCD
 
     def body(head_grad_VD: Array, inputs: Any) -> Any:
         counts = jnp.any(inputs[2] > 0)
         return lax.cond(counts, chunk_gradient, lambda grad, x: (grad, jnp.zeros_like(x[0])), head_grad_VD, inputs)
 
-    chunks = tuple(_to_chunks(_take(x, order_BT), C) for x in (hidden_BTD, targets_BT, mask_BT, slope_BT))
-    d_head_VD, d_hidden_MBCD = lax.scan(body, jnp.zeros(head_VD.shape, jnp.float32), (*chunks, lse_MBC))
-    d_hidden_BTD = _take(_from_chunks(d_hidden_MBCD, T), back_BT)
-    return d_hidden_BTD.astype(hidden_BTD.dtype), d_head_VD.astype(head_VD.dtype), None, None
+    parts = head.chunks(mask_BT)
+    split = tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT, slope_BT)))
+    d_head_VD, d_hidden_MBCD = lax.scan(body, jnp.zeros(head_VD.shape, jnp.float32), (*split, lse_MBC))
+    return parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype), d_head_VD.astype(head_VD.dtype), None, None
 
 
 _token_stats.defvjp(_forward, _backward)
 
 
-def _logits(hidden_BCD: Array, head_VD: Array, inverse_temperature: float, softcap: float | None) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _token_loss(
+    loss_of: TokenLoss, head: Head, hidden_BTD: Array, head_VD: Array, batch: Batch
+) -> tuple[Array, TokenStats]:
+    stats = _forward(head, hidden_BTD, head_VD, batch.targets_BT, batch.mask_BT)[0]
+    return jnp.sum(loss_of(stats, batch)), stats
+
+
+def _loss_forward(
+    loss_of: TokenLoss, head: Head, hidden: CustomVJPPrimal, head_weight: CustomVJPPrimal, batch: Any
+) -> tuple[tuple[Array, TokenStats], tuple[Array, Array | None]]:
+    """Loss, stats, and the gradients of the loss. A head that is not trained gets none."""
+    hidden_BTD, head_VD = hidden.value, head_weight.value
+    batch = jax.tree.map(lambda x: x.value, batch, is_leaf=lambda x: isinstance(x, CustomVJPPrimal))
+    first = jnp.zeros(head_VD.shape, jnp.float32) if head_weight.perturbed else None
+
+    def chunk_gradient(head_grad_VD: Array | None, inputs: tuple[Array, Batch]) -> Any:
+        hidden_BCD, part = inputs
+        logits_BCV = _logits(hidden_BCD, head_VD, head)
+        stats, lse_BC = _stats(logits_BCV, part.targets_BT, head)
+        slope_BC = jax.grad(lambda logps: jnp.sum(loss_of(stats._replace(logps_BT=logps), part)))(stats.logps_BT)
+        slope_BC = jnp.where(part.mask_BT > 0, slope_BC, 0.0)
+        d_logits_NV = _logits_gradient(logits_BCV, part.targets_BT, slope_BC, lse_BC, head).astype(head_VD.dtype)
+        if head_grad_VD is not None:
+            head_grad_VD = head_grad_VD + _head_gradient(d_logits_NV, hidden_BCD)
+        return head_grad_VD, (stats, (d_logits_NV @ head_VD).reshape(hidden_BCD.shape))
+
+    def body(head_grad_VD: Array | None, inputs: tuple[Array, Batch]) -> Any:
+        zeros = jnp.zeros(inputs[1].mask_BT.shape, jnp.float32)
+        skipped = lambda grad, x: (grad, (TokenStats(zeros, zeros), jnp.zeros_like(x[0])))  # noqa: E731
+        return lax.cond(jnp.any(inputs[1].mask_BT > 0), chunk_gradient, skipped, head_grad_VD, inputs)
+
+    parts = head.chunks(batch.mask_BT)
+    split = (parts.split(hidden_BTD), jax.tree.map(parts.split, batch))
+    d_head_VD, (stats, d_hidden_MBCD) = lax.scan(body, first, split)
+    whole = _joined(stats, parts, batch.mask_BT)
+    gradients = (
+        parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype),
+        None if d_head_VD is None else d_head_VD.astype(head_VD.dtype),
+    )
+    return (jnp.sum(loss_of(whole, batch)), whole), gradients
+
+
+def _loss_backward(
+    loss_of: TokenLoss, head: Head, gradients: tuple[Array, Array | None], cotangents: tuple[Array, TokenStats]
+) -> tuple[Array, Array | None, None]:
+    scale = cotangents[0]
+    d_hidden_BTD, d_head_VD = gradients
+    d_head_VD = None if d_head_VD is None else d_head_VD * scale.astype(d_head_VD.dtype)
+    return d_hidden_BTD * scale.astype(d_hidden_BTD.dtype), d_head_VD, None
+
+
+_token_loss.defvjp(_loss_forward, _loss_backward, symbolic_zeros=True)
+
+
+def _logits(hidden_BCD: Array, head_VD: Array, head: Head) -> Array:
     B, C, D = hidden_BCD.shape
     logits_NV = jnp.matmul(hidden_BCD.reshape(B * C, D), head_VD.T, preferred_element_type=jnp.float32)
     logits_BCV = logits_NV.reshape(B, C, -1)
-    if softcap is not None:
-        logits_BCV = softcap * jnp.tanh(logits_BCV / softcap)
-    return logits_BCV if inverse_temperature == 1.0 else logits_BCV * inverse_temperature
+    if head.softcap is not None:
+        logits_BCV = head.softcap * jnp.tanh(logits_BCV / head.softcap)
+    return logits_BCV if head.temperature == 1.0 else logits_BCV * (1.0 / head.temperature)
 
 
-def _counting_first(mask_BT: Array) -> tuple[Array, Array]:
-    """A permutation of each row that puts tokens that count first, and its inverse."""
-    order_BT = jnp.argsort(mask_BT <= 0, axis=1, stable=True)
-    return order_BT, jnp.argsort(order_BT, axis=1)
+def _stats(logits_BCV: Array, targets_BC: Array, head: Head) -> tuple[TokenStats, Array]:
+    """Stats of a chunk, and log Σ exp of its logits."""
+    lse_BC = jax.nn.logsumexp(logits_BCV, axis=-1)
+    target_BC = jnp.take_along_axis(logits_BCV, targets_BC[..., None], axis=-1)[..., 0]
+    entropy_BC = jnp.zeros_like(lse_BC)
+    if head.entropy:
+        logps_BCV = logits_BCV - lse_BC[..., None]
+        entropy_BC = -jnp.sum(jnp.exp(logps_BCV) * logps_BCV, axis=-1)
+    return TokenStats(target_BC - lse_BC, entropy_BC), lse_BC
 
 
-def _take(x_BTX: Array, order_BT: Array) -> Array:
-    index = order_BT if x_BTX.ndim == 2 else order_BT[..., None]
-    return jnp.take_along_axis(x_BTX, index, axis=1)
+def _logits_gradient(logits_BCV: Array, targets_BC: Array, slope_BC: Array, lse_BC: Array, head: Head) -> Array:
+    """[N, V]: d logp / d logits = onehot(target) − softmax(logits); d capped / d logits = 1 − tanh².
+
+    Rows and tokens as one axis: contracting over two makes XLA transpose the logits first.
+    """
+    V = logits_BCV.shape[-1]
+    inverse_temperature = 1.0 / head.temperature
+    softmax_BCV = jnp.exp(logits_BCV - lse_BC[..., None])
+    is_target_BCV = targets_BC[..., None] == jnp.arange(V)
+    d_logits_BCV = (is_target_BCV - softmax_BCV) * (slope_BC * inverse_temperature)[..., None]
+    if head.softcap is not None:
+        d_logits_BCV *= 1.0 - (logits_BCV / (inverse_temperature * head.softcap)) ** 2
+    return d_logits_BCV.reshape(-1, V)
 
 
-def _to_chunks(x_BTX: Array, C: int) -> Array:
-    """[B, T, …] to [M, B, C, …]; the last chunk is filled up with zeros, which do not count."""
-    B, T = x_BTX.shape[:2]
-    M = -(-T // C)
-    padded = jnp.pad(x_BTX, ((0, 0), (0, M * C - T)) + ((0, 0),) * (x_BTX.ndim - 2))
-    return jnp.moveaxis(padded.reshape(B, M, C, *x_BTX.shape[2:]), 1, 0)
+def _head_gradient(d_logits_NV: Array, hidden_BCD: Array) -> Array:
+    hidden_ND = hidden_BCD.reshape(-1, hidden_BCD.shape[-1])
+    return jnp.matmul(d_logits_NV.T, hidden_ND, preferred_element_type=jnp.float32)
 
 
-def _from_chunks(x_MBCX: Array, T: int) -> Array:
-    """[M, B, C, …] to [B, T, …]."""
-    M, B, C = x_MBCX.shape[:3]
-    return jnp.moveaxis(x_MBCX, 0, 1).reshape(B, M * C, *x_MBCX.shape[3:])[:, :T]
+def _joined(stats: TokenStats, parts: Chunks, mask_BT: Array) -> TokenStats:
+    """Stats of chunks as those of rows, 0 where nothing counts."""
+    return TokenStats(*(jnp.where(mask_BT > 0, parts.join(x), 0.0) for x in stats))

@@ -22,7 +22,7 @@ from ptapi import rundir
 from pttrainer import reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
-from pttrainer.losses import TokenStats, token_stats
+from pttrainer.losses import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Mean, Metric
 
@@ -103,21 +103,12 @@ def train_step(
             params = model.whole(frozen, trained)
             hidden_BTD, balance = _hidden(model, params, part)
             head = model.head(params).astype(hidden_BTD.dtype)
-            stats = token_stats(
-                hidden_BTD,
-                head,
-                part.targets_BT,
-                part.mask_BT,
-                temperature=algorithm.temperature,
-                entropy=algorithm.entropy,
-                softcap=model.config.final_softcap,
-            )
-            loss_BT, metrics = algorithm.loss(stats, part)
+            loss, stats = _loss(model, algorithm, hidden_BTD, head, part)
+            _, metrics = algorithm.loss(stats, part)
             kinds.update({name: type(metric) for name, metric in metrics.items()})
             partials = {name: reduce.partial(metric, part.mask_BT) for name, metric in metrics.items()}
             if balance is not None:
                 kinds[BALANCE], partials[BALANCE] = Mean, (balance, jnp.ones(()))
-            loss = jnp.sum(loss_BT.astype(jnp.float32) * part.weight_BT)
             parts = batch.tokens_BT.shape[0] // part.tokens_BT.shape[0]
             return loss + _balance_term(model, balance) / parts, (loss, partials)
 
@@ -137,6 +128,22 @@ def train_step(
 
 BALANCE = "balance_loss"
 """Metric of models with experts: the number of experts per token when all are used alike, more otherwise."""
+
+
+def _loss(
+    model: Model, algorithm: Algorithm, hidden_BTD: Array, head_VD: Array, part: Batch
+) -> tuple[Array, TokenStats]:
+    """Σ weight · loss of one micro-batch, and the stats of its tokens."""
+
+    def weighted(stats: TokenStats, batch: Batch) -> Array:
+        loss_BT: Array = algorithm.loss(stats, batch)[0].astype(jnp.float32) * batch.weight_BT
+        return loss_BT
+
+    how = Head(algorithm.temperature, model.config.final_softcap, algorithm.entropy)
+    if algorithm.by_token:
+        return token_loss(weighted, how, hidden_BTD, head_VD, part)
+    stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, **how._asdict())
+    return jnp.sum(weighted(stats, part)), stats
 
 
 def _hidden(model: Model, params: Params, part: Batch) -> tuple[Array, Array | None]:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pttrainer.losses import chunk_size, token_stats
+from pttrainer.chunks import chunk_size
+from pttrainer.losses import token_stats
 
 B, T, D, V = 3, 11, 8, 23
 

@@ -56,6 +56,7 @@ class Grpo:
         self._context, self._spec, self._train = context, spec, train
         self._sampler, self._evaluation = sampler, evaluation
         self._variant = policy_loss.VARIANTS[spec.loss]
+        self.by_token = self._variant.by_token
         self._clip = _clip(spec, self._variant.clip)
         self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
         self._sampling = _sampling(context)

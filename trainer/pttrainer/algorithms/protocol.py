@@ -72,6 +72,8 @@ class Algorithm(Protocol):
     """Logits are divided by this before log-probs are taken (the sampling temperature; 1 for sft)."""
     entropy: bool
     """Compute entropies of the predictions, too."""
+    by_token: bool
+    """The loss of a token depends on that token alone: then its slope is known while its logits are at hand."""
     needs_params: bool
     """`next_batch` reads the weights, so it has to wait for the step before and cannot overlap with it."""
 

@@ -31,6 +31,7 @@ class Sft:
 
     temperature = 1.0
     entropy = False
+    by_token = True
     needs_params = False
 
     def __init__(

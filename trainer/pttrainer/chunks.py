@@ -1,0 +1,60 @@
+"""Tokens in chunks, those that count first: how the output head is applied a piece at a time.
+
+Letters: B rows, T tokens, C tokens of a row in a chunk, M chunks, V vocabulary, X whatever follows.
+
+Tokens that do not count (mask 0: prompts, padding) are sorted behind those that do, row by row, so that chunks in
+which none counts come last and can be skipped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from pttrainer import sharding
+
+CHUNK_ELEMENTS = 2**22
+"""Logits that exist at once per device (16 MB): smaller chunks make thin products, larger ones only cost memory."""
+
+
+class Chunks(NamedTuple):
+    """Which token of a row is where. order_BT: the tokens, those that count first; back_BT: its inverse."""
+
+    order_BT: Array
+    back_BT: Array
+    size: int
+
+    def split(self, x_BTX: Array) -> Array:
+        """[B, T, …] to [M, B, C, …]; the last chunk is filled up with zeros, which do not count."""
+        x_BTX = _take(x_BTX, self.order_BT)
+        B, T = x_BTX.shape[:2]
+        M = -(-T // self.size)
+        padded = jnp.pad(x_BTX, ((0, 0), (0, M * self.size - T)) + ((0, 0),) * (x_BTX.ndim - 2))
+        return jnp.moveaxis(padded.reshape(B, M, self.size, *x_BTX.shape[2:]), 1, 0)
+
+    def join(self, x_MBCX: Array) -> Array:
+        """The inverse of `split`."""
+        M, B, C = x_MBCX.shape[:3]
+        rows = jnp.moveaxis(x_MBCX, 0, 1).reshape(B, M * C, *x_MBCX.shape[3:])
+        return _take(rows[:, : self.order_BT.shape[1]], self.back_BT)
+
+
+def chunks(mask_BT: Array, size: int) -> Chunks:
+    """The chunks of `size` tokens a row for this mask."""
+    order_BT = jnp.argsort(mask_BT <= 0, axis=1, stable=True)
+    return Chunks(order_BT, jnp.argsort(order_BT, axis=1), size)
+
+
+def chunk_size(B: int, T: int, V: int) -> int:
+    """Tokens per row and chunk: a power of two, so that few lengths leave a remainder."""
+    size = 1
+    while size * 2 <= T and size * 2 * B * V <= CHUNK_ELEMENTS * sharding.devices():
+        size *= 2
+    return size
+
+
+def _take(x_BTX: Array, order_BT: Array) -> Array:
+    index = order_BT if x_BTX.ndim == 2 else order_BT[..., None]
+    return jnp.take_along_axis(x_BTX, index, axis=1)
