@@ -8,7 +8,7 @@ SOURCES := api operator trainer cli tests scripts benchmarks
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static unit integration format crds golden docs bench parity references clean
+.PHONY: help demo test check static unit integration format crds golden docs bench bench-peers parity references clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -61,7 +61,7 @@ docs: $(VENV)/.dev  ## write the generated reference pages
 	$(BIN)/python scripts/make_reference.py
 
 bench: $(VENV)/.dev  ## run the benchmarks (quiet machine; each prints its ratio)
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in apply_to_jobset ptctl_cpu; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 PARITY := .venv-parity
 
@@ -73,8 +73,18 @@ $(PARITY)/.ready: pyproject.toml
 parity: $(PARITY)/.ready  ## compare with torch, transformers and peft, live (its own environment, 1.3 GB)
 	$(PARITY)/bin/python -m pytest tests/parity -q
 
+TUNIX := .venv-tunix
+
+$(TUNIX)/.ready: | pyproject.toml
+	$(PYTHON) -m venv $(TUNIX)
+	$(TUNIX)/bin/python -m pip --disable-pip-version-check install -q google-tunix==0.1.7 jax==0.10.2
+	@touch $@
+
+bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT against Tunix, TRL and plain torch, in one run (30 minutes; quiet machine)
+	$(BIN)/python benchmarks/sft.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
+
 references: $(PARITY)/.ready  ## write the numbers of transformers that the unit tests compare with
 	$(PARITY)/bin/python scripts/make_parity_references.py
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) $(PARITY) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PARITY) $(TUNIX) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
+from jobs import manifest
 
 from ptlocal import cluster
 from ptoperator.kube import Kube
@@ -21,25 +22,15 @@ JOBS = 30
 
 
 def job(name: str, out: Path) -> Manifest:
-    return {
-        "apiVersion": "posttrain.dev/v1alpha1",
-        "kind": "PostTrainJob",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "model": {"uri": "random://tiny"},
-            "algorithm": {"sft": {}},
-            "data": {"train": {"uri": f"file://{out}/train.jsonl"}},
-            "accelerator": {"type": "v6e-16"},  # no node here fits: pods stay Pending
-            "output": {"uri": f"file://{out}/runs"},
-        },
-    }
+    # No node here fits: pods stay Pending.
+    return manifest(name, data=f"file://{out}/train.jsonl", output=f"file://{out}/runs", accelerator={"type": "v6e-16"})
 
 
-def seconds_to_jobset(kube: Kube, manifest: Manifest) -> float:
-    name = manifest["metadata"]["name"]
+def seconds_to_jobset(kube: Kube, job: Manifest) -> float:
+    name = job["metadata"]["name"]
     before = kube.list(JOBSETS, "default").resource_version
     start = time.perf_counter()
-    kube.create(POSTTRAINJOBS, manifest)
+    kube.create(POSTTRAINJOBS, job)
     for event, jobset in kube.watch(JOBSETS, "default", resource_version=before, timeout_s=30):
         if event == "ADDED" and jobset["metadata"]["labels"].get("posttrain.dev/job", name) == name:
             return time.perf_counter() - start

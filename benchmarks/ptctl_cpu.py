@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from jobs import manifest
+
 from ptlocal import cluster
 from ptoperator.kube import Kube
 from ptoperator.resources import POSTTRAINJOBS
@@ -34,7 +36,6 @@ def median(arguments: list[str], env: dict[str, str]) -> float:
 
 
 def main() -> None:
-
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "cluster"
         info = cluster.up(data, without=["operator"])
@@ -42,28 +43,15 @@ def main() -> None:
         try:
             kube = Kube.load(str(info.kubeconfig))
             for i in range(JOBS):
-                kube.create(POSTTRAINJOBS, _job(f"job-{i:04d}"))
+                kube.create(
+                    POSTTRAINJOBS, manifest(f"job-{i:04d}", data="file:///data/train.jsonl", output="file:///runs")
+                )
             listed = median(["workload", "list"], env)
         finally:
             cluster.reset(data)
         helped = median(["--help"], env)
     print(f"ptctl --help: {helped:.2f} CPU-s (bound 0.15); XPK {XPK_HELP_S}, {XPK_HELP_S / helped:.0f} x")
     print(f"ptctl workload list, {JOBS} jobs: {listed:.2f} CPU-s (bound 0.7)")
-
-
-def _job(name: str) -> dict[str, object]:
-    return {
-        "apiVersion": "posttrain.dev/v1alpha1",
-        "kind": "PostTrainJob",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "model": {"uri": "random://tiny"},
-            "algorithm": {"sft": {}},
-            "data": {"train": {"uri": "file:///data/train.jsonl"}},
-            "accelerator": {"type": "cpu-1"},
-            "output": {"uri": "file:///runs"},
-        },
-    }
 
 
 if __name__ == "__main__":

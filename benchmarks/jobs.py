@@ -1,0 +1,22 @@
+"""A PostTrainJob for a benchmark: what is measured says what differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def manifest(name: str, *, data: str, output: str, **spec: Any) -> dict[str, Any]:
+    """A job of SFT that trains on `data` and writes to `output` (URIs); further fields of the spec as given."""
+    return {
+        "apiVersion": "posttrain.dev/v1alpha1",
+        "kind": "PostTrainJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "model": {"uri": "random://tiny"},
+            "algorithm": {"sft": {}},
+            "data": {"train": {"uri": data}},
+            "accelerator": {"type": "cpu-1"},
+            "output": {"uri": output},
+            **spec,
+        },
+    }

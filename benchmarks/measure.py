@@ -1,0 +1,69 @@
+"""Measures a training process from outside, whoever wrote it: it only has to print a line `step N…` after each step.
+
+Start is from the process's creation to its first line; a step's seconds and CPU-seconds (user and system, all threads)
+are those between two lines, read from /proc; memory is the process's peak of resident memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+WARM_UP = 2
+"""Steps that are not counted: caches fill, memory is mapped."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One process. wall_s and cpu_s are medians of a step."""
+
+    start_s: float
+    wall_s: float
+    cpu_s: float
+    peak_gb: float
+
+
+def measure(command: list[str], environment: dict[str, str] | None = None) -> Measured:
+    """Runs a process to its end; raises RuntimeError, with its last words, where it fails."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    marks: list[tuple[float, float]] = []
+    peak_kb, words = 0, []
+    for line in process.stdout:
+        words = [*words[-30:], line]
+        if re.match(r"step \d", line):
+            marks.append((time.monotonic(), _cpu_seconds(process.pid)))
+            peak_kb = _peak_kb(process.pid)
+    if process.wait() != 0 or len(marks) < WARM_UP + 2:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{''.join(words)}")
+    steps = list(zip(marks[WARM_UP - 1 :], marks[WARM_UP:], strict=False))
+    return Measured(
+        start_s=marks[0][0] - began,
+        wall_s=statistics.median(after[0] - before[0] for before, after in steps),
+        cpu_s=statistics.median(after[1] - before[1] for before, after in steps),
+        peak_gb=peak_kb / 1e6,
+    )
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def _peak_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 // 1000 if found else 0

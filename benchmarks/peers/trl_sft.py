@@ -1,0 +1,75 @@
+"""TRL's SFTTrainer on the benchmark's shape: run with the Python of an environment that has torch and trl."""
+
+from __future__ import annotations
+
+import tempfile
+
+import torch
+from datasets import Dataset
+from shapes import BATCH, LEARNING_RATE, LENGTH, LORA_ALPHA, LORA_RANK, SHAPES, arguments, finished, rows
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+
+class Marks(TrainerCallback):
+    """Says when a step is done."""
+
+    def on_step_end(self, args, state, control, **rest):
+        finished(state.global_step)
+
+
+def model(shape):
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=shape.vocab,
+            hidden_size=shape.width,
+            intermediate_size=shape.feed_forward,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            head_dim=shape.head,
+            tie_word_embeddings=True,
+            max_position_embeddings=8192,
+        )
+    )
+
+
+def main() -> None:
+    asked = arguments()
+    words = Tokenizer(WordLevel({str(i): i for i in range(256)} | {"<pad>": 256, "</s>": 257}, unk_token="<pad>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>")
+    peft = None
+    if asked.lora:
+        from peft import LoraConfig
+
+        peft = LoraConfig(r=LORA_RANK, lora_alpha=LORA_ALPHA, target_modules="all-linear", task_type="CAUSAL_LM")
+    with tempfile.TemporaryDirectory() as directory:
+        trainer = SFTTrainer(
+            model=model(SHAPES[asked.model]),
+            args=SFTConfig(
+                output_dir=directory,
+                per_device_train_batch_size=BATCH,
+                max_steps=asked.steps,
+                learning_rate=LEARNING_RATE,
+                max_length=LENGTH,
+                logging_steps=1,
+                save_strategy="no",
+                report_to="none",
+                use_cpu=True,
+                bf16=False,
+                disable_tqdm=True,
+                gradient_checkpointing=False,
+            ),
+            train_dataset=Dataset.from_dict({"input_ids": rows(BATCH * asked.steps)}),
+            processing_class=tokenizer,
+            peft_config=peft,
+            callbacks=[Marks()],
+        )
+        trainer.train()
+
+
+if __name__ == "__main__":
+    main()
