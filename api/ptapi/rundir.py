@@ -7,6 +7,7 @@
     progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
     metrics.jsonl       one object a step: step, time, and every metric
     samples/step-00000010.jsonl   prompts, completions, rewards, advantages
+    non-finite/step-00000010.jsonl   the batch at which the run gave up (`batch_file`)
     tensorboard/        event files
     checkpoints/        Orbax, one directory a step; one that is not committed does not count
     export/             the trained model in Hugging Face's layout
@@ -26,6 +27,7 @@ LINEAGE = "lineage.json"
 PROGRESS = "progress.json"
 METRICS = "metrics.jsonl"
 SAMPLES = "samples"
+NON_FINITE = "non-finite"
 TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 EXPORT = "export"
@@ -45,6 +47,15 @@ def run_uri(output_uri: str, job_name: str) -> str:
 def sample_file(step: int) -> str:
     """The sample table of a step, relative to the run directory."""
     return f"{SAMPLES}/step-{step:08d}.jsonl"
+
+
+def batch_file(step: int) -> str:
+    """The batch of the last of too many steps whose loss or gradient was not finite, relative to the run directory.
+
+    One line per row: row, text (of each example), tokens, targets, positions, segment_ids, mask, weight, and what else
+    the algorithm's batches hold; numbers that are not finite are the texts nan, inf and -inf.
+    """
+    return f"{NON_FINITE}/step-{step:08d}.jsonl"
 
 
 class Document(BaseModel):
@@ -118,6 +129,8 @@ COMPLETION_LENGTH = "completion_length"
 TOKENS_PER_SECOND = "tokens_per_second"
 GRAD_NORM = "grad_norm"
 LEARNING_RATE = "learning_rate"
+SKIPPED_STEPS = "skipped_steps"
+"""Steps so far whose loss or gradient was not finite: they changed nothing."""
 EVAL_LOSS = "eval/loss"
 EVAL_REWARD = "eval/reward"
 """Mean reward of greedy completions of `data.eval`; with the one reward `gsm8k` this is the accuracy."""

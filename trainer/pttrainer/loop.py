@@ -46,23 +46,23 @@ class _Log:
     step: int = 0
     metrics: dict[str, Array] | None = None
     facts: dict[str, float] = field(default_factory=dict)
-    tokens: int = 0
+    batch: Batch | None = None
     mark: float = field(default_factory=time.monotonic)
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
         """Keeps a dispatched step until `flush`."""
-        self.step, self.metrics, self.facts = step, metrics, facts
-        self.tokens = int((batch.segment_ids_BT > 0).sum())
+        self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
 
     def flush(self) -> None:
         """Waits for the kept step and logs it."""
-        if self.metrics is None:
+        if self.metrics is None or self.batch is None:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
-        values |= {rundir.TOKENS_PER_SECOND: self.tokens / seconds, "step_seconds": seconds, **self.facts}
-        self.session.log(self.step, values, seconds)
+        tokens = int((self.batch.segment_ids_BT > 0).sum())
+        values |= {rundir.TOKENS_PER_SECOND: tokens / seconds, "step_seconds": seconds, **self.facts}
+        self.session.log(self.step, values, seconds, self.batch)
         self.attempt.step = self.step
 
     def restart_clock(self) -> None:

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, optimizer, sharding
+from pttrainer import algorithms, directory, distributed, nonfinite, optimizer, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context
 from pttrainer.assemble import Assembled, assemble
@@ -86,16 +86,21 @@ class Session:
         self.reporter.stage("training")
         return self._compiled[key], True
 
-    def log(self, step: int, values: Mapping[str, float], seconds: float) -> None:
-        """A finished step: the metrics files, progress, the line."""
-        broken = [name for name in (rundir.LOSS, rundir.GRAD_NORM) if not math.isfinite(values[name])]
-        if broken:
-            self.reporter.note(
-                f"warning: step {step}: {' and '.join(broken)} not finite; hint: lower the learning rate"
-            )
-        self.write_metrics(step, values)
+    def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch) -> None:
+        """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped."""
+        limit = self.job.spec.training.max_non_finite_steps
+        warning = nonfinite.warning(step, values, limit)
+        if warning:
+            self.reporter.note(warning)
+        shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
+        self.write_metrics(step, shown)
         self._report_checkpoint()
-        self.reporter.finished_step(step, values, seconds)
+        self.reporter.finished_step(step, shown, seconds)
+        if values[nonfinite.IN_A_ROW] >= limit:
+            file = rundir.batch_file(step)
+            if self.leader:
+                self.place.write(file, nonfinite.rows(batch, self.tokenizer))
+            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}")
 
     def write_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Metrics of a step into the run directory."""

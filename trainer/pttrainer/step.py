@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi import rundir
-from pttrainer import reduce, sharding
+from pttrainer import nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.losses import Head, TokenStats, token_loss, token_stats
@@ -29,11 +29,12 @@ from pttrainer.reduce import Mean, Metric
 
 class TrainState(NamedTuple):
     """Everything that a step changes. params: the trained weights (adapters alone, where there are any); step:
-    optimizer steps done, int32."""
+    optimizer steps done, int32; skipped: how many of them were skipped, and how many in a row, int32."""
 
     params: Params
     optimizer: Any
     step: Any
+    skipped: Any
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) ->
     trained = model.trained(weights)
     shapes = jax.eval_shape(optimizer.init, model.trained(model.abstract()))
     moments = optax.tree_map_params(optimizer, lambda _, s: s, shapes, trained, transform_non_params=lambda _: whole)
-    return Layout(mesh, TrainState(trained, moments, whole), model.frozen(weights))
+    return Layout(mesh, TrainState(trained, moments, whole, whole), model.frozen(weights))
 
 
 def abstract_state(model: Model, optimizer: optax.GradientTransformation, where: Layout) -> TrainState:
@@ -71,7 +72,7 @@ def abstract_state(model: Model, optimizer: optax.GradientTransformation, where:
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
     """The state before the first step."""
-    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32))
 
 
 def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, float], TokenStats]:
@@ -115,13 +116,14 @@ def train_step(
         gradient_of = jax.value_and_grad(objective, has_aux=True)
         loss, partials, gradient = _accumulate(gradient_of, state.params, batch, micro_batch)
         updates, moments = optimizer.update(gradient, state.optimizer, state.params)
+        norm = optax.tree.norm(gradient)
+        is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        new = (optax.apply_updates(state.params, updates), moments)
+        params, moments = nonfinite.choose(is_finite, new, (state.params, state.optimizer))
+        skipped = nonfinite.counted(is_finite, state.skipped)
         metrics = {name: reduce.finish(kinds[name], partial) for name, partial in partials.items()}
-        metrics |= {
-            rundir.LOSS: loss,
-            rundir.GRAD_NORM: optax.tree.norm(gradient),
-            rundir.LEARNING_RATE: rate(state.step),
-        }
-        return TrainState(optax.apply_updates(state.params, updates), moments, state.step + 1), metrics
+        metrics |= {rundir.LOSS: loss, rundir.GRAD_NORM: norm, rundir.LEARNING_RATE: rate(state.step)}
+        return TrainState(params, moments, state.step + 1, skipped), metrics | nonfinite.facts(skipped)
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
 

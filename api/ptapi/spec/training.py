@@ -110,6 +110,9 @@ class Training(SpecModel):
     """Number formats."""
     remat: Literal["auto", "none", "full"] = "auto"
     """Recompute activations in the backward pass. `auto`: full on TPU and GPU, none on CPU."""
+    max_non_finite_steps: PositiveInt = 5
+    """A step whose loss or gradient is not finite is skipped; after this many in a row the run stops and keeps the
+    batch. Single ones come from single rows; five in a row have a cause that does not go away."""
     seed: NonNegativeInt = 0
     """Seed of everything random: weights, shuffling, sampling."""
     parallelism: Parallelism = Parallelism()

@@ -18,7 +18,9 @@ from pttrainer.step import TrainState
 def state(value: float) -> TrainState:
     # Random, so that a file holds every byte of it and damage cannot hide in what compresses away.
     random = jax.random.normal(jax.random.key(int(value)), (64, 256))
-    return TrainState({"w": random, "b": jnp.full((3,), value)}, ({"mu": random * 2},), jnp.int32(value))
+    return TrainState(
+        {"w": random, "b": jnp.full((3,), value)}, ({"mu": random * 2},), jnp.int32(value), jnp.zeros(2, jnp.int32)
+    )
 
 
 def like() -> TrainState:

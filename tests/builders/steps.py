@@ -1,0 +1,78 @@
+"""Real optimizer steps of a tiny model: what tests of optimizers, averages and safety nets compile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ptapi.spec import Schedule, Training
+from pttrainer import optimizer, sharding, step
+from pttrainer.batch import Batch
+from pttrainer.data.batches import lay_out, to_batch
+from pttrainer.data.examples import Example
+from pttrainer.losses import TokenStats
+from pttrainer.models import Model, preset
+from pttrainer.session import put
+
+LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
+STEPS = 10
+
+
+class Likelihood:
+    """The smallest algorithm: negative log-likelihood."""
+
+    total_steps, temperature, entropy, needs_params = STEPS, 1.0, False, False
+
+    def loss(self, stats: TokenStats, batch: Batch) -> Any:
+        return -stats.logps_BT, {}
+
+
+def batch(seed: int = 0) -> Batch:
+    """Eight ragged rows; the first third of each is prompt."""
+    random = np.random.default_rng(seed)
+    rows = [Example(random.integers(0, 256, n + 1).astype(np.int32), np.arange(n + 1) > n // 3) for n in LENGTHS]
+    laid = [lay_out([row], 16) for row in rows]
+    return to_batch({name: np.stack([row[name] for row in laid]) for name in laid[0]})
+
+
+def single() -> jax.sharding.Mesh:
+    """A mesh of one device, of the eight that tests have."""
+    kinds = (jax.sharding.AxisType.Auto,) * 4
+    return jax.make_mesh((1, 1, 1, 1), sharding.MESH_AXES, devices=jax.devices()[:1], axis_types=kinds)
+
+
+@dataclass
+class Steps:
+    """A compiled step, and the state that it changes."""
+
+    mesh: jax.sharding.Mesh
+    layout: step.Layout
+    compiled: Any
+    state: Any
+
+    def __call__(self, of: Batch) -> dict[str, float]:
+        """One step; its metrics."""
+        with jax.set_mesh(self.mesh):
+            self.state, metrics = self.compiled(self.state, put(self.mesh, of))
+        return {name: float(value) for name, value in metrics.items()}
+
+    def host(self) -> Any:
+        """The whole state in host memory."""
+        return jax.device_get(self.state)
+
+
+def steps(
+    training: Training, shape: tuple[int, int, int, int] = (1, 1, 1, 1), algorithm: Any = None, rate: float = 1e-2
+) -> Steps:
+    """A fresh run on a mesh of this shape, at a rate that moves."""
+    model = Model(preset("tiny"))
+    mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
+    schedule = optimizer.schedule(Schedule(), rate, STEPS)
+    updates = optimizer.build(training.optimizer, schedule)
+    layout = step.layout(model, updates, mesh)
+    function = step.train_step(model, algorithm or Likelihood(), updates, schedule, layout, training.micro_batch_size)
+    fresh = jax.jit(lambda: step.new_state(model.init(jax.random.key(0)), updates), out_shardings=layout.state)
+    return Steps(mesh, layout, function, fresh())
