@@ -33,6 +33,7 @@ from pttrainer.losses import TokenStats
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
+from pttrainer.spikes import Spikes
 from pttrainer.step import Layout, TrainState
 from pttrainer.storage import Place, storage_reason
 from pttrainer.tokenizer import Tokenizer
@@ -59,6 +60,8 @@ class Session:
     frozen: Params | None
     first_step: int
     commit: str | None
+    spikes: Spikes | None
+    """Of losses that are worth watching: a policy loss is about 0 and jumps as it likes."""
     _compiled: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -89,8 +92,8 @@ class Session:
     def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch) -> None:
         """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped."""
         limit = self.job.spec.training.max_non_finite_steps
-        warning = nonfinite.warning(step, values, limit)
-        if warning:
+        spike = self.spikes.report(step, values) if self.spikes is not None else ""
+        for warning in filter(None, (nonfinite.warning(step, values, limit), spike)):
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         self.write_metrics(step, shown)
@@ -181,6 +184,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         frozen=frozen,
         first_step=first,
         commit=parts.commit,
+        spikes=None if algorithm.needs_params else Spikes(training.optimizer.max_grad_norm),
     )
 
 
