@@ -7,10 +7,11 @@ changes after creation (`ptapi.immutable`).
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from ptapi import accelerator_cel as chips
 from ptapi.rule import Rule
-from ptapi.spec import EnvVar, PostTrainJobSpec, Reward, Volume
+from ptapi.spec import EnvVar, Optimizer, PostTrainJobSpec, Reward, Volume
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -72,6 +73,10 @@ def _penalises_within_the_limit(spec: PostTrainJobSpec) -> bool:
 def _evaluates_in_the_row(spec: PostTrainJobSpec) -> bool:
     longest = spec.evaluation.max_new_tokens
     return spec.algorithm.grpo is None or longest is None or longest < spec.training.sequence_length
+
+
+def _has_a_use_for(field: str, rule: str, optimizer: Optimizer) -> bool:
+    return optimizer.name != rule or getattr(optimizer, field) is None
 
 
 def checked_in_devices(_: object) -> bool:
@@ -234,6 +239,24 @@ RULES: tuple[Rule, ...] = (
         cel="self.evaluation.everySteps == 0 || has(self.data.eval)",
         is_kept=lambda spec: spec.evaluation.every_steps == 0 or spec.data.eval is not None,
         hint="data.eval: {uri: …}, or evaluation.everySteps: 0",
+    ),
+    # The update rule
+    *(
+        Rule(
+            scope="spec.training.optimizer",
+            field=field,
+            accepted=f"unset, because {rule} has none",
+            cel=f"!has(self.{field}) || self.name != '{rule}'",
+            is_kept=partial(_has_a_use_for, field, rule),
+        )
+        for field, rule in (("beta1", "adafactor"), ("beta2", "adafactor"), ("eps", "adafactor"), ("eps", "lion"))
+    ),
+    Rule(
+        scope="spec.training",
+        field="optimizer.name",
+        accepted="adamw, adafactor or lion with lora: muon is made for the model's own matrices",
+        cel="!has(self.lora) || self.optimizer.name != 'muon'",
+        is_kept=lambda training: training.lora is None or training.optimizer.name != "muon",
     ),
     *_hub_data("spec.data.train"),
     *_hub_data("spec.data.eval"),

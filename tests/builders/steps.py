@@ -71,7 +71,7 @@ def steps(
     model = Model(preset("tiny"))
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     schedule = optimizer.schedule(Schedule(), rate, STEPS)
-    updates = optimizer.build(training.optimizer, schedule)
+    updates = optimizer.build(training.optimizer, schedule, model.logical_axes())
     layout = step.layout(model, updates, mesh)
     function = step.train_step(model, algorithm or Likelihood(), updates, schedule, layout, training.micro_batch_size)
     fresh = jax.jit(lambda: step.new_state(model.init(jax.random.key(0)), updates), out_shardings=layout.state)

@@ -1,4 +1,4 @@
-"""AdamW with warm-up and decay, from optax.
+"""Learning rates, clipping and weight decay around an update rule (`update_rules`).
 
 The decay always ends at the run's last step, because its length is the run's length and not a number of its
 own. Weight decay acts on matrices only: shrinking a norm's scale towards zero regularises nothing.
@@ -12,9 +12,11 @@ import jax
 import optax
 
 from ptapi.spec import Optimizer, Schedule, Training
+from pttrainer import update_rules
+from pttrainer.models import Params
 
 LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6}
-"""Peak learning rates where the job names none: full fine-tuning of 1 to 70 B models."""
+"""Peak learning rates where the job names none: full fine-tuning of 1 to 70 B models with AdamW."""
 
 LORA_FACTOR = 10.0
 """Adapters learn best at about ten times the rate of all weights, whatever the rank."""
@@ -23,6 +25,7 @@ LORA_FACTOR = 10.0
 def peak_rate(training: Training, kind: str) -> float:
     """The job's peak learning rate, or the one that fits its algorithm and what is trained."""
     usual = LEARNING_RATES[kind] * (1.0 if training.lora is None else LORA_FACTOR)
+    usual *= update_rules.DEFAULTS[training.optimizer.name].rate
     return training.optimizer.learning_rate or usual
 
 
@@ -42,12 +45,10 @@ def schedule(spec: Schedule, peak: float, total_steps: int) -> optax.Schedule:
     return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1)), after], [warmup])
 
 
-def build(spec: Optimizer, rate: optax.Schedule) -> optax.GradientTransformation:
-    """Clip to the global norm, then AdamW."""
-    return optax.chain(
-        optax.clip_by_global_norm(spec.max_grad_norm),
-        optax.adamw(rate, b1=spec.beta1, b2=spec.beta2, eps=spec.eps, weight_decay=spec.weight_decay, mask=_matrices),
-    )
+def build(spec: Optimizer, rate: optax.Schedule, axes: Params | None = None) -> optax.GradientTransformation:
+    """Clip to the global norm, then the update rule. axes: of the trained weights, for rules that work on matrices."""
+    rule = update_rules.build(spec, rate, _matrices, axes)
+    return optax.chain(optax.clip_by_global_norm(spec.max_grad_norm), rule)
 
 
 def _matrices(params: Any) -> Any:

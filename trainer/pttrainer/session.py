@@ -161,7 +161,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     algorithm = algorithms.build(job.spec.algorithm.kind, context)
     peak = optimizer.peak_rate(training, job.spec.algorithm.kind)
     rate = optimizer.schedule(training.schedule, peak, algorithm.total_steps)
-    updates = optimizer.build(training.optimizer, rate)
+    updates = optimizer.build(training.optimizer, rate, parts.model.trained(parts.model.logical_axes()))
     layout = steps.layout(parts.model, updates, mesh)
     if leader:
         directory.write_lineage(place, job, data, _lineage(parts, shape))

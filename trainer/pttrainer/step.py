@@ -19,7 +19,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi import rundir
-from pttrainer import nonfinite, reduce, sharding
+from pttrainer import moments, nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.losses import Head, TokenStats, token_loss, token_stats
@@ -58,8 +58,8 @@ def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) ->
     whole = NamedSharding(mesh, PartitionSpec())
     trained = model.trained(weights)
     shapes = jax.eval_shape(optimizer.init, model.trained(model.abstract()))
-    moments = optax.tree_map_params(optimizer, lambda _, s: s, shapes, trained, transform_non_params=lambda _: whole)
-    return Layout(mesh, TrainState(trained, moments, whole, whole), model.frozen(weights))
+    state = moments.shardings(shapes, model.trained(model.abstract()), trained, whole)
+    return Layout(mesh, TrainState(trained, state, whole, whole), model.frozen(weights))
 
 
 def abstract_state(model: Model, optimizer: optax.GradientTransformation, where: Layout) -> TrainState:
@@ -115,15 +115,15 @@ def train_step(
 
         gradient_of = jax.value_and_grad(objective, has_aux=True)
         loss, partials, gradient = _accumulate(gradient_of, state.params, batch, micro_batch)
-        updates, moments = optimizer.update(gradient, state.optimizer, state.params)
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         norm = optax.tree.norm(gradient)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-        new = (optax.apply_updates(state.params, updates), moments)
-        params, moments = nonfinite.choose(is_finite, new, (state.params, state.optimizer))
+        new = (optax.apply_updates(state.params, updates), optimizer_state)
+        params, optimizer_state = nonfinite.choose(is_finite, new, (state.params, state.optimizer))
         skipped = nonfinite.counted(is_finite, state.skipped)
         metrics = {name: reduce.finish(kinds[name], partial) for name, partial in partials.items()}
         metrics |= {rundir.LOSS: loss, rundir.GRAD_NORM: norm, rundir.LEARNING_RATE: rate(state.step)}
-        return TrainState(params, moments, state.step + 1, skipped), metrics | nonfinite.facts(skipped)
+        return TrainState(params, optimizer_state, state.step + 1, skipped), metrics | nonfinite.facts(skipped)
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
 

@@ -12,19 +12,21 @@ AxisSize = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
 
 
 class Optimizer(SpecModel):
-    """AdamW, with the values that language-model recipes agree on."""
+    """The update rule and its numbers; unset ones are those that its authors or language-model recipes agree on."""
 
-    name: Literal["adamw"] = "adamw"
-    """The optimizer."""
+    name: Literal["adamw", "adafactor", "muon", "lion"] = "adamw"
+    """The update rule. `adamw` is what recipes are tuned for; `lion` keeps half of its state, `adafactor` next to
+    none; `muon` orthogonalises the updates of the layers' matrices and leaves the rest to AdamW."""
     learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
     """Peak learning rate. Unset: 2e-5 for sft, 1e-6 for dpo and grpo (full fine-tuning of 1–70 B models), and ten
-    times that for adapters."""
-    beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
-    """Decay of the first moment."""
-    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
-    """Decay of the second moment; 0.95 recovers faster from loss spikes than 0.999."""
-    eps: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8
-    """Added to the denominator."""
+    times that for adapters; a tenth for lion, whose every step moves every weight by the whole rate."""
+    beta1: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Decay of the first moment. Unset: 0.9; for muon 0.95, the momentum of its matrices."""
+    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Decay of the second moment. Unset: 0.95, which recovers faster from loss spikes than 0.999; for lion 0.99, the
+    decay of its momentum. For muon it is that of the AdamW beside it."""
+    eps: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Added to AdamW's denominator. Unset: 1e-8."""
     weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Decoupled weight decay on matrices; fine-tuning recipes use none."""
     max_grad_norm: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0

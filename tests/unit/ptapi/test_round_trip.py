@@ -19,7 +19,7 @@ TIED = {
     "dpo", "distill", "overlong", "mergeLora", "lora", "quantization",
     "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
-    "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness",
+    "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
