@@ -258,6 +258,13 @@ RULES: tuple[Rule, ...] = (
         cel="!has(self.lora) || self.optimizer.name != 'muon'",
         is_kept=lambda training: training.lora is None or training.optimizer.name != "muon",
     ),
+    Rule(
+        scope="spec.training",
+        field="freeze",
+        accepted="unset with lora, which trains adapters alone",
+        cel="!has(self.lora) || !has(self.freeze) || self.freeze.size() == 0",
+        is_kept=lambda training: training.lora is None or not training.freeze,
+    ),
     *_hub_data("spec.data.train"),
     *_hub_data("spec.data.eval"),
     # Model and adapters

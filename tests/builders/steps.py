@@ -9,12 +9,13 @@ import jax
 import numpy as np
 
 from ptapi.spec import Schedule, Training
-from pttrainer import optimizer, sharding, step
+from pttrainer import freezing, optimizer, sharding, step
 from pttrainer.batch import Batch
 from pttrainer.data.batches import lay_out, to_batch
 from pttrainer.data.examples import Example
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, preset
+from pttrainer.neftune import Noise
 from pttrainer.session import put
 
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
@@ -24,7 +25,7 @@ STEPS = 10
 class Likelihood:
     """The smallest algorithm: negative log-likelihood."""
 
-    total_steps, temperature, entropy, needs_params = STEPS, 1.0, False, False
+    total_steps, temperature, entropy, by_token, needs_params = STEPS, 1.0, False, True, False
 
     def loss(self, stats: TokenStats, batch: Batch) -> Any:
         return -stats.logps_BT, {}
@@ -71,8 +72,12 @@ def steps(
     model = Model(preset("tiny"))
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     schedule = optimizer.schedule(Schedule(), rate, STEPS)
-    updates = optimizer.build(training.optimizer, schedule, model.logical_axes())
+    held = freezing.held(training.freeze, model.config) if training.freeze else None
+    noise = Noise(training.neftune_alpha, training.seed) if training.neftune_alpha else None
+    updates = optimizer.build(training.optimizer, schedule, model.logical_axes(), held=held, average=training.ema)
     layout = step.layout(model, updates, mesh)
-    function = step.train_step(model, algorithm or Likelihood(), updates, schedule, layout, training.micro_batch_size)
+    function = step.train_step(
+        model, algorithm or Likelihood(), updates, schedule, layout, training.micro_batch_size, held=held, noise=noise
+    )
     fresh = jax.jit(lambda: step.new_state(model.init(jax.random.key(0)), updates), out_shardings=layout.state)
     return Steps(mesh, layout, function, fresh())

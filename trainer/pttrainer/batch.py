@@ -23,3 +23,5 @@ class Batch(NamedTuple):
     old_logps_BT: Any = None
     sampler_logps_BT: Any = None
     ref_logps_BT: Any = None
+    row_BT: Any = None
+    """The number of the row in the whole batch; set inside the step where something is drawn per row."""

@@ -151,8 +151,8 @@ def _uri(path: Path | epath.Path) -> str:
     return f"file://{path}" if isinstance(path, Path) else str(path)
 
 
-def read_params(path: Path, step: int | None, like: Params) -> tuple[Params, int]:
-    """The weights alone of a step (the newest if None), on the shardings of `like`, and that step.
+def read_params(path: Path, step: int | None, like: Params, *, averaged: bool = False) -> tuple[Params, int]:
+    """The weights alone of a step (the newest if None), or their average, on the shardings of `like`, and that step.
 
     Raises ConfigError where there is no such checkpoint, or it is damaged.
     """
@@ -162,19 +162,18 @@ def read_params(path: Path, step: int | None, like: Params) -> tuple[Params, int
         there = f"accepted: {', '.join(map(str, steps))}" if steps else "it holds none"
         raise ConfigError(f"file://{path}: no checkpoint{'' if step is None else f' of step {step}'}; {there}")
     step = steps[-1] if step is None else step
-    only = ocp.args.PyTreeRestore(
-        item={"params": like},
-        restore_args={"params": ocp.checkpoint_utils.construct_restore_args(like)},
-        partial_restore=True,
-    )
+    item: dict[str, Any] = {"optimizer": {"ema": like}} if averaged else {"params": like}
+    restore_args = ocp.checkpoint_utils.construct_restore_args(item)
+    only = ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True)
     try:
         loaded = manager.restore(step, args=ocp.args.Composite(state=only, run=ocp.args.JsonRestore()))
     except Exception as error:
         reason = f"{type(error).__name__}: {_first_line(error)}"
         raise ConfigError(f"file://{path}/{step}: cannot be read: {reason}; hint: name an earlier step") from error
-    params: Params = loaded.state["params"]
-    digests = _digests(params)  # of a state, those of the weights come first
-    if digests != loaded.run["digests"][: len(digests)]:
+    params: Params = loaded.state["optimizer"]["ema"] if averaged else loaded.state["params"]
+    digests = _digests(params)  # of a state, those of the weights come first, and those of their average next
+    first = len(digests) if averaged else 0
+    if digests != loaded.run["digests"][first : first + len(digests)]:
         raise ConfigError(f"file://{path}/{step}: its arrays are not those that were saved; hint: name an earlier step")
     return params, step
 

@@ -111,7 +111,7 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(done, session.params))
+    facts = dict(session.algorithm.evaluate(done, session.model.whole(session.frozen, session.judged)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -141,8 +141,8 @@ def _export(session: Session) -> None:
         words = Words(session.tokenizer, session.chat_template)
         write = Writing(session.fetch, session.leader)
         if kind == "peft":
-            export_adapters(target, session.model, session.base, session.state.params, words, write)
+            export_adapters(target, session.model, session.base, session.judged, words, write)
         else:
-            export(target, session.model, session.params, words, write)
+            export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

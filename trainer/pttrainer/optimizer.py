@@ -12,7 +12,8 @@ import jax
 import optax
 
 from ptapi.spec import Optimizer, Schedule, Training
-from pttrainer import update_rules
+from ptapi.spec.training import Ema
+from pttrainer import ema, freezing, update_rules
 from pttrainer.models import Params
 
 LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6}
@@ -45,10 +46,22 @@ def schedule(spec: Schedule, peak: float, total_steps: int) -> optax.Schedule:
     return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1)), after], [warmup])
 
 
-def build(spec: Optimizer, rate: optax.Schedule, axes: Params | None = None) -> optax.GradientTransformation:
-    """Clip to the global norm, then the update rule. axes: of the trained weights, for rules that work on matrices."""
+def build(
+    spec: Optimizer,
+    rate: optax.Schedule,
+    axes: Params | None = None,
+    *,
+    held: Any = None,
+    average: Ema | None = None,
+) -> optax.GradientTransformation:
+    """Clip to the global norm, then the update rule; around both, what is frozen and the average of the weights.
+
+    axes: of the trained weights, for rules that work on matrices. held: as `freezing` makes it.
+    """
     rule = update_rules.build(spec, rate, _matrices, axes)
-    return optax.chain(optax.clip_by_global_norm(spec.max_grad_norm), rule)
+    built = optax.chain(optax.clip_by_global_norm(spec.max_grad_norm), rule)
+    built = built if held is None else freezing.around(built, held)
+    return built if average is None else ema.around(built, average.decay)
 
 
 def _matrices(params: Any) -> Any:

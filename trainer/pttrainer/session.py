@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, nonfinite, optimizer, sharding
+from pttrainer import algorithms, directory, distributed, ema, freezing, nonfinite, optimizer, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context
 from pttrainer.assemble import Assembled, assemble
@@ -32,6 +32,7 @@ from pttrainer.export import Base
 from pttrainer.losses import TokenStats
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
+from pttrainer.neftune import Noise
 from pttrainer.progress import Reporter
 from pttrainer.spikes import Spikes
 from pttrainer.step import Layout, TrainState
@@ -68,6 +69,11 @@ class Session:
     def params(self) -> Params:
         """All weights as they are now."""
         return self.model.whole(self.frozen, self.state.params)
+
+    @property
+    def judged(self) -> Params:
+        """What is evaluated and exported of what is trained: its average, where the job keeps one."""
+        return ema.of(self.state.optimizer, self.state.params)
 
     @property
     def base(self) -> Base:
@@ -161,7 +167,10 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     algorithm = algorithms.build(job.spec.algorithm.kind, context)
     peak = optimizer.peak_rate(training, job.spec.algorithm.kind)
     rate = optimizer.schedule(training.schedule, peak, algorithm.total_steps)
-    updates = optimizer.build(training.optimizer, rate, parts.model.trained(parts.model.logical_axes()))
+    axes = parts.model.trained(parts.model.logical_axes())
+    held = freezing.held(training.freeze, parts.model.config) if training.freeze else None
+    noise = None if training.neftune_alpha is None else Noise(training.neftune_alpha, training.seed)
+    updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
     layout = steps.layout(parts.model, updates, mesh)
     if leader:
         directory.write_lineage(place, job, data, _lineage(parts, shape))
@@ -177,7 +186,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         chat_template=parts.chat.source,
         layout=layout,
         algorithm=algorithm,
-        train_step=steps.train_step(parts.model, algorithm, updates, rate, layout, training.micro_batch_size),
+        train_step=steps.train_step(
+            parts.model, algorithm, updates, rate, layout, training.micro_batch_size, held=held, noise=noise
+        ),
         checkpoints=checkpoints,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
         state=state,

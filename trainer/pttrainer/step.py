@@ -19,11 +19,12 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi import rundir
-from pttrainer import moments, nonfinite, reduce, sharding
+from pttrainer import freezing, moments, neftune, nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.losses import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Model, Params
+from pttrainer.neftune import Noise
 from pttrainer.reduce import Mean, Metric
 
 
@@ -94,15 +95,22 @@ def train_step(
     rate: optax.Schedule,
     where: Layout,
     micro_batch: int | None,
+    *,
+    held: Any = None,
+    noise: Noise | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """The compiled step: (state, batch, frozen weights) -> (new state, metrics). The old state's memory is reused."""
+    """The compiled step: (state, batch, frozen weights) -> (new state, metrics). The old state's memory is reused.
+
+    held: what is frozen (`freezing`). noise: on the embeddings (`neftune`).
+    """
 
     def step(state: TrainState, batch: Batch, frozen: Params | None = None) -> tuple[TrainState, dict[str, Array]]:
         kinds: dict[str, type[Metric]] = {}  # filled while tracing: a metric's kind is not an array
 
         def objective(trained: Params, part: Batch) -> tuple[Array, tuple[Array, dict[str, reduce.Partial]]]:
-            params = model.whole(frozen, trained)
-            hidden_BTD, balance = _hidden(model, params, part)
+            params = model.whole(frozen, freezing.stop(trained, held))
+            noisy = None if noise is None else neftune.added(noise, state.step, part)
+            hidden_BTD, balance = _hidden(model, params, part, noisy)
             head = model.head(params).astype(hidden_BTD.dtype)
             loss, stats = _loss(model, algorithm, hidden_BTD, head, part)
             _, metrics = algorithm.loss(stats, part)
@@ -113,6 +121,8 @@ def train_step(
             parts = batch.tokens_BT.shape[0] // part.tokens_BT.shape[0]
             return loss + _balance_term(model, balance) / parts, (loss, partials)
 
+        if noise is not None:
+            batch = neftune.numbered(batch)
         gradient_of = jax.value_and_grad(objective, has_aux=True)
         loss, partials, gradient = _accumulate(gradient_of, state.params, batch, micro_batch)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
@@ -148,9 +158,11 @@ def _loss(
     return jnp.sum(weighted(stats, part)), stats
 
 
-def _hidden(model: Model, params: Params, part: Batch) -> tuple[Array, Array | None]:
+def _hidden(
+    model: Model, params: Params, part: Batch, noisy: Callable[[Array], Array] | None
+) -> tuple[Array, Array | None]:
     """Hidden states, and how evenly the experts are used, where the model has any and is to be balanced."""
-    inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT)
+    inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy)
     experts = model.config.experts
     if experts is None or not experts.balance_coefficient:
         return model.forward(*inputs), None

@@ -87,6 +87,14 @@ class Parallelism(SpecModel):
     """Shards of the sequence; auto is 1."""
 
 
+class Ema(SpecModel):
+    """An exponential moving average of the weights, evaluated and exported in their place."""
+
+    decay: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.999
+    """Share of the average that a step keeps; 0.999 averages over the last thousand steps or so. The first steps keep
+    less (1 + t of 10 + t), so that a short run is not dominated by where it began."""
+
+
 class Training(SpecModel):
     """Length, batch, optimizer and layout of the run."""
 
@@ -112,6 +120,15 @@ class Training(SpecModel):
     """Number formats."""
     remat: Literal["auto", "none", "full"] = "auto"
     """Recompute activations in the backward pass. `auto`: full on TPU and GPU, none on CPU."""
+    ema: Ema | None = None
+    """Keep an average of the weights in float32, in checkpoints too; evaluation and export use it, rollouts do not.
+    Unset: none."""
+    neftune_alpha: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
+    """NEFTune (arXiv 2310.05914): noise of at most alpha / √(tokens · width) on the embeddings of training inputs; 5 is
+    the paper's smallest. Unset: none."""
+    freeze: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=64)] = []
+    """Weights that stay as they are: `embeddings`, `head`, `norms`, `layers.0-3`, or patterns of Hugging Face's names
+    such as `model.layers.[0-3].*`. They get no update, no weight decay and, where whole, no optimizer state."""
     max_non_finite_steps: PositiveInt = 5
     """A step whose loss or gradient is not finite is skipped; after this many in a row the run stops and keeps the
     batch. Single ones come from single rows; five in a row have a cause that does not go away."""

@@ -63,8 +63,14 @@ def run(options: argparse.Namespace) -> None:
     model = parts.model
     layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     shapes = model.trained(model.abstract()), model.trained(layout)
-    like = jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), *shapes)
-    trained, found = read_params(directory / rundir.CHECKPOINTS, step, like)
+    is_averaged = job.spec.training.ema is not None
+
+    def stored(x: Any, where: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
+
+    like = jax.tree.map(stored, *shapes)
+    trained, found = read_params(directory / rundir.CHECKPOINTS, step, like, averaged=is_averaged)
+    trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
     target = storage.Directory(options.out.absolute())
     words = Words(parts.tokenizer, parts.chat.source)
     if model.adapters is not None and not options.merge_lora:

@@ -94,19 +94,32 @@ class Model:
         """Weights for `without_adapters` that compute the same."""
         return params if self.adapters is None else lora.merged(params, self.adapters.scale)
 
-    def forward(self, params: Params, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array) -> Array:
+    def forward(
+        self,
+        params: Params,
+        tokens_BT: Array,
+        positions_BT: Array,
+        segment_ids_BT: Array,
+        noisy: Callable[[Array], Array] | None = None,
+    ) -> Array:
         """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied.
 
-        Segment ids tell the examples of a row apart (0 is padding); positions restart with each example.
+        Segment ids tell the examples of a row apart (0 is padding); positions restart with each example. noisy:
+        what training makes of embeddings.
         """
-        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None)[0]
+        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None, noisy)[0]
 
     def forward_balanced(
-        self, params: Params, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array
+        self,
+        params: Params,
+        tokens_BT: Array,
+        positions_BT: Array,
+        segment_ids_BT: Array,
+        noisy: Callable[[Array], Array] | None = None,
     ) -> tuple[Array, Array]:
         """As `forward`, and the load-balance loss of the experts (a scalar; padding does not count)."""
         assert self.config.experts is not None
-        hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, segment_ids_BT > 0)
+        hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, segment_ids_BT > 0, noisy)
         return hidden_BTD, balance_loss(use, self.config.experts)
 
     def logits(self, params: Params, hidden_BTD: Array) -> Array:
@@ -164,16 +177,22 @@ class Model:
         decoder: Decoder = nnx.merge(_abstract(self.config, self.adapters)[0], params)
         return decoder
 
-    def _embed(self, decoder: Decoder, tokens_BT: Array) -> Array:
+    def _embed(self, decoder: Decoder, tokens_BT: Array, noisy: Callable[[Array], Array] | None = None) -> Array:
         # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
         table_VD = sharding.constrain(decoder.embedding[...].astype(self.compute_dtype), ("vocab", None))
-        x_BTD = table_VD[tokens_BT]
+        x_BTD = table_VD[tokens_BT] if noisy is None else noisy(table_VD[tokens_BT])
         if self.config.embedding_scale is not None:
             x_BTD = x_BTD * jnp.asarray(self.config.embedding_scale, x_BTD.dtype)
         return sharding.constrain(x_BTD, ("batch", "sequence", None))
 
     def _scan(
-        self, params: Params, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array, counts_BT: Array | None
+        self,
+        params: Params,
+        tokens_BT: Array,
+        positions_BT: Array,
+        segment_ids_BT: Array,
+        counts_BT: Array | None,
+        noisy: Callable[[Array], Array] | None,
     ) -> tuple[Array, Any]:
         """Final hidden states, and the router's use per layer if tokens that count are given.
 
@@ -195,7 +214,7 @@ class Model:
             x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT)
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 
-        x_BTD = self._embed(decoder, tokens_BT)
+        x_BTD = self._embed(decoder, tokens_BT, noisy)
         x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L))
         return decoder.norm(x_BTD), use
 
