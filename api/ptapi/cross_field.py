@@ -240,6 +240,13 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: spec.evaluation.every_steps == 0 or spec.data.eval is not None,
         hint="data.eval: {uri: …}, or evaluation.everySteps: 0",
     ),
+    Rule(
+        scope="spec.algorithm.sft",
+        field="labelSmoothing",
+        accepted="0 with loss: dft, which weighs a token by its own probability",
+        cel="self.loss != 'dft' || self.labelSmoothing == 0.0",
+        is_kept=lambda sft: sft.loss != "dft" or sft.label_smoothing == 0.0,
+    ),
     # The update rule
     *(
         Rule(

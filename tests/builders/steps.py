@@ -25,7 +25,7 @@ STEPS = 10
 class Likelihood:
     """The smallest algorithm: negative log-likelihood."""
 
-    total_steps, temperature, entropy, by_token, needs_params = STEPS, 1.0, False, True, False
+    total_steps, temperature, entropy, level, by_token, needs_params = STEPS, 1.0, False, False, True, False
 
     def loss(self, stats: TokenStats, batch: Batch) -> Any:
         return -stats.logps_BT, {}

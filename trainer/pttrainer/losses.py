@@ -28,28 +28,38 @@ from pttrainer.chunks import Chunks, chunk_size, chunks
 
 
 class TokenStats(NamedTuple):
-    """Per token, float32, 0 where the mask is 0. Gradients flow through `logps_BT` only.
+    """Per token, float32, 0 where the mask is 0. Gradients flow through `logps_BT`, and in `token_loss` through
+    `lse_BT` and `mean_BT` too.
 
     logps_BT: log-probability of the target; entropy_BT: of the predicted distribution, nats (0 if not asked for).
+    lse_BT: log Σ exp of the logits; mean_BT: their mean over the vocabulary (None if not asked for).
     """
 
     logps_BT: Array
     entropy_BT: Array
+    lse_BT: Array | None = None
+    mean_BT: Array | None = None
 
 
 class Head(NamedTuple):
     """What becomes of hidden @ head.T: temperature divides it; softcap makes it softcap · tanh(x / softcap) first, as
     Gemma 2 does; entropy asks for that of the predictions; chunk is the number of tokens per row and chunk, unset:
-    as many as keep a chunk's logits near `CHUNK_ELEMENTS`."""
+    as many as keep a chunk's logits near `CHUNK_ELEMENTS`; level asks for log Σ exp and mean of the logits."""
 
     temperature: float = 1.0
     softcap: float | None = None
     entropy: bool = False
     chunk: int | None = None
+    level: bool = False
 
     def sized(self, shape: tuple[int, ...], V: int) -> Head:
         """With its number of tokens."""
         return self._replace(chunk=self.chunk or chunk_size(shape[0], shape[1], V))
+
+    def nothing(self, shape: tuple[int, ...]) -> TokenStats:
+        """The stats of tokens that do not count."""
+        zeros = jnp.zeros(shape, jnp.float32)
+        return TokenStats(zeros, zeros, zeros, zeros) if self.level else TokenStats(zeros, zeros)
 
     def chunks(self, mask_BT: Array) -> Chunks:
         """The chunks of a sized head."""
@@ -71,12 +81,13 @@ def token_stats(
     entropy: bool = False,
     softcap: float | None = None,
     chunk: int | None = None,
+    level: bool = False,
 ) -> TokenStats:
     """Log-probs (and entropies) of `targets_BT` under softmax(logits / temperature), logits = hidden @ head.T.
 
     The keywords are those of `Head`.
     """
-    head = Head(temperature, softcap, entropy, chunk).sized(targets_BT.shape, head_VD.shape[0])
+    head = Head(temperature, softcap, entropy, chunk, level).sized(targets_BT.shape, head_VD.shape[0])
     return _token_stats(head, hidden_BTD, head_VD, targets_BT, mask_BT)
 
 
@@ -103,7 +114,7 @@ def _forward(
     def body(carry: None, inputs: Any) -> tuple[None, tuple[TokenStats, Array]]:
         zeros = jnp.zeros(inputs[1].shape, jnp.float32)
         counts = jnp.any(inputs[2] > 0)
-        return carry, lax.cond(counts, chunk_stats, lambda _: (TokenStats(zeros, zeros), zeros), inputs)
+        return carry, lax.cond(counts, chunk_stats, lambda _: (head.nothing(zeros.shape), zeros), inputs)
 
     parts = head.chunks(mask_BT)
     _, (stats, lse_MBC) = lax.scan(body, None, tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT))))
@@ -117,7 +128,8 @@ def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> t
     def chunk_gradient(head_grad_VD: Array, inputs: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array]:
         hidden_BCD, targets_BC, _, slope_BC, lse_BC = inputs
         logits_BCV = _logits(hidden_BCD, head_VD, head)
-        d_logits_NV = _logits_gradient(logits_BCV, targets_BC, slope_BC, lse_BC, head).astype(head_VD.dtype)
+        slopes = TokenStats(slope_BC, jnp.zeros_like(slope_BC))
+        d_logits_NV = _logits_gradient(logits_BCV, targets_BC, slopes, lse_BC, head).astype(head_VD.dtype)
         d_hidden_BCD = (d_logits_NV @ head_VD).reshape(hidden_BCD.shape)
         return head_grad_VD + _head_gradient(d_logits_NV, hidden_BCD), d_hidden_BCD
 
@@ -154,16 +166,16 @@ def _loss_forward(
         hidden_BCD, part = inputs
         logits_BCV = _logits(hidden_BCD, head_VD, head)
         stats, lse_BC = _stats(logits_BCV, part.targets_BT, head)
-        slope_BC = jax.grad(lambda logps: jnp.sum(loss_of(stats._replace(logps_BT=logps), part)))(stats.logps_BT)
-        slope_BC = jnp.where(part.mask_BT > 0, slope_BC, 0.0)
-        d_logits_NV = _logits_gradient(logits_BCV, part.targets_BT, slope_BC, lse_BC, head).astype(head_VD.dtype)
+        slopes = jax.grad(lambda of: jnp.sum(loss_of(of, part)))(stats)
+        slopes = jax.tree.map(lambda slope_BC: jnp.where(part.mask_BT > 0, slope_BC, 0.0), slopes)
+        d_logits_NV = _logits_gradient(logits_BCV, part.targets_BT, slopes, lse_BC, head).astype(head_VD.dtype)
         if head_grad_VD is not None:
             head_grad_VD = head_grad_VD + _head_gradient(d_logits_NV, hidden_BCD)
         return head_grad_VD, (stats, (d_logits_NV @ head_VD).reshape(hidden_BCD.shape))
 
     def body(head_grad_VD: Array | None, inputs: tuple[Array, Batch]) -> Any:
-        zeros = jnp.zeros(inputs[1].mask_BT.shape, jnp.float32)
-        skipped = lambda grad, x: (grad, (TokenStats(zeros, zeros), jnp.zeros_like(x[0])))  # noqa: E731
+        nothing = head.nothing(inputs[1].mask_BT.shape)
+        skipped = lambda grad, x: (grad, (nothing, jnp.zeros_like(x[0])))  # noqa: E731
         return lax.cond(jnp.any(inputs[1].mask_BT > 0), chunk_gradient, skipped, head_grad_VD, inputs)
 
     parts = head.chunks(batch.mask_BT)
@@ -206,11 +218,13 @@ def _stats(logits_BCV: Array, targets_BC: Array, head: Head) -> tuple[TokenStats
     if head.entropy:
         logps_BCV = logits_BCV - lse_BC[..., None]
         entropy_BC = -jnp.sum(jnp.exp(logps_BCV) * logps_BCV, axis=-1)
-    return TokenStats(target_BC - lse_BC, entropy_BC), lse_BC
+    level = (lse_BC, jnp.mean(logits_BCV, axis=-1)) if head.level else ()
+    return TokenStats(target_BC - lse_BC, entropy_BC, *level), lse_BC
 
 
-def _logits_gradient(logits_BCV: Array, targets_BC: Array, slope_BC: Array, lse_BC: Array, head: Head) -> Array:
-    """[N, V]: d logp / d logits = onehot(target) − softmax(logits); d capped / d logits = 1 − tanh².
+def _logits_gradient(logits_BCV: Array, targets_BC: Array, slopes: TokenStats, lse_BC: Array, head: Head) -> Array:
+    """[N, V]: d logp / d logits = onehot(target) − softmax(logits); d capped / d logits = 1 − tanh²; d lse / d logits
+    is the softmax, d mean / d logits 1 / V.
 
     Rows and tokens as one axis: contracting over two makes XLA transpose the logits first.
     """
@@ -218,7 +232,10 @@ def _logits_gradient(logits_BCV: Array, targets_BC: Array, slope_BC: Array, lse_
     inverse_temperature = 1.0 / head.temperature
     softmax_BCV = jnp.exp(logits_BCV - lse_BC[..., None])
     is_target_BCV = targets_BC[..., None] == jnp.arange(V)
-    d_logits_BCV = (is_target_BCV - softmax_BCV) * (slope_BC * inverse_temperature)[..., None]
+    d_logits_BCV = (is_target_BCV - softmax_BCV) * (slopes.logps_BT * inverse_temperature)[..., None]
+    if slopes.lse_BT is not None and slopes.mean_BT is not None:
+        d_logits_BCV += softmax_BCV * (slopes.lse_BT * inverse_temperature)[..., None]
+        d_logits_BCV += (slopes.mean_BT * (inverse_temperature / V))[..., None]
     if head.softcap is not None:
         d_logits_BCV *= 1.0 - (logits_BCV / (inverse_temperature * head.softcap)) ** 2
     return d_logits_BCV.reshape(-1, V)
@@ -231,4 +248,5 @@ def _head_gradient(d_logits_NV: Array, hidden_BCD: Array) -> Array:
 
 def _joined(stats: TokenStats, parts: Chunks, mask_BT: Array) -> TokenStats:
     """Stats of chunks as those of rows, 0 where nothing counts."""
-    return TokenStats(*(jnp.where(mask_BT > 0, parts.join(x), 0.0) for x in stats))
+    joined: TokenStats = jax.tree.map(lambda x: jnp.where(mask_BT > 0, parts.join(x), 0.0), stats)
+    return joined

@@ -151,7 +151,7 @@ def _loss(
         loss_BT: Array = algorithm.loss(stats, batch)[0].astype(jnp.float32) * batch.weight_BT
         return loss_BT
 
-    how = Head(algorithm.temperature, model.config.final_softcap, algorithm.entropy)
+    how = Head(algorithm.temperature, model.config.final_softcap, algorithm.entropy, level=algorithm.level)
     if algorithm.by_token:
         return token_loss(weighted, how, hidden_BTD, head_VD, part)
     stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, **how._asdict())

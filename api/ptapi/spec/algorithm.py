@@ -21,6 +21,13 @@ class Sft(SpecModel):
 
     loss_on_prompt: bool = False
     """Train on prompt tokens too. Off: only what the assistant says, its end-of-turn token included."""
+    loss: Literal["nll", "dft"] = "nll"
+    """`dft` (arXiv 2508.05629) weights a token's negative log-likelihood by the probability that the model gives it,
+    so that tokens it thinks impossible do not pull it away; TRL's `loss_type`."""
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of the target that is spread over the vocabulary; TRL's `label_smoothing_factor`."""
+    z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Weight of the squared log-partition, which keeps logits from drifting; PaLM's is 1e-4."""
     packing: bool = True
     """Pack several examples into a row, with block-diagonal attention and restarted positions: less padding."""
 

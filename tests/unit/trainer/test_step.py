@@ -28,7 +28,7 @@ LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
 class Likelihood:
     """The smallest algorithm: negative log-likelihood, and one metric of each kind."""
 
-    total_steps, temperature, entropy, by_token, needs_params = 10, 1.0, False, True, False
+    total_steps, temperature, entropy, level, by_token, needs_params = 10, 1.0, False, False, True, False
 
     def loss(self, stats: TokenStats, batch: Batch) -> Any:
         kinds = {"mean": reduce.Mean, "largest": reduce.Largest, "smallest": reduce.Smallest}

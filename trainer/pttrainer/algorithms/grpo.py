@@ -47,6 +47,7 @@ class Grpo:
     """Batches from rollouts; a policy loss."""
 
     entropy = True
+    level = False
     needs_params = True
 
     def __init__(

@@ -72,6 +72,8 @@ class Algorithm(Protocol):
     """Logits are divided by this before log-probs are taken (the sampling temperature; 1 for sft)."""
     entropy: bool
     """Compute entropies of the predictions, too."""
+    level: bool
+    """Give the loss log Σ exp and mean of the logits, too (their gradients flow only `by_token`)."""
     by_token: bool
     """The loss of a token depends on that token alone: then its slope is known while its logits are at hand."""
     needs_params: bool

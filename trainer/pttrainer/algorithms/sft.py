@@ -3,8 +3,9 @@
     loss = − Σ_t m_t · log π(x_t | x_<t) / Σ m        sums over the whole optimizer step
 
 m is 1 on what the assistant says, end-of-turn token included (everything with `lossOnPrompt`). Rows are
-packed unless told otherwise. Left out: label smoothing and auxiliary losses. Degenerate case: a row without
-a token to learn is dropped before training, so the denominator is never 0.
+packed unless told otherwise. Options change the loss of a token (`token`): label smoothing, z-loss, DFT; evaluation
+stays the plain log-likelihood's. Degenerate case: a row without a token to learn is dropped before training, so the
+denominator is never 0.
 """
 
 from __future__ import annotations
@@ -13,17 +14,39 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jax import Array
+import jax.numpy as jnp
+from jax import Array, lax
 
 from ptapi import rundir
+from ptapi.spec.algorithm import Sft as SftSpec
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data import examples, rows
 from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
-from pttrainer.reduce import Metric
+from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout.held_out import Evaluation, evaluation, native_sampler
+
+NLL = "nll"
+"""Metric: the mean negative log-likelihood, comparable with runs that use no option and with `eval/loss`."""
+
+
+def token(stats: TokenStats, spec: SftSpec) -> Array:
+    """The loss of each token. q: its target's probability; ε: labelSmoothing; z: zLoss.
+
+    nll   −(1 − ε) · log q  −  ε · mean over the vocabulary of log π(v)    (arXiv 1512.00567, section 7)
+    dft   −q · log q, without a gradient through the first q               (arXiv 2508.05629)
+    both  + z · (log Σ exp of the logits)²                                 (PaLM, arXiv 2204.02311, section 5)
+    """
+    loss_BT = -stats.logps_BT
+    if spec.loss == "dft":
+        loss_BT = lax.stop_gradient(jnp.exp(stats.logps_BT)) * loss_BT
+    if stats.lse_BT is None or stats.mean_BT is None:
+        return loss_BT
+    if spec.label_smoothing > 0:
+        loss_BT = (1.0 - spec.label_smoothing) * loss_BT + spec.label_smoothing * (stats.lse_BT - stats.mean_BT)
+    return loss_BT + spec.z_loss * stats.lse_BT**2 if spec.z_loss > 0 else loss_BT
 
 
 class Sft:
@@ -41,6 +64,8 @@ class Sft:
         self._context, self._evaluation = context, evaluation
         self._batches = Batches(train, training.batch_size, training.seed)
         self._held_out = held_out
+        self._spec = context.spec.algorithm.sft or SftSpec()
+        self.level = self._spec.label_smoothing > 0 or self._spec.z_loss > 0
         per_epoch = self._batches.rows / training.batch_size
         self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * per_epoch))
 
@@ -49,8 +74,10 @@ class Sft:
         return next(self._batches), {}
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """Negative log-likelihood per token, nats."""
-        return -stats.logps_BT, {}
+        """The loss of each token, nats; where it is not the negative log-likelihood, that too, as a metric."""
+        if self._spec.loss == "nll" and not self.level:
+            return -stats.logps_BT, {}
+        return token(stats, self._spec), {NLL: Mean(-stats.logps_BT)}
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Mean loss per token over all held-out rows, its exponential, and rewards of greedy answers if asked for."""
