@@ -20,6 +20,7 @@ TIED = {
     "samplerShare", "pathways", "runtime", "preflight", "hangTimeoutSeconds", "reservation", "revision", "uid",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
+    "labelSmoothing",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(

@@ -60,7 +60,7 @@ def test_patterns_are_globs_over_hugging_faces_names() -> None:
         (
             ["embeddings", "layers.2-9"],
             TINY,
-            "layers.2-9: matches no weight; accepted: embeddings, head, norms, layers.0-1",
+            "layers.2-9: matches no weight; accepted: embeddings, head, norms, layers.0",
         ),
         (["head"], TINY, "matches no weight (the head is the embedding here)"),
         (["embeddings", "*"], TINY, "[embeddings, *]: freezes every weight"),
@@ -82,10 +82,7 @@ def test_what_is_held_has_no_state_and_does_not_decay_whatever_the_rule(name: st
     spec = Optimizer(name=name, weight_decay=0.5)  # type: ignore[arg-type]
     rule = optimizer.build(spec, lambda _: 0.1, axes, held=of)
     state = rule.init(params)
-    held_whole = [
-        path for path, _ in jax.tree_util.tree_leaves_with_path(state) if path[-1:] == (jax.tree_util.DictKey("a"),)
-    ]
-    assert held_whole == []
+    assert "['a']" not in " ".join(jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state))
     change, _ = rule.update(jax.tree.map(jnp.ones_like, params), state, params)
     np.testing.assert_array_equal(change["a"], 0.0)
     np.testing.assert_array_equal(change["layers"]["q"][0], 0.0)
