@@ -22,7 +22,7 @@ STEPS = 8
 CLOCK = ("time", "step_seconds", rundir.TOKENS_PER_SECOND)
 CASES: dict[str, dict[str, Any]] = {
     "adafactor": {"optimizer": {"name": "adafactor", "learningRate": 3e-3}, "ema": {"decay": 0.5}},
-    "muon": {"optimizer": {"name": "muon", "learningRate": 3e-3}, "freeze": ["embeddings", "layers.0"]},
+    "muon": {"optimizer": {"name": "muon", "learningRate": 1e-2}, "freeze": ["norms", "layers.0"]},
     "lion": {"optimizer": {"name": "lion", "learningRate": 1e-3}, "neftuneAlpha": 5.0, "microBatchSize": 4},
 }
 
@@ -120,7 +120,7 @@ def test_frozen_weights_leave_the_run_as_they_came(home: Path) -> None:
     after = read_header(home / "runs" / "muon" / rundir.EXPORT / "model.safetensors")
     for name in before:
         same = np.array_equal(before[name].rows(0, before[name].shape[0]), after[name].rows(0, after[name].shape[0]))
-        assert same == (name.startswith(("model.layers.0.", "model.embed_tokens"))), name
+        assert same == (name.startswith("model.layers.0.") or "norm" in name), name
 
 
 def test_a_pattern_that_matches_nothing_is_refused_before_anything_is_compiled(home: Path) -> None:
