@@ -65,6 +65,13 @@ def stop(params: Any, of: Any) -> Any:
     return params if of is None else jax.tree.map(one, params, of)
 
 
+def moving(params: Any, of: Any) -> int:
+    """How many numbers of these weights (shapes are enough) a step may move."""
+    free = jax.tree.map(lambda x: False, params) if of is None else of
+    sizes: Any = jax.tree.map(lambda x, is_held: round(x.size * (1.0 - float(np.mean(is_held)))), params, free)
+    return int(sum(jax.tree.leaves(sizes)))
+
+
 def around(rule: optax.GradientTransformation, of: Any) -> optax.GradientTransformation:
     """The rule, which does not move what is held and keeps no state for what is held whole."""
     masked = optax.masked(rule, jax.tree.map(lambda is_held: is_held is not True, of))

@@ -173,7 +173,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
     layout = steps.layout(parts.model, updates, mesh)
     if leader:
-        directory.write_lineage(place, job, data, _lineage(parts, shape))
+        directory.write_lineage(place, job, data, _lineage(parts, shape, held))
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), job.spec.checkpoint.keep, reporter.note)
     state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter)
     return Session(
@@ -295,11 +295,11 @@ def _state(
     return first(params), 0
 
 
-def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:
+def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any) -> dict[str, Any]:
     return {
         "modelCommit": parts.commit,
         "parameters": parts.model.config.parameters,
-        "trainedParameters": sum(x.size for x in jax.tree.leaves(parts.model.trained(parts.model.abstract()))),
+        "trainedParameters": freezing.moving(parts.model.trained(parts.model.abstract()), held),
         "devices": {
             "count": jax.device_count(),
             "kind": jax.devices()[0].device_kind,

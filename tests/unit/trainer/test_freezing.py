@@ -74,6 +74,12 @@ def test_a_pattern_that_means_nothing_is_refused_with_the_names_there_are(
     assert words in str(caught.value)
 
 
+def test_the_numbers_that_may_move_are_counted() -> None:
+    params = {"a": jnp.ones((6, 4)), "q": jnp.ones((4, 5, 5))}
+    assert freezing.moving(params, None) == 24 + 100
+    assert freezing.moving(params, {"a": True, "q": np.array([True, False, False, False])}) == 75
+
+
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "muon", "lion"])
 def test_what_is_held_has_no_state_and_does_not_decay_whatever_the_rule(name: str) -> None:
     of = {"a": True, "layers": {"q": np.array([True, False]), "k": False}}
