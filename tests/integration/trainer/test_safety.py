@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,16 +42,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def job(home: Path, name: str, data: str, **training: Any) -> Path:
+def job(home: Path, name: str, data: str, model: str = "", slices: int = 1, **training: Any) -> Path:
     spec = {
-        "model": {"uri": f"file://{home}/model", "tokenizer": "random://bytes"},
+        "model": {"uri": model or f"file://{home}/model", "tokenizer": "random://bytes"},
         "algorithm": {"sft": {"packing": False}},
         "data": {"train": {"uri": f"file://{home}/{data}.jsonl"}},
         "training": {
             "steps": STEPS, "batchSize": 4, "sequenceLength": 96, "optimizer": {"learningRate": 1e-3}, **training,
         },
         "checkpoint": {"everySteps": 1},
-        "accelerator": {"type": "cpu-1"},
+        "accelerator": {"type": "cpu-1", "slices": slices},
         "output": {"uri": f"file://{home}/runs"},
     }  # fmt: skip
     path = home / f"{name}.yaml"
@@ -59,9 +60,9 @@ def job(home: Path, name: str, data: str, **training: Any) -> Path:
     return path
 
 
-def start(home: Path, path: Path) -> subprocess.Popen[str]:
+def start(home: Path, path: Path, **extra: str) -> subprocess.Popen[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla")}
+    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla"), **extra}
     command = [sys.executable, "-m", "pttrainer", "run", str(path)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -116,3 +117,20 @@ def test_too_many_in_a_row_end_the_run_keep_the_batch_and_say_what_to_try(home: 
     assert len(rows) == 4
     assert all("Z" in text for row in rows for text in row["text"])
     assert ord("Z") in rows[0]["tokens"]
+
+
+def test_two_processes_skip_and_stop_alike(home: Path) -> None:
+    """At this rate and decay weights grow a hundredfold a step, until their squares are beyond float32."""
+    explosive = {"optimizer": {"learningRate": 10.0, "weightDecay": 10.0}, "schedule": {"kind": "constant"}}
+    path = job(home, "two", "some", "random://tiny", 2, maxNonFiniteSteps=2, **explosive)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    processes = [start(home, path, JAX_PROCESS_ID=str(rank), **shared) for rank in range(2)]
+    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
+    assert [code for _, code in ends] == [ExitCode.CONFIG_ERROR] * 2, ends
+    for err, _ in ends:
+        assert "not finite in 2 steps in a row" in err
+    (file,) = (home / "runs" / "two" / rundir.NON_FINITE).iterdir()
+    assert len(file.read_text().splitlines()) == 4
