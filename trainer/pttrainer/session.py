@@ -138,8 +138,10 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     training = job.spec.training
     parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commit(place, job))
     shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)
-    check_batch(training.batch_size, training.micro_batch_size, shape[0] * shape[1])
     mesh = sharding.make_mesh(shape)
+    check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
+    experts = parts.model.config.experts
+    sharding.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
     jax.set_mesh(mesh)
     weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
     frozen = parts.frozen(weights)
@@ -190,13 +192,13 @@ def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> N
     if micro % shards:
         field_name = "batchSize" if micro_batch_size is None else "microBatchSize"
         raise ConfigError(
-            f"spec.training.{field_name}: {micro}: must be a multiple of data × fsdp, which is {shards} here; "
+            f"spec.training.{field_name}: {micro}: must be a multiple of data × fsdp × expert, which is {shards} here; "
             f"accepted for example: {math.ceil(micro / shards) * shards}"
         )
 
 
 def put(mesh: jax.sharding.Mesh, tree: Any) -> Any:
-    """Global host arrays onto the mesh: rows over data and fsdp, tokens over sequence, where these divide them."""
+    """Global host arrays onto the mesh: rows over data, fsdp and expert, tokens over sequence, where these divide them."""
 
     def one(x: Any) -> jax.Array:
         x = np.asarray(x)
