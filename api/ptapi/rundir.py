@@ -9,6 +9,8 @@
     samples/step-00000010.jsonl   prompts, completions, rewards, advantages
     tensorboard/        event files
     checkpoints/        Orbax, one directory a step; one that is not committed does not count
+    best.json           `Best`: the checkpoints that `checkpoint.best` keeps, the best first
+    stacks/             stacks of all threads, per attempt and process: what a hang or SIGUSR1 left
     export/             the trained model in Hugging Face's layout
     termination.json    `Termination` of the last attempt
 """
@@ -28,6 +30,8 @@ METRICS = "metrics.jsonl"
 SAMPLES = "samples"
 TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
+BEST = "best.json"
+STACKS = "stacks"
 EXPORT = "export"
 TERMINATION = "termination.json"
 
@@ -45,6 +49,11 @@ def run_uri(output_uri: str, job_name: str) -> str:
 def sample_file(step: int) -> str:
     """The sample table of a step, relative to the run directory."""
     return f"{SAMPLES}/step-{step:08d}.jsonl"
+
+
+def stack_file(attempt: int, process: int) -> str:
+    """The stacks that a process of an attempt wrote, relative to the run directory."""
+    return f"{STACKS}/attempt-{attempt}-process-{process:04d}.txt"
 
 
 class Document(BaseModel):
@@ -73,6 +82,21 @@ class CheckpointRef(Document):
     time: str
 
 
+class BestRef(Document):
+    """A checkpoint that an evaluation found good."""
+
+    step: int
+    value: float
+
+
+class Best(Document):
+    """The checkpoints kept by `checkpoint.best`, the best first."""
+
+    metric: str
+    mode: Literal["min", "max"]
+    checkpoints: list[BestRef] = []
+
+
 class TimeSplit(Document):
     """Seconds spent, summed over all attempts."""
 
@@ -96,6 +120,7 @@ class Progress(Document):
     eta_seconds: float | None = None
     metrics: Annotated[dict[str, float], Field(max_length=256)] = {}
     checkpoint: CheckpointRef | None = None
+    best: BestRef | None = None
     time: TimeSplit = TimeSplit()
     updated: str = ""
 

@@ -20,22 +20,24 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
-from ptapi.spec import PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, optimizer, sharding
+from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
+from pttrainer import algorithms, directory, distributed, fork, optimizer, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
-from pttrainer.checkpoint import Checkpoints, path_of
+from pttrainer.checkpoint import Checkpoints, path_of, read_params
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
+from pttrainer.saving import Saving
 from pttrainer.step import Layout, TrainState
 from pttrainer.storage import Place, storage_reason
 from pttrainer.tokenizer import Tokenizer
+from pttrainer.watchdog import Watchdog
 
 
 @dataclass
@@ -54,6 +56,8 @@ class Session:
     algorithm: Algorithm
     train_step: Any
     checkpoints: Checkpoints
+    saving: Saving
+    watchdog: Watchdog
     metrics: MetricsLog | None
     state: TrainState
     frozen: Params | None
@@ -107,12 +111,23 @@ class Session:
         self.checkpoints.wait()
         self._report_checkpoint()
 
+    def take_best(self) -> None:
+        """The weights of the best evaluation in place of the last ones, where the export asks for them."""
+        best = self.saving.best
+        if self.job.spec.export.checkpoint != "best" or best is None or best.step == int(self.state.step):
+            return
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state.params)
+        params, _ = read_params(path_of(f"{self.place.uri}/{rundir.CHECKPOINTS}"), best.step, like)
+        self.state = self.state._replace(params=params)
+        self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
+
     def fetch(self, tree: Any) -> Any:
         """Whole host copies of arrays, on every process."""
         return fetch(tree)
 
     def close(self) -> None:
         """Ends background work. What fails here has been raised before, or is only TensorBoard's last lines."""
+        self.watchdog.stop()
         self.reporter.close()
         for part in (self.metrics, self.checkpoints):
             try:
@@ -124,7 +139,7 @@ class Session:
     def _report_checkpoint(self) -> None:
         committed = self.checkpoints.committed()
         if committed is not None:
-            self.reporter.checkpoint(committed, self.checkpoints.uri(committed))
+            self.reporter.checkpoint(committed, self.checkpoints.uri(committed), self.saving.best)
 
 
 def open_session(job: PostTrainJob, place: Place) -> Session:
@@ -135,6 +150,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         directory.claim(place, job)
     reporter = Reporter(place, job.metadata.uid or "", leader=leader)
     reporter.stage("loading")
+    watchdog = Watchdog(reporter.beat, place, jax.process_index(), job.spec.run_policy.hang_timeout_seconds)
     training = job.spec.training
     parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commit(place, job))
     shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)
@@ -157,10 +173,13 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     rate = optimizer.schedule(training.schedule, peak, algorithm.total_steps)
     updates = optimizer.build(training.optimizer, rate)
     layout = steps.layout(parts.model, updates, mesh)
+    origin = None if job.spec.checkpoint.fork is None else _origin(place, job.spec.checkpoint.fork)
     if leader:
-        directory.write_lineage(place, job, data, _lineage(parts, shape))
-    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), job.spec.checkpoint.keep, reporter.note)
-    state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter)
+        directory.write_lineage(place, job, data, _lineage(parts, shape) | _fork_facts(origin))
+    saving = Saving(job.spec.checkpoint, place, leader=leader)
+    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, reporter.note)
+    state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter, origin)
+    saving.resumed(checkpoints.steps(), first)
     return Session(
         job=job,
         place=place,
@@ -173,6 +192,8 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         algorithm=algorithm,
         train_step=steps.train_step(parts.model, algorithm, updates, rate, layout, training.micro_batch_size),
         checkpoints=checkpoints,
+        saving=saving,
+        watchdog=watchdog,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
         state=state,
         frozen=frozen,
@@ -198,7 +219,7 @@ def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> N
 
 
 def put(mesh: jax.sharding.Mesh, tree: Any) -> Any:
-    """Global host arrays onto the mesh: rows over data, fsdp and expert, tokens over sequence, where these divide them."""
+    """Global host arrays onto the mesh: rows and tokens split as `fitting_batch_spec` says."""
 
     def one(x: Any) -> jax.Array:
         x = np.asarray(x)
@@ -260,21 +281,43 @@ def _state(
     checkpoints: Checkpoints,
     algorithm: Algorithm,
     reporter: Reporter,
+    origin: fork.Source | None,
 ) -> tuple[TrainState, int]:
-    """The newest good checkpoint, or the first state."""
+    """The newest good checkpoint, or the first state, of this run's own or of the one it forks from."""
     if job.spec.checkpoint.resume == "never":
         checkpoints.clear()
     reporter.stage("restoring")
-    restored = checkpoints.restore(steps.abstract_state(parts.model, updates, layout))
+    like = steps.abstract_state(parts.model, updates, layout)
+    restored = checkpoints.restore(like)
     if restored is not None:
         reporter.note(f"resuming after step {restored.step}")
         reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
         algorithm.restore(restored.algorithm)
         return restored.state, restored.step
     reporter.stage("loading")
-    params = parts.trained(parts.model.whole(layout.frozen, layout.state.params))
+    is_whole = job.spec.checkpoint.fork is not None and job.spec.checkpoint.fork.state == "full"
+    if origin is not None:
+        reporter.note(f"forking from {origin.uri} ({'full state' if is_whole else 'weights'})")
+    if origin is not None and is_whole:
+        forked = fork.full(origin, like)
+        algorithm.restore(forked.algorithm)
+        return forked.state, forked.step
+    params = (
+        fork.weights(origin, like)
+        if origin is not None
+        else parts.trained(parts.model.whole(layout.frozen, layout.state.params))
+    )
     first = jax.jit(partial(steps.new_state, optimizer=updates), out_shardings=layout.state, donate_argnums=0)
     return first(params), 0
+
+
+def _origin(place: Place, spec: Fork) -> fork.Source:
+    known = directory.known_lineage(place).get("fork") or {}
+    return fork.source(spec, known.get("step"))
+
+
+def _fork_facts(origin: fork.Source | None) -> dict[str, Any]:
+    return {} if origin is None else {"fork": {"uri": origin.uri, "step": origin.step}}
 
 
 def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -54,7 +54,8 @@ def over_mesh(mixture: Mixture, x_BTD: Array, expert_BTk: Array, weight_BTk: Arr
         if inner is not None:
             out_BTD = lax.psum(out_BTD, inner)
         if gathers_rows:
-            return lax.psum_scatter(out_BTD, "expert", scatter_dimension=0, tiled=True)
+            scattered: Array = lax.psum_scatter(out_BTD, "expert", scatter_dimension=0, tiled=True)
+            return scattered
         return lax.psum(out_BTD, "expert") if is_split else out_BTD
 
     where = {name: _spec(name, matrix, inner) for name, matrix in matrices.items()}

@@ -20,7 +20,6 @@ from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.expert_parallel import Matrices, over_mesh
 from pttrainer.models.layers import ACTIVATIONS, project, weight, zeros
 
-
 PLAIN = ("gate", "up", "down")
 BIASED = ("gate_up", "gate_up_bias", "down", "down_bias")
 """An expert's weights."""
