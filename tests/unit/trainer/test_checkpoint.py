@@ -192,7 +192,7 @@ def test_damage_to_any_file_is_either_noticed_or_without_effect(tmp_path: Path, 
         jax.tree.map(np.testing.assert_array_equal, found.state, state(found.step))
         if found.step == 3:
             skipped.append(name)
-            assert (len(notes) == 1) == (tmp_path / "copy" / "7").exists() or len(notes) == 1, name
+            assert len(notes) == 1, (name, notes)
         shutil.rmtree(tmp_path / "copy")
     assert len(skipped) >= 3
     assert "run/metadata" in skipped
