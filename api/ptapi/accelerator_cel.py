@@ -12,7 +12,7 @@ from ptapi.accelerators import FAMILIES, Generation, sizes, table
 UNKNOWN = f"is not a known accelerator; a type is a family and a number, of {FAMILIES}"
 TOPOLOGY = "does not fit the accelerator: a topology has as many chips as the type, and cpu-N has none"
 MESH = "axes whose product is the number of JAX devices of all slices"
-BATCH = "a multiple of the ways in which the devices split the batch (data x fsdp)"
+BATCH = "a multiple of the ways in which the devices split the batch (data x fsdp x expert)"
 SHAPE = "^[0-9]{1,4}x[0-9]{1,4}(x[0-9]{1,4})?$"
 SIZED = "^[a-z0-9]+-[1-9][0-9]{0,5}$"
 CPU_PATTERN = "cpu-([1-9]|[1-5][0-9]|6[0-4])"
@@ -47,11 +47,11 @@ def mesh_rule() -> str:
     is_whole = f"{axes}.data == 'auto' || {axes}.fsdp == 'auto'"
     # What is wrong in itself (0 slices, an axis of 0) is refused in itself, without a second message from here.
     fits = f"p < 1 || (d % p == 0 && (d == p || {is_whole}))"
-    return _sized(f"[{_product('data', 'fsdp', 'tensor', 'sequence')}].all(p, {fits})")
+    return _sized(f"[{_product('data', 'fsdp', 'tensor', 'sequence', 'expert')}].all(p, {fits})")
 
 
 def batch_rule(field: str) -> str:
-    """CEL over spec: whether the batch, or the micro-batch, divides over data x fsdp."""
+    """CEL over spec: whether the batch, or the micro-batch, divides over data x fsdp x expert."""
     size = f"self.training.{field}"
     present = "" if field == "batchSize" else f"!has({size}) || "
     return present + _sized(f"[{_product('tensor', 'sequence')}].all(t, t < 1 || d < t || {size} % (d / t) == 0)")
@@ -59,7 +59,7 @@ def batch_rule(field: str) -> str:
 
 def batch_message(field: str) -> str:
     """CEL over spec: how many ways the batch is split, and by what."""
-    template = "%d: a multiple of %d, because %d x %s splits the batch %d ways (data x fsdp)"
+    template = "%d: a multiple of %d, because %d x %s splits the batch %d ways (data x fsdp x expert)"
     ways = f"{_DEVICES} / {_product('tensor', 'sequence')}"
     slices = "self.accelerator.slices, self.accelerator.type"
     return f"[{ways}].map(w, '{template}'.format([self.training.{field}, w, {slices}, w]))[0]"

@@ -296,6 +296,34 @@ RULES: tuple[Rule, ...] = (
         cel="self.export.format != 'peft' || has(self.training.lora)",
         is_kept=lambda spec: spec.export.format != "peft" or spec.training.lora is not None,
     ),
+    # Checkpoints
+    Rule(
+        scope="spec",
+        field="checkpoint.best",
+        accepted="unset, or together with data.eval: an evaluation says what is best",
+        cel="!has(self.checkpoint.best) || has(self.data.eval)",
+        is_kept=lambda spec: spec.checkpoint.best is None or spec.data.eval is not None,
+        hint="data.eval: {uri: …}",
+    ),
+    Rule(
+        scope="spec",
+        field="export.checkpoint",
+        accepted="last; best needs checkpoint.best",
+        cel="self.export.checkpoint != 'best' || has(self.checkpoint.best)",
+        is_kept=lambda spec: spec.export.checkpoint != "best" or spec.checkpoint.best is not None,
+        hint="checkpoint.best: {}",
+    ),
+    Rule(
+        scope="spec",
+        field="training.sequenceLength",
+        accepted="a multiple of training.parallelism.sequence, which splits the tokens of a row evenly",
+        cel="type(self.training.parallelism.sequence) != int || int(self.training.parallelism.sequence) < 1 || "
+        "self.training.sequenceLength % int(self.training.parallelism.sequence) == 0",
+        is_kept=lambda spec: (
+            spec.training.parallelism.sequence == "auto"
+            or spec.training.sequence_length % spec.training.parallelism.sequence == 0
+        ),
+    ),
     # Chips
     # Python says more about these four: see ptapi.devices.
     Rule(

@@ -12,7 +12,7 @@ from ptapi.accelerators import Slice, resolve
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import Parallelism, PostTrainJobSpec
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 PARALLELISM_FIELD = "spec.training.parallelism"
 
 
@@ -23,14 +23,14 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
         sizes = mesh_sizes(spec.training.parallelism, slice_)
     except SpecError as error:
         return error.findings
-    return _batches(spec, slice_, sizes["data"] * sizes["fsdp"])
+    return _batches(spec, slice_, sizes["data"] * sizes["fsdp"] * sizes["expert"])
 
 
 def mesh_sizes(parallelism: Parallelism, slice_: Slice) -> dict[str, int]:
     """Sizes of the mesh's axes, `auto` resolved: one copy per slice, the rest shards. Raises SpecError."""
     devices = slice_.total_devices
     sizes: dict[str, int] = {axis: size for axis in MESH_AXES if (size := getattr(parallelism, axis)) != "auto"}
-    sizes = {"tensor": 1, "sequence": 1} | sizes
+    sizes = {"tensor": 1, "sequence": 1, "expert": 1} | sizes
     left = devices // math.prod(sizes.values())
     if "data" not in sizes and "fsdp" not in sizes:
         sizes["data"] = slice_.slices if left % slice_.slices == 0 else 1
@@ -72,6 +72,6 @@ def _uneven_batch(field: str, size: int, slice_: Slice, ways: int, group: int) -
     return Finding(
         field,
         str(size),
-        f"a multiple of {ways}, because {slice_.describe()} splits the batch {ways} ways (data x fsdp)",
+        f"a multiple of {ways}, because {slice_.describe()} splits the batch {ways} ways (data x fsdp x expert)",
         f"{field.rpartition('.')[2]}: {' or '.join(str(value) for value in near)}",
     )

@@ -10,6 +10,8 @@
     non-finite/step-00000010.jsonl   the batch at which the run gave up (`batch_file`)
     tensorboard/        event files
     checkpoints/        Orbax, one directory a step; one that is not committed does not count
+    best.json           `Best`: the checkpoints that `checkpoint.best` keeps, the best first
+    stacks/             stacks of all threads, per attempt and process: what a hang or SIGUSR1 left
     export/             the trained model in Hugging Face's layout
     termination.json    `Termination` of the last attempt
 """
@@ -30,6 +32,8 @@ SAMPLES = "samples"
 NON_FINITE = "non-finite"
 TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
+BEST = "best.json"
+STACKS = "stacks"
 EXPORT = "export"
 TERMINATION = "termination.json"
 
@@ -58,6 +62,11 @@ def batch_file(step: int) -> str:
     return f"{NON_FINITE}/step-{step:08d}.jsonl"
 
 
+def stack_file(attempt: int, process: int) -> str:
+    """The stacks that a process of an attempt wrote, relative to the run directory."""
+    return f"{STACKS}/attempt-{attempt}-process-{process:04d}.txt"
+
+
 class Document(BaseModel):
     """A JSON document in the run directory: camelCase outside. Unknown keys are ignored, so that an older
     reader copes with a newer writer."""
@@ -84,6 +93,21 @@ class CheckpointRef(Document):
     time: str
 
 
+class BestRef(Document):
+    """A checkpoint that an evaluation found good."""
+
+    step: int
+    value: float
+
+
+class Best(Document):
+    """The checkpoints kept by `checkpoint.best`, the best first."""
+
+    metric: str
+    mode: Literal["min", "max"]
+    checkpoints: list[BestRef] = []
+
+
 class TimeSplit(Document):
     """Seconds spent, summed over all attempts."""
 
@@ -107,6 +131,7 @@ class Progress(Document):
     eta_seconds: float | None = None
     metrics: Annotated[dict[str, float], Field(max_length=256)] = {}
     checkpoint: CheckpointRef | None = None
+    best: BestRef | None = None
     time: TimeSplit = TimeSplit()
     updated: str = ""
 

@@ -81,5 +81,4 @@ RULES: tuple[Rule, ...] = (
     _unset("spec.runtime", "maxtext", "native"),
     _unset("spec.runtime", "container", "native"),
     _only("spec", "preflight", "Skip"),
-    _unset("spec.runPolicy", "hangTimeoutSeconds"),
 )

@@ -15,7 +15,8 @@ from ptapi.schema import INT_OR_STRING, Schema
 LONGEST_SHOWN = 80
 _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.*\s|.*(?:\n|: | #).*", re.I | re.S)
 
-PATTERN_WORDS = {
+PATTERN_WORDS: dict[str, str] = {
+    r"^eval/\S+$": "a metric of an evaluation, eval/…",
     r"^(hf://|gs://|file:///)[^/].*$": "a URI: gs://…, file:///… or hf://…",
     r"^(gs://|file:///)[^/].*$": "a URI of a directory: gs://… or file:///…",
     r"^(hf://|gs://|file:///|random://)[^/].*$": "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset",

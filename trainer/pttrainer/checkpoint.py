@@ -9,11 +9,13 @@ every key is folded from (seed, step, …).
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +34,14 @@ from pttrainer.storage import is_service_problem, is_storage_problem, split, sto
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
+class Preservation(Protocol):
+    """Says which checkpoints stay, as Orbax asks it."""
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """One answer per checkpoint, ascending by step."""
+        ...
+
+
 class Restored(NamedTuple):
     """What a run continues from. step: optimizer steps already done."""
 
@@ -43,10 +53,14 @@ class Restored(NamedTuple):
 class Checkpoints:
     """The `checkpoints/` directory of a run, on a disk or on gs://."""
 
-    def __init__(self, path: Path | epath.Path, keep: int, note: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | epath.Path, keep: int | Preservation, note: Callable[[str], None]) -> None:
+        """keep: how many of the newest stay, or what says which."""
         self._path = path
         self._note = note
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        if isinstance(keep, int):
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        else:
+            options = ocp.CheckpointManagerOptions(preservation_policy=keep, create=True)
         if distributed.is_leader():
             self._remove_unfinished()
         self._manager = ocp.CheckpointManager(path, options=options)
@@ -55,7 +69,8 @@ class Checkpoints:
         """Starts to save; returns as soon as the arrays are copied and may be donated."""
         self.wait()  # Orbax would, too; only then is it known what a checkpoint takes and what is still free
         self._check_space(step, state)
-        run = {"algorithm": dict(algorithm), "digests": _digests(state)}
+        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state)}
+        run["checksum"] = _checksum(run)
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(run))
         self._storage(lambda: self._manager.save(step, args=items, force=True))
 
@@ -78,12 +93,16 @@ class Checkpoints:
     def restore(self, like: TrainState) -> Restored | None:
         """The newest checkpoint that is good, on the shardings of `like` (abstract arrays); None if there is none."""
         for step in sorted(self._manager.all_steps(), reverse=True):
-            restored, problem = self._try(step, like)
+            restored, problem = read_state(self._manager, step, like)
             if restored is not None and not distributed.any_process(bool(problem)):
                 return restored
             self._note(f"warning: checkpoint of step {step} is damaged and skipped: {problem or 'on another process'}")
             self._manager.delete(step)
         return None
+
+    def steps(self) -> list[int]:
+        """Of all checkpoints that are there, ascending."""
+        return sorted(self._manager.all_steps())
 
     def clear(self) -> None:
         """Removes all checkpoints (`checkpoint.resume: never`)."""
@@ -93,17 +112,6 @@ class Checkpoints:
     def close(self) -> None:
         """Stops the background writer."""
         self._manager.close()
-
-    def _try(self, step: int, like: TrainState) -> tuple[Restored | None, str]:
-        items = ocp.args.Composite(state=ocp.args.StandardRestore(like), run=ocp.args.JsonRestore())
-        try:
-            loaded = self._manager.restore(step, args=items)
-        except Exception as error:
-            return None, f"{type(error).__name__}: {_first_line(error)}"
-        state = TrainState(*loaded.state)
-        if _digests(state) != loaded.run["digests"]:
-            return None, "its arrays are not those that were saved"
-        return Restored(step, state, loaded.run["algorithm"]), ""
 
     def _check_space(self, step: int, state: TrainState) -> None:
         """Refuses to start what cannot be finished: Orbax's writers, cut off in the middle, print tracebacks."""
@@ -141,6 +149,24 @@ class Checkpoints:
             raise
 
 
+def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[Restored | None, str]:
+    """What a step's checkpoint holds, or what is wrong with it."""
+    items = ocp.args.Composite(state=ocp.args.StandardRestore(like), run=ocp.args.JsonRestore())
+    try:
+        loaded = manager.restore(step, args=items)
+        run = dict(loaded.run)
+        checksum = run.pop("checksum", None)
+        state = TrainState(*loaded.state)
+        digests = _digests(state)
+    except Exception as error:
+        return None, f"{type(error).__name__}: {_first_line(error)}"
+    if checksum != _checksum(run):
+        return None, "its position in the data is not what was saved"
+    if digests != run["digests"]:
+        return None, "its arrays are not those that were saved"
+    return Restored(step, state, run["algorithm"]), ""
+
+
 def path_of(uri: str) -> Path | epath.Path:
     """How Orbax is told of a directory: its own kind of path on gs://, which needs gcsfs."""
     scheme, path = split(uri)
@@ -151,7 +177,9 @@ def _uri(path: Path | epath.Path) -> str:
     return f"file://{path}" if isinstance(path, Path) else str(path)
 
 
-def read_params(path: Path, step: int | None, like: Params, *, averaged: bool = False) -> tuple[Params, int]:
+def read_params(
+    path: Path | epath.Path, step: int | None, like: Params, *, averaged: bool = False
+) -> tuple[Params, int]:
     """The weights alone of a step (the newest if None), or their average, on the shardings of `like`, and that step.
 
     Raises ConfigError where there is no such checkpoint, or it is damaged.
@@ -160,7 +188,7 @@ def read_params(path: Path, step: int | None, like: Params, *, averaged: bool = 
     steps = sorted(manager.all_steps())
     if not steps or (step is not None and step not in steps):
         there = f"accepted: {', '.join(map(str, steps))}" if steps else "it holds none"
-        raise ConfigError(f"file://{path}: no checkpoint{'' if step is None else f' of step {step}'}; {there}")
+        raise ConfigError(f"{_uri(path)}: no checkpoint{'' if step is None else f' of step {step}'}; {there}")
     step = steps[-1] if step is None else step
     item: dict[str, Any] = {"optimizer": {"ema": like}} if averaged else {"params": like}
     restore_args = ocp.checkpoint_utils.construct_restore_args(item)
@@ -169,13 +197,18 @@ def read_params(path: Path, step: int | None, like: Params, *, averaged: bool = 
         loaded = manager.restore(step, args=ocp.args.Composite(state=only, run=ocp.args.JsonRestore()))
     except Exception as error:
         reason = f"{type(error).__name__}: {_first_line(error)}"
-        raise ConfigError(f"file://{path}/{step}: cannot be read: {reason}; hint: name an earlier step") from error
+        raise ConfigError(f"{_uri(path)}/{step}: cannot be read: {reason}; hint: name an earlier step") from error
     params: Params = loaded.state["optimizer"]["ema"] if averaged else loaded.state["params"]
     digests = _digests(params)  # of a state, those of the weights come first, and those of their average next
     first = len(digests) if averaged else 0
     if digests != loaded.run["digests"][first : first + len(digests)]:
-        raise ConfigError(f"file://{path}/{step}: its arrays are not those that were saved; hint: name an earlier step")
+        raise ConfigError(f"{_uri(path)}/{step}: its arrays are not those that were saved; hint: name an earlier step")
     return params, step
+
+
+def _checksum(run: Mapping[str, Any]) -> int:
+    """Of what is not an array: JSON stays readable with any digit changed."""
+    return zlib.crc32(json.dumps(run, sort_keys=True).encode())
 
 
 def _size(directory: Path) -> int:

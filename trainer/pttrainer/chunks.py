@@ -3,7 +3,8 @@
 Letters: B rows, T tokens, C tokens of a row in a chunk, M chunks, V vocabulary, X whatever follows.
 
 Tokens that do not count (mask 0: prompts, padding) are sorted behind those that do, row by row, so that chunks in
-which none counts come last and can be skipped.
+which none counts come last and can be skipped. Where the mesh splits the tokens of a row, its pieces are rows here:
+sorting a whole row would gather it on every device.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ CHUNK_ELEMENTS = 2**22
 
 
 class Chunks(NamedTuple):
-    """Which token of a row is where. order_BT: the tokens, those that count first; back_BT: its inverse."""
+    """Which token of a row is where. order_BT: the tokens, those that count first; back_BT: its inverse. B and T are
+    those of the pieces, where rows are split into any."""
 
     order_BT: Array
     back_BT: Array
     size: int
+    pieces: int = 1
 
     def split(self, x_BTX: Array) -> Array:
         """[B, T, …] to [M, B, C, …]; the last chunk is filled up with zeros, which do not count."""
-        x_BTX = _take(x_BTX, self.order_BT)
+        x_BTX = _take(sharding.sequence_rows(x_BTX, self.pieces), self.order_BT)
         B, T = x_BTX.shape[:2]
         M = -(-T // self.size)
         padded = jnp.pad(x_BTX, ((0, 0), (0, M * self.size - T)) + ((0, 0),) * (x_BTX.ndim - 2))
@@ -38,17 +41,20 @@ class Chunks(NamedTuple):
         """The inverse of `split`."""
         M, B, C = x_MBCX.shape[:3]
         rows = jnp.moveaxis(x_MBCX, 0, 1).reshape(B, M * C, *x_MBCX.shape[3:])
-        return _take(rows[:, : self.order_BT.shape[1]], self.back_BT)
+        return sharding.whole_rows(_take(rows[:, : self.order_BT.shape[1]], self.back_BT), self.pieces)
 
 
 def chunks(mask_BT: Array, size: int) -> Chunks:
     """The chunks of `size` tokens a row for this mask."""
-    order_BT = jnp.argsort(mask_BT <= 0, axis=1, stable=True)
-    return Chunks(order_BT, jnp.argsort(order_BT, axis=1), size)
+    pieces = sharding.pieces("sequence", mask_BT.shape[1])
+    order_BT = jnp.argsort(sharding.sequence_rows(mask_BT, pieces) <= 0, axis=1, stable=True)
+    return Chunks(order_BT, jnp.argsort(order_BT, axis=1), size, pieces)
 
 
 def chunk_size(B: int, T: int, V: int) -> int:
     """Tokens per row and chunk: a power of two, so that few lengths leave a remainder."""
+    pieces = sharding.pieces("sequence", T)
+    B, T = B * pieces, T // pieces
     size = 1
     while size * 2 <= T and size * 2 * B * V <= CHUNK_ELEMENTS * sharding.devices():
         size *= 2

@@ -62,6 +62,12 @@ def write_lineage(place: Place, job: PostTrainJob, data: DataSpec, facts: Mappin
     place.write(rundir.LINEAGE, _json(document))
 
 
+def known_lineage(place: Place) -> dict[str, Any]:
+    """What an earlier attempt of this run wrote down; empty where there was none."""
+    content = place.read(rundir.LINEAGE)
+    return {} if content is None else json.loads(content)
+
+
 def pinned_commit(place: Place, job: PostTrainJob) -> str | None:
     """The model's commit that an earlier attempt of this run began with, from its lineage."""
     content = place.read(rundir.LINEAGE)

@@ -94,9 +94,9 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         log.flush()
         done = step + 1
         log.begin(done, metrics, dict(of_batch), batch)
-        if _is_due(session, done, total):
-            log.facts |= _evaluate(session, done)
-        if done % session.job.spec.checkpoint.every_steps == 0 or done == total:
+        evaluated = _evaluate(session, done) if _is_due(session, done, total) else {}
+        log.facts |= evaluated
+        if session.saving.is_due(done, total, evaluated):
             log.flush()
             _save(session, done)
             log.restart_clock()
@@ -119,6 +119,7 @@ def _evaluate(session: Session, done: int) -> dict[str, float]:
 
 def _save(session: Session, done: int) -> None:
     session.reporter.stage("saving")
+    session.saving.began()
     session.checkpoints.save(done, session.state, session.algorithm.state())
     session.reporter.stage("training")
 
@@ -135,6 +136,7 @@ def _stop(session: Session, done: int, reason: str) -> None:
 def _export(session: Session) -> None:
     session.wait_for_checkpoint()
     session.reporter.stage("exporting")
+    session.take_best()
     kind = session.job.spec.export.format
     if kind != "none":
         target = storage.place(f"{session.place.uri}/{rundir.EXPORT}")

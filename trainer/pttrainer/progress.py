@@ -13,10 +13,10 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ptapi import rundir
-from ptapi.rundir import CheckpointRef, Progress, Stage, TimeSplit
+from ptapi.rundir import BestRef, CheckpointRef, Progress, Stage, TimeSplit
 from pttrainer.storage import Place
 
 MIN_INTERVAL_S = 1.0
@@ -44,6 +44,17 @@ _TIMED: dict[Stage, str] = {
 """Stage to the field of `TimeSplit` that its seconds count for."""
 
 
+class Beat(NamedTuple):
+    """The last sign of life: since when (`time.monotonic`) nothing was heard, in which stage, after which step, what a
+    step of this attempt takes, and which attempt it is."""
+
+    stage: Stage
+    since: float
+    step: int
+    typical_s: float | None
+    attempt: int
+
+
 class Reporter:
     """Keeps the progress document up to date. On processes that do not lead, everything is a no-op."""
 
@@ -57,7 +68,7 @@ class Reporter:
             attempt=before.attempt + 1 if before is not None and same_job else 1,
             time=before.time if before is not None and same_job else TimeSplit(),
         )
-        self._stage_since = time.monotonic()
+        self._stage_since = self._heard = time.monotonic()
         self._written = 0.0
         self._durations: deque[float] = deque(maxlen=50)
         self._bar: Any = None
@@ -66,6 +77,12 @@ class Reporter:
     def step(self) -> int:
         """The last step that was reported."""
         return self._document.step
+
+    def beat(self) -> Beat:
+        """What the watchdog looks at; every process has it, whether it leads or not."""
+        typical = statistics.median(self._durations) if self._durations else None
+        document = self._document
+        return Beat(document.stage, self._heard, document.step, typical, document.attempt)
 
     def note(self, text: str) -> None:
         """Tells a person something on stderr."""
@@ -79,7 +96,7 @@ class Reporter:
         split = self._document.time
         if field is not None:
             split = split.model_copy(update={field: getattr(split, field) + now - self._stage_since})
-        self._stage_since = now
+        self._stage_since = self._heard = now
         self._update(stage=stage, time=split)
         self._write(force=True)
 
@@ -91,6 +108,7 @@ class Reporter:
 
     def finished_step(self, step: int, metrics: Mapping[str, float], seconds: float) -> None:
         """A step is done: its line, the bar, the document."""
+        self._heard = time.monotonic()
         self._durations.append(seconds)
         typical = statistics.median(self._durations)
         self._update(
@@ -112,8 +130,9 @@ class Reporter:
             self._update(metrics={**self._document.metrics, **metrics})
             self.note(f"eval at step {step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
-    def checkpoint(self, step: int, uri: str) -> None:
-        """A checkpoint is committed."""
+    def checkpoint(self, step: int, uri: str, best: BestRef | None = None) -> None:
+        """A checkpoint is committed; `best`: the best one of the run."""
+        self._update(best=best)
         if self._document.checkpoint is None or self._document.checkpoint.step != step:
             self._update(checkpoint=CheckpointRef(step=step, uri=uri, time=_now()))
 

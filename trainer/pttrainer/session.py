@@ -20,13 +20,13 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
-from ptapi.spec import PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, ema, freezing, nonfinite, optimizer, sharding
+from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
+from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, optimizer, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
-from pttrainer.checkpoint import Checkpoints, path_of
+from pttrainer.checkpoint import Checkpoints, path_of, read_params
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
@@ -34,10 +34,12 @@ from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.neftune import Noise
 from pttrainer.progress import Reporter
+from pttrainer.saving import Saving
 from pttrainer.spikes import Spikes
 from pttrainer.step import Layout, TrainState
 from pttrainer.storage import Place, storage_reason
 from pttrainer.tokenizer import Tokenizer
+from pttrainer.watchdog import Watchdog
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Session:
     algorithm: Algorithm
     train_step: Any
     checkpoints: Checkpoints
+    saving: Saving
+    watchdog: Watchdog
     metrics: MetricsLog | None
     state: TrainState
     frozen: Params | None
@@ -121,12 +125,23 @@ class Session:
         self.checkpoints.wait()
         self._report_checkpoint()
 
+    def take_best(self) -> None:
+        """The weights of the best evaluation in place of the last ones, where the export asks for them."""
+        best = self.saving.best
+        if self.job.spec.export.checkpoint != "best" or best is None or best.step == int(self.state.step):
+            return
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state.params)
+        params, _ = read_params(path_of(f"{self.place.uri}/{rundir.CHECKPOINTS}"), best.step, like)
+        self.state = self.state._replace(params=params)
+        self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
+
     def fetch(self, tree: Any) -> Any:
         """Whole host copies of arrays, on every process."""
         return fetch(tree)
 
     def close(self) -> None:
         """Ends background work. What fails here has been raised before, or is only TensorBoard's last lines."""
+        self.watchdog.stop()
         self.reporter.close()
         for part in (self.metrics, self.checkpoints):
             try:
@@ -138,7 +153,7 @@ class Session:
     def _report_checkpoint(self) -> None:
         committed = self.checkpoints.committed()
         if committed is not None:
-            self.reporter.checkpoint(committed, self.checkpoints.uri(committed))
+            self.reporter.checkpoint(committed, self.checkpoints.uri(committed), self.saving.best)
 
 
 def open_session(job: PostTrainJob, place: Place) -> Session:
@@ -149,11 +164,14 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         directory.claim(place, job)
     reporter = Reporter(place, job.metadata.uid or "", leader=leader)
     reporter.stage("loading")
+    watchdog = Watchdog(reporter.beat, place, jax.process_index(), job.spec.run_policy.hang_timeout_seconds)
     training = job.spec.training
     parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commit(place, job))
     shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)
-    check_batch(training.batch_size, training.micro_batch_size, shape[0] * shape[1])
     mesh = sharding.make_mesh(shape)
+    check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
+    experts = parts.model.config.experts
+    sharding.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
     jax.set_mesh(mesh)
     weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
     frozen = parts.frozen(weights)
@@ -172,10 +190,13 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     noise = None if training.neftune_alpha is None else Noise(training.neftune_alpha, training.seed)
     updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
     layout = steps.layout(parts.model, updates, mesh)
+    origin = None if job.spec.checkpoint.fork is None else _origin(place, job.spec.checkpoint.fork)
     if leader:
-        directory.write_lineage(place, job, data, _lineage(parts, shape, held))
-    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), job.spec.checkpoint.keep, reporter.note)
-    state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter)
+        directory.write_lineage(place, job, data, _lineage(parts, shape, held) | _fork_facts(origin))
+    saving = Saving(job.spec.checkpoint, place, leader=leader)
+    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, reporter.note)
+    state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter, origin)
+    saving.resumed(checkpoints.steps(), first)
     return Session(
         job=job,
         place=place,
@@ -190,6 +211,8 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
             parts.model, algorithm, updates, rate, layout, training.micro_batch_size, held=held, noise=noise
         ),
         checkpoints=checkpoints,
+        saving=saving,
+        watchdog=watchdog,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
         state=state,
         frozen=frozen,
@@ -210,13 +233,13 @@ def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> N
     if micro % shards:
         field_name = "batchSize" if micro_batch_size is None else "microBatchSize"
         raise ConfigError(
-            f"spec.training.{field_name}: {micro}: must be a multiple of data × fsdp, which is {shards} here; "
+            f"spec.training.{field_name}: {micro}: must be a multiple of data × fsdp × expert, which is {shards} here; "
             f"accepted for example: {math.ceil(micro / shards) * shards}"
         )
 
 
 def put(mesh: jax.sharding.Mesh, tree: Any) -> Any:
-    """Global host arrays onto the mesh: rows over data and fsdp, tokens over sequence, where these divide them."""
+    """Global host arrays onto the mesh: rows and tokens split as `fitting_batch_spec` says."""
 
     def one(x: Any) -> jax.Array:
         x = np.asarray(x)
@@ -278,21 +301,43 @@ def _state(
     checkpoints: Checkpoints,
     algorithm: Algorithm,
     reporter: Reporter,
+    origin: fork.Source | None,
 ) -> tuple[TrainState, int]:
-    """The newest good checkpoint, or the first state."""
+    """The newest good checkpoint, or the first state, of this run's own or of the one it forks from."""
     if job.spec.checkpoint.resume == "never":
         checkpoints.clear()
     reporter.stage("restoring")
-    restored = checkpoints.restore(steps.abstract_state(parts.model, updates, layout))
+    like = steps.abstract_state(parts.model, updates, layout)
+    restored = checkpoints.restore(like)
     if restored is not None:
         reporter.note(f"resuming after step {restored.step}")
         reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
         algorithm.restore(restored.algorithm)
         return restored.state, restored.step
     reporter.stage("loading")
-    params = parts.trained(parts.model.whole(layout.frozen, layout.state.params))
+    is_whole = job.spec.checkpoint.fork is not None and job.spec.checkpoint.fork.state == "full"
+    if origin is not None:
+        reporter.note(f"forking from {origin.uri} ({'full state' if is_whole else 'weights'})")
+    if origin is not None and is_whole:
+        forked = fork.full(origin, like)
+        algorithm.restore(forked.algorithm)
+        return forked.state, forked.step
+    params = (
+        fork.weights(origin, like)
+        if origin is not None
+        else parts.trained(parts.model.whole(layout.frozen, layout.state.params))
+    )
     first = jax.jit(partial(steps.new_state, optimizer=updates), out_shardings=layout.state, donate_argnums=0)
     return first(params), 0
+
+
+def _origin(place: Place, spec: Fork) -> fork.Source:
+    known = directory.known_lineage(place).get("fork") or {}
+    return fork.source(spec, known.get("step"))
+
+
+def _fork_facts(origin: fork.Source | None) -> dict[str, Any]:
+    return {} if origin is None else {"fork": {"uri": origin.uri, "step": origin.step}}
 
 
 def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Where arrays live: logical axis names, mesh axes, and the one table between them.
 
-The mesh has four axes. `data` copies the model, `fsdp` splits weights and optimizer state, both split the
-batch; `tensor` splits the matrices of a layer; `sequence` splits the tokens of a row. Model code speaks of
-logical axes only ("embed", "heads"), so the layout can change in one place.
+The mesh has five axes. `data` copies the model, `fsdp` splits weights and optimizer state, `expert` splits the
+experts (and, like `fsdp`, all other weights); all three split the batch. `tensor` splits the matrices of a layer;
+`sequence` splits the tokens of a row. Model code speaks of logical axes only ("embed", "heads"), so the layout can
+change in one place.
 """
 
 from __future__ import annotations
@@ -16,38 +17,46 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
+BATCH_AXES = ("data", "fsdp", "expert")
+"""Mesh axes that split the rows of a batch."""
+Shape = tuple[int, int, int, int, int]
+"""Sizes of MESH_AXES."""
 
 MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
-    "batch": ("data", "fsdp"),
+    "batch": BATCH_AXES,
     "sequence": "sequence",
     "layer": None,
     "vocab": "tensor",
-    "embed": "fsdp",
+    "embed": ("fsdp", "expert"),
     "heads": "tensor",
     "kv_heads": "tensor",
     "mlp": "tensor",
-    "expert": None,
+    "expert": "expert",
+    "expert_embed": "fsdp",
+    "sequence_batch": ("sequence", *BATCH_AXES),
 }
+"""`embed` of an expert's matrices has its own name: an array cannot be split twice by the same mesh axis.
+`sequence_batch`: rows cut into their pieces over `sequence`, all pieces as rows of their own."""
 
 
-def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> tuple[int, int, int, int]:
+def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> Shape:
     """Sizes of the mesh axes for this many devices, `auto` resolved.
 
-    data: one copy per slice (only gradients cross the slow network); fsdp: all that is left; tensor,
-    sequence: 1. Raises ConfigError naming factorisations that work.
+    data: one copy per slice (only gradients cross the slow network); fsdp: all that is left; the others: 1.
+    Raises ConfigError naming factorisations that work.
     """
     asked = {axis: getattr(parallelism, axis) for axis in MESH_AXES}
     sizes = {axis: size for axis, size in asked.items() if size != "auto"}
-    sizes.setdefault("tensor", 1)
-    sizes.setdefault("sequence", 1)
+    for axis in ("tensor", "sequence", "expert"):
+        sizes.setdefault(axis, 1)
     left = devices // math.prod(sizes.values())
     if "data" not in sizes and "fsdp" not in sizes:
         sizes["data"] = slices if left % slices == 0 else 1
         sizes["fsdp"] = left // sizes["data"]
     sizes.setdefault("data", left)
     sizes.setdefault("fsdp", left)
-    shape = (sizes["data"], sizes["fsdp"], sizes["tensor"], sizes["sequence"])
+    shape = (sizes["data"], sizes["fsdp"], sizes["tensor"], sizes["sequence"], sizes["expert"])
     if math.prod(shape) != devices:
         written = ", ".join(f"{axis}: {asked[axis]}" for axis in MESH_AXES)
         raise ConfigError(
@@ -65,9 +74,27 @@ def _examples(devices: int) -> str:
     return ", ".join(pairs)
 
 
-def make_mesh(shape: tuple[int, int, int, int]) -> Mesh:
-    """The device mesh; axis types are Auto: the compiler propagates shardings from weights and constraints."""
-    return jax.make_mesh(shape, MESH_AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES))
+def check_experts(axis: int, experts: int | None) -> None:
+    """`parallelism.expert` must divide the model's experts; raises ConfigError with sizes that do."""
+    if axis == 1:
+        return
+    if experts is None:
+        raise ConfigError(
+            f"spec.training.parallelism.expert: {axis}: the model has no experts; accepted: auto, 1; "
+            "hint: fsdp splits the weights of every model"
+        )
+    if experts % axis:
+        sizes = ", ".join(str(n) for n in range(1, experts + 1) if experts % n == 0)
+        raise ConfigError(
+            f"spec.training.parallelism.expert: {axis}: must divide the model's {experts} experts; accepted: {sizes}"
+        )
+
+
+def make_mesh(shape: tuple[int, ...]) -> Mesh:
+    """The device mesh; trailing axes may be left out and are 1. Axis types are Auto: the compiler propagates
+    shardings from weights and constraints."""
+    sizes = (*shape, *(1 for _ in MESH_AXES[len(shape) :]))
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES))
 
 
 def spec_of(axes: tuple[str | None, ...]) -> PartitionSpec:
@@ -76,24 +103,22 @@ def spec_of(axes: tuple[str | None, ...]) -> PartitionSpec:
 
 
 def weight_shardings(mesh: Mesh, abstract: Any, logical_axes: Any) -> Any:
-    """A sharding per weight. An axis that the mesh axis does not divide is kept whole, as odd sizes need."""
+    """A sharding per weight. An axis that the mesh axes do not divide is split by the first of them that do, or
+    kept whole, as odd sizes need."""
     is_axes = lambda x: isinstance(x, tuple)  # noqa: E731
 
     def one(axes: tuple[str | None, ...], array: Any) -> NamedSharding:
-        names = tuple(
-            name if name is not None and size % _mesh_size(mesh, name) == 0 else None
-            for name, size in zip(axes, array.shape, strict=True)
-        )
-        return NamedSharding(mesh, spec_of(names))
+        fitting = (_fitting(mesh, name, size) for name, size in zip(axes, array.shape, strict=True))
+        return NamedSharding(mesh, PartitionSpec(*fitting))
 
     return jax.tree.map(one, logical_axes, abstract, is_leaf=is_axes)
 
 
-def fitting_batch_spec(mesh: Mesh, shape: tuple[int, ...]) -> PartitionSpec:
-    """Rows over data and fsdp, tokens over sequence; an axis that does not divide evenly is kept whole."""
+def fitting_batch_spec(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...]) -> PartitionSpec:
+    """Rows over data, fsdp and expert, tokens over sequence; an axis that does not divide evenly is kept whole."""
     names = ("batch", "sequence")[: len(shape)]
-    fitting = (name if size % _mesh_size(mesh, name) == 0 else None for name, size in zip(names, shape, strict=False))
-    return spec_of(tuple(fitting))
+    sizes = zip(names, shape, strict=False)
+    return spec_of(tuple(name if size % mesh_size(mesh, name) == 0 else None for name, size in sizes))
 
 
 def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -117,8 +142,44 @@ def splits(axis: str) -> bool:
     return not mesh.empty and mesh.shape[axis] > 1
 
 
-def _mesh_size(mesh: Mesh, logical: str) -> int:
-    mesh_axes = MESH_AXIS_OF[logical]
-    if mesh_axes is None:
-        return 1
-    return math.prod(mesh.shape[a] for a in ((mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes))
+def pieces(axis: str, size: int) -> int:
+    """Into how many pieces the mesh in context cuts an axis of this size; 1 where they would not be equal."""
+    count = int(jax.sharding.get_abstract_mesh().shape[axis]) if splits(axis) else 1
+    return 1 if size % count else count
+
+
+def sequence_rows(x_BTX: jax.Array, pieces: int) -> jax.Array:
+    """[B, T, …] to [pieces · B, T / pieces, …]: what a device holds of a row becomes a row of its own; nothing moves.
+    Whatever sorts or slices the tokens of a row would otherwise gather all of it."""
+    if pieces == 1:
+        return x_BTX
+    B, T, *rest = x_BTX.shape
+    cut = jax.numpy.swapaxes(x_BTX.reshape(B, pieces, T // pieces, *rest), 0, 1)
+    return constrain(cut.reshape(pieces * B, T // pieces, *rest), ("sequence_batch", *(None,) * (1 + len(rest))))
+
+
+def whole_rows(x_BTX: jax.Array, pieces: int) -> jax.Array:
+    """The inverse of `sequence_rows`."""
+    if pieces == 1:
+        return x_BTX
+    B, T, *rest = x_BTX.shape
+    joined = jax.numpy.swapaxes(x_BTX.reshape(pieces, B // pieces, T, *rest), 0, 1)
+    return constrain(joined.reshape(B // pieces, pieces * T, *rest), ("batch", "sequence", *(None,) * len(rest)))
+
+
+def mesh_size(mesh: Mesh | jax.sharding.AbstractMesh, logical: str) -> int:
+    """Into how many pieces the mesh cuts a logical axis."""
+    return math.prod(mesh.shape[axis] for axis in _axes_of(logical))
+
+
+def _fitting(mesh: Mesh, logical: str | None, size: int) -> str | tuple[str, ...] | None:
+    """The mesh axes of a logical axis, without the last ones where all of them do not divide its size."""
+    axes = _axes_of(logical)
+    while axes and size % math.prod(mesh.shape[axis] for axis in axes):
+        axes = axes[:-1]
+    return axes[0] if len(axes) == 1 else axes or None
+
+
+def _axes_of(logical: str | None) -> tuple[str, ...]:
+    axes = None if logical is None else MESH_AXIS_OF[logical]
+    return () if axes is None else (axes,) if isinstance(axes, str) else axes

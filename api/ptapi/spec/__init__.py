@@ -7,7 +7,7 @@ the reference page. Parse with `ptapi.load.parse_job`, which adds the rules acro
 from ptapi.spec.algorithm import Algorithm, Distill, Dpo, Grpo, Sft
 from ptapi.spec.data import Columns, DataSource, DataSpec
 from ptapi.spec.job import API_GROUP, API_VERSION, KIND, PLURAL, ObjectMeta, PostTrainJob, PostTrainJobSpec
-from ptapi.spec.lifecycle import Checkpoint, Evaluation, Export, Output, RunPolicy
+from ptapi.spec.lifecycle import BestCheckpoints, Checkpoint, Evaluation, Export, Fork, Output, RunPolicy
 from ptapi.spec.model import ModelSpec
 from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
 from ptapi.spec.pod import EnvVar, Runtime, Volume
@@ -22,6 +22,7 @@ __all__ = [
     "PLURAL",
     "Accelerator",
     "Algorithm",
+    "BestCheckpoints",
     "CapacityOption",
     "Checkpoint",
     "Columns",
@@ -32,6 +33,7 @@ __all__ = [
     "EnvVar",
     "Evaluation",
     "Export",
+    "Fork",
     "Grpo",
     "ModelSpec",
     "ObjectMeta",

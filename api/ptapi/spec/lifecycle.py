@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ptapi.spec.base import NonNegativeInt, OutputUri, PositiveInt, SpecModel
 
@@ -22,13 +24,43 @@ class Evaluation(SpecModel):
     """Longest greedy completion. Unset: `rollout.maxNewTokens`."""
 
 
+class BestCheckpoints(SpecModel):
+    """Checkpoints that stay because an evaluation found them good."""
+
+    metric: Annotated[str, Field(pattern=r"^eval/\S+$", max_length=200)] = "eval/loss"
+    """The evaluation's metric that decides, as `metrics.jsonl` names it."""
+    mode: Literal["min", "max"] = "min"
+    """Which value is better: the smaller or the larger."""
+    keep: PositiveInt = 1
+    """How many of them stay, beside the newest ones."""
+
+
+class Fork(SpecModel):
+    """A checkpoint of another run to begin from. `model.uri` stays: it says what the weights belong to."""
+
+    uri: OutputUri
+    """A run directory (its newest checkpoint), or `<run>/checkpoints/<step>`."""
+    state: Literal["weights", "full"] = "weights"
+    """`weights` begins at step 0 with a fresh optimizer and the data's first row; `full` goes on where that
+    checkpoint was: same step, optimizer and position in the data."""
+
+
 class Checkpoint(SpecModel):
     """Saved state to resume from."""
 
     every_steps: PositiveInt = 50
     """Save every N steps, and at the end, and on SIGTERM."""
+    every_seconds: PositiveInt | None = None
+    """Also save when this long has passed since the last save began: it bounds what a preemption costs, whatever a
+    step takes. Unset: steps alone decide."""
     keep: PositiveInt = 2
-    """How many checkpoints stay."""
+    """How many of the newest checkpoints stay."""
+    keep_every_steps: PositiveInt | None = None
+    """Checkpoints whose step is a multiple of this stay for ever. Unset: none."""
+    best: BestCheckpoints | None = None
+    """Save after an evaluation that is among the best, and keep those. Unset: the newest alone stay."""
+    fork: Fork | None = None
+    """Begin from a checkpoint of another run. Unset: from `model.uri`."""
     resume: Literal["auto", "never"] = "auto"
     """`auto` continues from the newest good checkpoint of this job's run directory."""
 
@@ -40,6 +72,8 @@ class Export(SpecModel):
     """Hugging Face safetensors; `peft` (an adapter) needs `training.lora`."""
     merge_lora: bool = True
     """Merge adapters into the weights of a `safetensors` export."""
+    checkpoint: Literal["last", "best"] = "last"
+    """Which weights: those after the last step, or those of the best evaluation (needs `checkpoint.best`)."""
 
 
 class Output(SpecModel):

@@ -85,6 +85,8 @@ class Parallelism(SpecModel):
     """Shards of each layer's matrices; auto is 1."""
     sequence: AxisSize = "auto"
     """Shards of the sequence; auto is 1."""
+    expert: AxisSize = "auto"
+    """Shards of the experts of a mixture, and, as fsdp, of batch and other weights; auto is 1."""
 
 
 class Ema(SpecModel):

@@ -15,13 +15,14 @@ from pttrainer.errors import ConfigError
 @pytest.mark.parametrize(
     ("asked", "devices", "slices", "shape"),
     [
-        ({}, 8, 1, (1, 8, 1, 1)),
-        ({}, 8, 2, (2, 4, 1, 1)),
-        ({"tensor": 2}, 8, 1, (1, 4, 2, 1)),
-        ({"data": 8}, 8, 1, (8, 1, 1, 1)),
-        ({"data": 2, "sequence": 2}, 8, 1, (2, 2, 1, 2)),
-        ({"fsdp": 2}, 8, 1, (4, 2, 1, 1)),
-        ({}, 1, 1, (1, 1, 1, 1)),
+        ({}, 8, 1, (1, 8, 1, 1, 1)),
+        ({}, 8, 2, (2, 4, 1, 1, 1)),
+        ({"tensor": 2}, 8, 1, (1, 4, 2, 1, 1)),
+        ({"data": 8}, 8, 1, (8, 1, 1, 1, 1)),
+        ({"data": 2, "sequence": 2}, 8, 1, (2, 2, 1, 2, 1)),
+        ({"expert": 4}, 8, 1, (1, 2, 1, 1, 4)),
+        ({"fsdp": 2}, 8, 1, (4, 2, 1, 1, 1)),
+        ({}, 1, 1, (1, 1, 1, 1, 1)),
     ],
 )
 def test_auto_fills_what_the_others_leave(
@@ -41,11 +42,11 @@ def test_an_axis_that_does_not_divide_is_kept_whole() -> None:
     abstract = {"even": jax.ShapeDtypeStruct((6, 4), np.float32), "odd": jax.ShapeDtypeStruct((7, 4), np.float32)}
     axes = {"even": ("vocab", "embed"), "odd": ("vocab", "embed")}
     specs = jax.tree.map(lambda s: s.spec, sharding.weight_shardings(mesh, abstract, axes))
-    assert specs["even"] == PartitionSpec("tensor", "fsdp")
-    assert specs["odd"] == PartitionSpec(None, "fsdp")
+    assert specs["even"] == PartitionSpec("tensor", ("fsdp", "expert"))
+    assert specs["odd"] == PartitionSpec(None, ("fsdp", "expert"))
 
 
 def test_rows_are_split_over_data_and_fsdp() -> None:
     mesh = sharding.make_mesh((2, 2, 1, 2))
-    assert sharding.fitting_batch_spec(mesh, (8, 16)) == PartitionSpec(("data", "fsdp"), "sequence")
+    assert sharding.fitting_batch_spec(mesh, (8, 16)) == PartitionSpec(("data", "fsdp", "expert"), "sequence")
     assert sharding.fitting_batch_spec(mesh, (3, 16)) == PartitionSpec(None, "sequence")

@@ -19,6 +19,7 @@ from jax import Array, lax
 
 from ptapi import rundir
 from ptapi.spec.algorithm import Sft as SftSpec
+from pttrainer import sharding
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data import examples, rows
@@ -115,7 +116,7 @@ def _evaluation(context: Context) -> Evaluation | None:
 
 def _rows_at_once(context: Context, rows: int) -> int:
     """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""
-    shards: int = context.mesh.shape["data"] * context.mesh.shape["fsdp"]
+    shards = sharding.mesh_size(context.mesh, "batch")
     return math.ceil(min(context.spec.evaluation.batch_size, rows) / shards) * shards
 
 

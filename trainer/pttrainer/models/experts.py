@@ -15,8 +15,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from pttrainer import sharding
 from pttrainer.models.config import Experts, ModelConfig
+from pttrainer.models.expert_parallel import Matrices, over_mesh
 from pttrainer.models.layers import ACTIVATIONS, project, weight, zeros
+
+PLAIN = ("gate", "up", "down")
+BIASED = ("gate_up", "gate_up_bias", "down", "down_bias")
+"""An expert's weights."""
 
 
 class RouterUse(NamedTuple):
@@ -45,14 +51,14 @@ class ExpertMLP(nnx.Module):
         assert config.experts is not None
         self.experts, self.activation = config.experts, config.activation
         L, D, E, F = layers, config.d_model, config.experts.count, config.experts.d_ff
-        inner, outer = ("layer", "expert", "embed", "mlp"), ("layer", "expert", "mlp", "embed")
+        inner, outer = ("layer", "expert", "expert_embed", "mlp"), ("layer", "expert", "mlp", "expert_embed")
         self.router = weight(rngs, (L, D, E), D**-0.5, ("layer", "embed", None))
         self.down = weight(rngs, (L, E, F, D), (F * 2 * L) ** -0.5, outer)
         if config.experts.biased:
             self.gate_up = weight(rngs, (L, E, D, 2 * F), D**-0.5, inner)
             self.router_bias = zeros((L, E), ("layer", None))
             self.gate_up_bias = zeros((L, E, 2 * F), ("layer", "expert", "mlp"))
-            self.down_bias = zeros((L, E, D), ("layer", "expert", "embed"))
+            self.down_bias = zeros((L, E, D), ("layer", "expert", "expert_embed"))
         else:
             self.gate = weight(rngs, (L, E, D, F), D**-0.5, inner)
             self.up = weight(rngs, (L, E, D, F), D**-0.5, inner)
@@ -67,30 +73,48 @@ class ExpertMLP(nnx.Module):
         else:
             weight_BTk = jnp.exp(best_BTk - jax.nn.logsumexp(logits_BTE, axis=-1, keepdims=True))
         use = None if counts_BT is None else _use(logits_BTE, expert_BTk, counts_BT)
+        matrices = {name: getattr(self, name)[...] for name in self._matrices}
+        if sharding.devices() > 1:
+            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices), use
         k = self.experts.per_token
-        out_MD = self._mixture(x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k))
-        return out_MD.reshape(B, T, D), use
+        inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
+        return self._mixture(*inputs, matrices).reshape(B, T, D), use
 
-    def _mixture(self, x_MD: Array, expert_Mk: Array, weight_Mk: Array) -> Array:
+    @property
+    def _matrices(self) -> tuple[str, ...]:
+        return BIASED if self.experts.biased else PLAIN
+
+    def _mixture(self, x_MD: Array, expert_Mk: Array, weight_Mk: Array, matrices: Matrices) -> Array:
+        """Of the experts whose matrices these are; what others would add is left out."""
         M, k = weight_Mk.shape
+        count = matrices["down"].shape[0]
+        is_part = count != self.experts.count
+        if is_part:  # tokens of other devices' experts go behind all others
+            expert_Mk = jnp.where((expert_Mk >= 0) & (expert_Mk < count), expert_Mk, count)
         order = jnp.argsort(expert_Mk, stable=True)
-        sizes_E = jnp.bincount(expert_Mk, length=self.experts.count).astype(jnp.int32)
-        rows_RD = self._by_expert(x_MD[order // k], expert_Mk[order], sizes_E)
+        expert_R = expert_Mk[order]
+        sizes_E = jnp.bincount(expert_Mk, length=count + is_part)[:count].astype(jnp.int32)
+        rows_RD = self._by_expert(x_MD[order // k], expert_R, sizes_E, matrices)
+        if is_part:
+            rows_RD = jnp.where(expert_R[:, None] < count, rows_RD, 0)
         out_MkD = rows_RD[jnp.argsort(order)].reshape(M, k, -1)
         return jnp.einsum("mkd,mk->md", out_MkD, weight_Mk.astype(out_MkD.dtype))
 
-    def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array) -> Array:
+    def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:
         """Rows sorted by expert through their experts."""
 
-        def grouped(x: Array, matrices: nnx.Param[Array]) -> Array:
-            return jax.lax.ragged_dot(x, matrices[...].astype(x.dtype), sizes_E)
+        def grouped(x: Array, name: str) -> Array:
+            return jax.lax.ragged_dot(x, matrices[name].astype(x.dtype), sizes_E)
+
+        def bias(name: str) -> Array:
+            return matrices[name].astype(x_RD.dtype)[expert_R]
 
         if not self.experts.biased:
-            gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, self.gate))
-            return grouped(gate_RF * grouped(x_RD, self.up), self.down)
-        both = grouped(x_RD, self.gate_up) + self.gate_up_bias[...].astype(x_RD.dtype)[expert_R]
+            gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, "gate"))
+            return grouped(gate_RF * grouped(x_RD, "up"), "down")
+        both = grouped(x_RD, "gate_up") + bias("gate_up_bias")
         hidden_RF = _clamped_unit(both[:, ::2], both[:, 1::2], self.experts)
-        return grouped(hidden_RF, self.down) + self.down_bias[...].astype(x_RD.dtype)[expert_R]
+        return grouped(hidden_RF, "down") + bias("down_bias")
 
 
 def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:

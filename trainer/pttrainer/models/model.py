@@ -209,7 +209,7 @@ class Model:
             rotation, mask_BTT = views[0] if is_local is None else _select(is_local, views[1], views[0])
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
-                return attend_packed(q, k, v, mask_BTT, self._scoring(sinks_N)), None
+                return attend_packed(q, _whole_row(k), _whole_row(v), mask_BTT, self._scoring(sinks_N)), None
 
             x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT)
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
@@ -273,6 +273,14 @@ def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
     between them: writing and reading those arrays costs more than computing them again (36% of a step on CPU)."""
     kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "none" else None
     return jax.checkpoint(layer, prevent_cse=False, policy=kept)
+
+
+def _whole_row(x_BTKH: Array) -> Array:
+    """Keys or values of all tokens, where `sequence` splits them: each device attends with its own queries. They are
+    what attention has least of (K heads, not N), so one gather is cheaper than passing pieces around a ring."""
+    if not sharding.splits("sequence"):
+        return x_BTKH
+    return sharding.constrain(x_BTKH, ("batch", None, "kv_heads", None))
 
 
 def _select(flag: Array, if_true: Any, if_false: Any) -> Any:

@@ -211,7 +211,7 @@ def _decoding_shardings(model: Model, mesh: Mesh) -> Any:
 
     def whole(axes: Any, *, without_layer: bool) -> Any:
         def one(of_weight: tuple[str | None, ...]) -> tuple[str | None, ...]:
-            return tuple(None if axis == "embed" else axis for axis in of_weight[without_layer:])
+            return tuple(None if axis in ("embed", "expert_embed") else axis for axis in of_weight[without_layer:])
 
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 
