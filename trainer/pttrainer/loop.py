@@ -21,6 +21,7 @@ from pttrainer import distributed, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import Words, Writing, export, export_adapters
+from pttrainer.profile import Trace
 from pttrainer.session import Session, open_session
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
@@ -73,6 +74,7 @@ class _Log:
 def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
     total, algorithm = session.algorithm.total_steps, session.algorithm
     session.reporter.start(session.first_step, total)
+    trace = Trace(session.job.spec.training.profile, session.place, total, leader=session.leader)
     if session.first_step == 0 and session.job.spec.evaluation.at_start:
         facts = _evaluate(session, 0)
         if facts:
@@ -86,6 +88,9 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         if algorithm.needs_params:
             log.flush()
         batch, of_batch = algorithm.next_batch(step, session.params)
+        if trace.is_edge(step):
+            log.flush()
+            trace.before(step)
         placed = session.place_batch(batch)
         compiled, was_new = session.compiled(placed)
         if was_new:
@@ -101,6 +106,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _save(session, done)
             log.restart_clock()
     log.flush()
+    trace.before(total)
 
 
 def _is_due(session: Session, done: int, total: int) -> bool:

@@ -24,7 +24,7 @@ ALLOWED = 0.15
 
 
 class _CrossEntropy:
-    temperature, entropy = 1.0, False
+    temperature, entropy, by_token = 1.0, False, True
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Any, dict[str, Any]]:
         return -stats.logps_BT, {}
@@ -41,11 +41,11 @@ def test_the_heads_forward_and_backward_pass_needs_a_fraction_of_full_logits(com
     assert _temporary(lowered) < ALLOWED * FULL_LOGITS
 
 
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_the_whole_train_step_needs_a_fraction_of_full_logits(compute: str) -> None:
+def test_the_whole_train_step_needs_a_fraction_of_full_logits() -> None:
+    # In float32: on CPU, XLA turns the operands of 16-bit products into float32 copies of them (docs/log.md).
     # One small layer, so that what is measured is the head, the optimizer and what surrounds them.
     config = ModelConfig("llama", V, D, layers=1, heads=1, kv_heads=1, head_dim=2, d_ff=8, tied_head=True)
-    model, adamw = Model(config, compute), optax.adamw(1e-3)
+    model, adamw = Model(config), optax.adamw(1e-3)
     one = Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(sharding.MESH_AXES)), sharding.MESH_AXES)
     where = steps.layout(model, adamw, one)
     step = steps.train_step(model, _CrossEntropy(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
@@ -55,9 +55,7 @@ def test_the_whole_train_step_needs_a_fraction_of_full_logits(compute: str) -> N
 
 
 def _temporary(lowered: Any) -> int:
-    taken = int(lowered.compile().memory_analysis().temp_size_in_bytes)
-    print(f'{taken/1e9:.2f} GB {taken/FULL_LOGITS:.1%}')
-    return taken
+    return int(lowered.compile().memory_analysis().temp_size_in_bytes)
 
 
 def _shape(shape: tuple[int, ...], dtype: str = "float32") -> jax.ShapeDtypeStruct:

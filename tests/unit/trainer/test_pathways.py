@@ -31,7 +31,9 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch: py
         distributed.initialize(dict(PROXY))
 
 
-@pytest.mark.parametrize(("platforms", "is_it"), [("proxy", True), ("proxy,cpu", True), ("tpu,cpu", False), ("", False)])
+@pytest.mark.parametrize(
+    ("platforms", "is_it"), [("proxy", True), ("proxy,cpu", True), ("tpu,cpu", False), ("", False)]
+)
 def test_pathways_is_known_by_its_platform(platforms: str, is_it: bool) -> None:
     assert distributed.is_pathways({"JAX_PLATFORMS": platforms}) == is_it
 
