@@ -70,4 +70,5 @@ def example_lengths(segment_ids_BT: np.ndarray) -> np.ndarray:
     """Tokens of each example of packed rows; padding (0) is none."""
     ids = np.asarray(segment_ids_BT, np.int64)
     rows = np.arange(ids.shape[0])[:, None] * (int(ids.max(initial=0)) + 1)
-    return np.unique((rows + ids)[ids > 0], return_counts=True)[1]
+    counts = np.bincount((rows + ids)[ids > 0])
+    return counts[counts > 0]

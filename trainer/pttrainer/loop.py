@@ -21,6 +21,7 @@ from pttrainer import distributed, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import Words, Writing, export, export_adapters
+from pttrainer.meter import Work
 from pttrainer.profile import Trace
 from pttrainer.session import Session, open_session
 from pttrainer.storage import Place
@@ -47,22 +48,22 @@ class _Log:
     step: int = 0
     metrics: dict[str, Array] | None = None
     facts: dict[str, float] = field(default_factory=dict)
-    tokens: int = 0
+    work: Work | None = None
     mark: float = field(default_factory=time.monotonic)
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
         """Keeps a dispatched step until `flush`."""
         self.step, self.metrics, self.facts = step, metrics, facts
-        self.tokens = int((batch.segment_ids_BT > 0).sum())
+        self.work = self.session.meter.of_batch(batch)
 
     def flush(self) -> None:
         """Waits for the kept step and logs it."""
-        if self.metrics is None:
+        if self.metrics is None or self.work is None:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
-        values |= {rundir.TOKENS_PER_SECOND: self.tokens / seconds, "step_seconds": seconds, **self.facts}
+        values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
         self.session.log(self.step, values, seconds)
         self.attempt.step = self.step
 
@@ -87,7 +88,8 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _stop(session, step, stop.signal or "signal on another process")
         if algorithm.needs_params:
             log.flush()
-        batch, of_batch = algorithm.next_batch(step, session.params)
+        with session.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
+            batch, of_batch = algorithm.next_batch(step, session.params)
         if trace.is_edge(step):
             log.flush()
             trace.before(step)

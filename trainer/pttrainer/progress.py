@@ -56,6 +56,7 @@ class Reporter:
             job_uid=job_uid,
             attempt=before.attempt + 1 if before is not None and same_job else 1,
             time=before.time if before is not None and same_job else TimeSplit(),
+            started=(before.started if before is not None and same_job else "") or _now(),
         )
         self._stage_since = time.monotonic()
         self._written = 0.0
@@ -66,6 +67,17 @@ class Reporter:
     def step(self) -> int:
         """The last step that was reported."""
         return self._document.step
+
+    def goodput(self) -> float:
+        """Share of the time since the first attempt began that went into training steps."""
+        now = datetime.now(UTC)
+        training = self._document.time.training
+        if self._document.stage == "training":
+            training += time.monotonic() - self._stage_since
+        passed = (now - datetime.fromisoformat(self._document.started)).total_seconds()
+        share = min(1.0, training / passed) if passed > 0 else 0.0
+        self._update(goodput=share)
+        return share
 
     def note(self, text: str) -> None:
         """Tells a person something on stderr."""

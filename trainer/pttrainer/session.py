@@ -30,6 +30,7 @@ from pttrainer.checkpoint import Checkpoints, path_of
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
+from pttrainer.meter import Meter, peak_flops
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
@@ -55,6 +56,7 @@ class Session:
     train_step: Any
     checkpoints: Checkpoints
     metrics: MetricsLog | None
+    meter: Meter
     state: TrainState
     frozen: Params | None
     first_step: int
@@ -82,7 +84,8 @@ class Session:
         if key in self._compiled:
             return self._compiled[key], False
         self.reporter.stage("compiling")
-        self._compiled[key] = self.train_step.lower(self.state, batch, self.frozen).compile()
+        with self.meter.spending("compile"):
+            self._compiled[key] = self.train_step.lower(self.state, batch, self.frozen).compile()
         self.reporter.stage("training")
         return self._compiled[key], True
 
@@ -93,6 +96,7 @@ class Session:
             self.reporter.note(
                 f"warning: step {step}: {' and '.join(broken)} not finite; hint: lower the learning rate"
             )
+        values = {**values, rundir.GOODPUT: self.reporter.goodput()}
         self.write_metrics(step, values)
         self._report_checkpoint()
         self.reporter.finished_step(step, values, seconds)
@@ -172,6 +176,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         train_step=steps.train_step(parts.model, algorithm, updates, rate, layout, training.micro_batch_size),
         checkpoints=checkpoints,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
+        meter=Meter(parts.model, peak_flops(job.spec.accelerator)),
         state=state,
         frozen=frozen,
         first_step=first,

@@ -1,11 +1,10 @@
-"""Loading takes what the devices hold and a little: a small form of `benchmarks/loading_memory.py`, on 1 and 8 devices."""
+"""Loading takes what the devices hold and a little: `benchmarks/loading_memory.py` in small, on 1 and 8 devices."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
 from benchmarks import loading_memory
 
 CONFIG = {**loading_memory.CONFIG, "vocab_size": 64_000, "hidden_size": 1024, "intermediate_size": 2816}

@@ -1,4 +1,4 @@
-"""`training.profile`: a trace that can be read, of the steps that were asked for, from a run whose losses stay the same."""
+"""`training.profile`: a readable trace of the steps that were asked for, from a run whose losses stay the same."""
 
 from __future__ import annotations
 

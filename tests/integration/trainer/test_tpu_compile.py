@@ -31,7 +31,9 @@ os.environ |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "JA
 
 KERNEL = "splash_mha"
 ROWS, LENGTH = 8, 256
-SIZES: dict[str, Any] = dict(vocab_size=1000, d_model=256, layers=2, heads=4, kv_heads=2, head_dim=64, d_ff=512)
+SIZES: dict[str, Any] = {
+    "vocab_size": 1000, "d_model": 256, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "d_ff": 512,
+}  # fmt: skip
 LLAMA = ModelConfig("llama", **SIZES)
 GEMMA = ModelConfig(
     "gemma2", **SIZES, tied_head=True, window=100, local_layers=(True, False), zero_centred_norms=True, post_norms=True,

@@ -58,4 +58,6 @@ def test_of_experts_only_the_chosen_count() -> None:
 
 
 def test_padding_costs_nothing() -> None:
-    assert flops.of_step(DENSE, None, batch([[1, 1, 0, 0], [0, 0, 0, 0]])) == flops.of_step(DENSE, None, batch([[1, 1]]))
+    assert flops.of_step(DENSE, None, batch([[1, 1, 0, 0], [0, 0, 0, 0]])) == flops.of_step(
+        DENSE, None, batch([[1, 1]])
+    )

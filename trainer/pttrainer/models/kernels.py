@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -189,12 +189,12 @@ def _splash(
         return out
 
     scaled = q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
-    heads_first = [jnp.swapaxes(_filled_up(x, padded), 1, 2) for x in (scaled, k_BTKH, v_BTKH)]
-    out_BNTH = jax.vmap(row)(*heads_first, _filled_up(segments_BT, padded))
+    q_BNTH, k_BKTH, v_BKTH = (jnp.swapaxes(_filled_up(x, padded), 1, 2) for x in (scaled, k_BTKH, v_BTKH))
+    out_BNTH = jax.vmap(row)(q_BNTH, k_BKTH, v_BKTH, _filled_up(segments_BT, padded))
     return jnp.swapaxes(out_BNTH, 1, 2)[:, :T].astype(q_BTNH.dtype)
 
 
-def _blocks(length: int) -> object:
+def _blocks(length: int) -> Any:
     from jax.experimental.pallas.ops.tpu.splash_attention import BlockSizes
 
     size = next(block for block in BLOCKS if length % block == 0)

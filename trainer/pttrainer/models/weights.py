@@ -29,8 +29,8 @@ from pttrainer.models.names import Names, Stored, table
 from pttrainer.models.tensorfile import write_header
 
 PIECE_BYTES = 8 * 2**20
-"""Large enough that a piece's cost is its bytes. What is freed goes back to the system only where pieces stay small: with
-32 MB the C library kept 130 MB more (docs/log.md)."""
+"""Large enough that a piece's cost is its bytes. What is freed goes back to the system only while pieces stay
+small: with 32 MB the C library kept 130 MB more (docs/log.md)."""
 
 SHARD_BYTES = 5 * 10**9
 INDEX = "model.safetensors.index.json"
