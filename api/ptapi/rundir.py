@@ -121,6 +121,9 @@ class Termination(Document):
 
 # Keys of `Progress.metrics` and of metrics.jsonl that status, printer columns and ptctl know by name.
 LOSS = "loss"
+NLL = "nll"
+PERPLEXITY = "perplexity"
+ACCURACY = "accuracy"
 REWARD = "reward"
 KL = "kl"
 ENTROPY = "entropy"

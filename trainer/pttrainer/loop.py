@@ -10,6 +10,7 @@ checkpoint holds.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -61,6 +62,8 @@ class _Log:
         if self.metrics is None or self.work is None:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
+        if rundir.NLL in values:
+            values[rundir.PERPLEXITY] = math.exp(min(values[rundir.NLL], 700.0))
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
         values |= {**self.session.meter.facts(self.work, seconds), **self.facts}

@@ -30,11 +30,13 @@ from pttrainer.chunks import Chunks, chunk_size, chunks
 class TokenStats(NamedTuple):
     """Per token, float32, 0 where the mask is 0. Gradients flow through `logps_BT` only.
 
-    logps_BT: log-probability of the target; entropy_BT: of the predicted distribution, nats (0 if not asked for).
+    logps_BT: log-probability of the target; entropy_BT: of the predicted distribution, nats (0 if not asked for);
+    hit_BT: 1 where no token is more likely than the target (what comes through the head always has it).
     """
 
     logps_BT: Array
     entropy_BT: Array
+    hit_BT: Array | None = None
 
 
 class Head(NamedTuple):
@@ -103,7 +105,7 @@ def _forward(
     def body(carry: None, inputs: Any) -> tuple[None, tuple[TokenStats, Array]]:
         zeros = jnp.zeros(inputs[1].shape, jnp.float32)
         counts = jnp.any(inputs[2] > 0)
-        return carry, lax.cond(counts, chunk_stats, lambda _: (TokenStats(zeros, zeros), zeros), inputs)
+        return carry, lax.cond(counts, chunk_stats, lambda _: (TokenStats(zeros, zeros, zeros), zeros), inputs)
 
     parts = head.chunks(mask_BT)
     _, (stats, lse_MBC) = lax.scan(body, None, tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT))))
@@ -163,7 +165,7 @@ def _loss_forward(
 
     def body(head_grad_VD: Array | None, inputs: tuple[Array, Batch]) -> Any:
         zeros = jnp.zeros(inputs[1].mask_BT.shape, jnp.float32)
-        skipped = lambda grad, x: (grad, (TokenStats(zeros, zeros), jnp.zeros_like(x[0])))  # noqa: E731
+        skipped = lambda grad, x: (grad, (TokenStats(zeros, zeros, zeros), jnp.zeros_like(x[0])))  # noqa: E731
         return lax.cond(jnp.any(inputs[1].mask_BT > 0), chunk_gradient, skipped, head_grad_VD, inputs)
 
     parts = head.chunks(batch.mask_BT)
@@ -206,7 +208,9 @@ def _stats(logits_BCV: Array, targets_BC: Array, head: Head) -> tuple[TokenStats
     if head.entropy:
         logps_BCV = logits_BCV - lse_BC[..., None]
         entropy_BC = -jnp.sum(jnp.exp(logps_BCV) * logps_BCV, axis=-1)
-    return TokenStats(target_BC - lse_BC, entropy_BC), lse_BC
+    # The largest logit is what log Σ exp is computed from: comparing with it costs nothing.
+    hit_BC = (target_BC >= jnp.max(logits_BCV, axis=-1)).astype(jnp.float32)
+    return TokenStats(target_BC - lse_BC, entropy_BC, hit_BC), lse_BC
 
 
 def _logits_gradient(logits_BCV: Array, targets_BC: Array, slope_BC: Array, lse_BC: Array, head: Head) -> Array:

@@ -22,7 +22,7 @@ from pttrainer.data import examples, rows
 from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
-from pttrainer.reduce import Metric
+from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout.held_out import Evaluation, evaluation, native_sampler
 
 
@@ -50,18 +50,24 @@ class Sft:
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """Negative log-likelihood per token, nats."""
-        return -stats.logps_BT, {}
+        assert stats.hit_BT is not None
+        return -stats.logps_BT, {rundir.NLL: Mean(-stats.logps_BT), rundir.ACCURACY: Mean(stats.hit_BT)}
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Mean loss per token over all held-out rows, its exponential, and rewards of greedy answers if asked for."""
-        total, count = 0.0, 0.0
+        total, hits, count = 0.0, 0.0, 0.0
         for batch in self._held_out:
-            total -= float(self._context.score(params, batch, self.temperature).logps_BT.sum(dtype="float64"))
+            stats = self._context.score(params, batch, self.temperature)
+            assert stats.hit_BT is not None
+            total -= float(stats.logps_BT.sum(dtype="float64"))
+            hits += float(stats.hit_BT.sum(dtype="float64"))
             count += float(batch.mask_BT.sum(dtype="float64"))
         if count == 0.0:
             return {}
         rewards = {} if self._evaluation is None else self._evaluation.run(params)
-        return {rundir.EVAL_LOSS: total / count, "eval/perplexity": math.exp(min(total / count, 700.0)), **rewards}
+        perplexity = math.exp(min(total / count, 700.0))
+        measured = {rundir.EVAL_LOSS: total / count, "eval/perplexity": perplexity, "eval/token_accuracy": hits / count}
+        return {**measured, **rewards}
 
     def state(self) -> dict[str, Any]:
         """The position in the data."""
