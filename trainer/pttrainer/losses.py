@@ -235,4 +235,5 @@ def _head_gradient(d_logits_NV: Array, hidden_BCD: Array) -> Array:
 
 def _joined(stats: TokenStats, parts: Chunks, mask_BT: Array) -> TokenStats:
     """Stats of chunks as those of rows, 0 where nothing counts."""
-    return TokenStats(*(jnp.where(mask_BT > 0, parts.join(x), 0.0) for x in stats))
+    joined: TokenStats = jax.tree.map(lambda x: jnp.where(mask_BT > 0, parts.join(x), 0.0), stats)
+    return joined
