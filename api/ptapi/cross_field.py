@@ -188,6 +188,17 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         scope="spec.training",
+        field="profile",
+        accepted="start + steps - 1 of at most steps, the length of the run",
+        cel="!has(self.profile) || !has(self.steps) || self.profile.start + self.profile.steps - 1 <= self.steps",
+        is_kept=lambda training: (
+            training.profile is None
+            or training.steps is None
+            or training.profile.start + training.profile.steps - 1 <= training.steps
+        ),
+    ),
+    Rule(
+        scope="spec.training",
         field="microBatchSize",
         accepted="a divisor of batchSize",
         cel="!has(self.microBatchSize) || self.batchSize % self.microBatchSize == 0",

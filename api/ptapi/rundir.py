@@ -48,6 +48,12 @@ def run_uri(output_uri: str, job_name: str) -> str:
     return f"{output_uri.rstrip('/')}/{job_name}"
 
 
+def is_of_machine(metric: str) -> bool:
+    """Whether a metric speaks of the machine and its clock: a run done again has others there, and nowhere else."""
+    named = (TOKENS_PER_SECOND, TRAINED_TOKENS_PER_SECOND, STEP_SECONDS, MFU, GOODPUT, HBM_IN_USE, HOST_MEMORY)
+    return metric in ("time", "sampled_tokens_per_second", *named) or metric.startswith(SECONDS)
+
+
 def sample_file(step: int) -> str:
     """The sample table of a step, relative to the run directory."""
     return f"{SAMPLES}/step-{step:08d}.jsonl"
@@ -133,6 +139,10 @@ class Progress(Document):
     checkpoint: CheckpointRef | None = None
     best: BestRef | None = None
     time: TimeSplit = TimeSplit()
+    started: str = ""
+    """When the first attempt began (RFC 3339)."""
+    goodput: float | None = None
+    """Share of the time since then that went into training steps, all attempts and pauses between them counted."""
     updated: str = ""
 
 
@@ -147,11 +157,22 @@ class Termination(Document):
 
 # Keys of `Progress.metrics` and of metrics.jsonl that status, printer columns and ptctl know by name.
 LOSS = "loss"
+NLL = "nll"
+PERPLEXITY = "perplexity"
+ACCURACY = "accuracy"
 REWARD = "reward"
 KL = "kl"
 ENTROPY = "entropy"
 COMPLETION_LENGTH = "completion_length"
 TOKENS_PER_SECOND = "tokens_per_second"
+TRAINED_TOKENS_PER_SECOND = "trained_tokens_per_second"
+STEP_SECONDS = "step_seconds"
+MFU = "mfu"
+GOODPUT = "goodput"
+HBM_IN_USE = "hbm_in_use"
+HOST_MEMORY = "host_memory"
+SECONDS = "seconds/"
+"""Begins the names of metrics that are parts or percentiles of a step's seconds."""
 GRAD_NORM = "grad_norm"
 LEARNING_RATE = "learning_rate"
 SKIPPED_STEPS = "skipped_steps"

@@ -24,6 +24,8 @@ FIRST = (
     "grad_norm",
     "learning_rate",
     "tokens_per_second",
+    "mfu",
+    "goodput",
 )
 """The columns of the table, in their order; the last go first on a narrow terminal."""
 _HIDDEN = ("time",)

@@ -7,18 +7,14 @@ from ptapi.rundir import CheckpointRef, Progress
 from ptapi.status import CheckpointStatus, MetricsStatus, ProgressStatus
 from ptoperator.clock import duration
 
-# Only in status: the trainer logs them where it can measure them.
-MFU = "mfu"
-HBM_IN_USE = "hbm_in_use"
-
 _FIELDS = {
     "loss": rundir.LOSS,
     "reward": rundir.REWARD,
     "kl": rundir.KL,
     "entropy": rundir.ENTROPY,
     "completion_length": rundir.COMPLETION_LENGTH,
-    "mfu": MFU,
-    "hbm_in_use": HBM_IN_USE,
+    "mfu": rundir.MFU,
+    "hbm_in_use": rundir.HBM_IN_USE,
     "eval_loss": rundir.EVAL_LOSS,
     "eval_reward": rundir.EVAL_REWARD,
 }

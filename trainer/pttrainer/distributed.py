@@ -8,7 +8,8 @@ The environment is read here and nowhere else:
     POSTTRAIN_PROCESS_IN_HOST
     JAX_COMPILATION_CACHE_DIR                                    where compiled steps are kept between runs
     XDG_CACHE_HOME                                               else the cache is below it (~/.cache)
-    XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first
+    XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; a platform
+                                                                 `proxy` is Pathways: one process sees all chips
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ def cache_directory(environ: MutableMapping[str, str] = os.environ) -> Path:
 
 def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
     """Joins the other processes, if there are any, and turns on the cache of compiled steps."""
+    if is_pathways(environ):
+        _join_pathways()
+        return
     import jax
 
     jax.config.update(
@@ -58,6 +62,24 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
             "JAX_PROCESS_ID or the POSTTRAIN_* indices that it follows from"
         ) from error
     jax.distributed.initialize(address, num_processes=processes, process_id=rank)
+
+
+def is_pathways(environ: MutableMapping[str, str] = os.environ) -> bool:
+    """Whether Pathways' proxy stands between this process and the chips."""
+    return "proxy" in environ.get("JAX_PLATFORMS", "").split(",")
+
+
+def _join_pathways() -> None:
+    """Registers Pathways' backend; must run before any device is used. Programs are compiled, and kept, on its side:
+    there is no cache of compiled steps here, and there are no other processes to join."""
+    try:
+        import pathwaysutils
+    except ImportError as error:
+        raise ConfigError(
+            f"environment: JAX_PLATFORMS has proxy (Pathways), and pathwaysutils cannot be imported ({error}); "
+            "hint: use the TPU image, or pip install 'posttrain[trainer-tpu]'"
+        ) from error
+    pathwaysutils.initialize()
 
 
 def process_id(environ: MutableMapping[str, str]) -> int:

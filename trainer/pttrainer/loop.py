@@ -10,6 +10,7 @@ checkpoint holds.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ from pttrainer import distributed, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import Words, Writing, export, export_adapters
+from pttrainer.meter import Work
+from pttrainer.profile import Trace
 from pttrainer.session import Session, open_session
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
@@ -47,21 +50,24 @@ class _Log:
     metrics: dict[str, Array] | None = None
     facts: dict[str, float] = field(default_factory=dict)
     batch: Batch | None = None
+    work: Work | None = None
     mark: float = field(default_factory=time.monotonic)
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
         """Keeps a dispatched step until `flush`."""
         self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
+        self.work = self.session.meter.of_batch(batch)
 
     def flush(self) -> None:
         """Waits for the kept step and logs it."""
-        if self.metrics is None or self.batch is None:
+        if self.metrics is None or self.batch is None or self.work is None:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
+        if rundir.NLL in values:
+            values[rundir.PERPLEXITY] = math.exp(min(values[rundir.NLL], 700.0))
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
-        tokens = int((self.batch.segment_ids_BT > 0).sum())
-        values |= {rundir.TOKENS_PER_SECOND: tokens / seconds, "step_seconds": seconds, **self.facts}
+        values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
         self.session.log(self.step, values, seconds, self.batch)
         self.attempt.step = self.step
 
@@ -73,6 +79,7 @@ class _Log:
 def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
     total, algorithm = session.algorithm.total_steps, session.algorithm
     session.reporter.start(session.first_step, total)
+    trace = Trace(session.job.spec.training.profile, session.place, total, leader=session.leader)
     if session.first_step == 0 and session.job.spec.evaluation.at_start:
         facts = _evaluate(session, 0)
         if facts:
@@ -85,7 +92,11 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _stop(session, step, stop.signal or "signal on another process")
         if algorithm.needs_params:
             log.flush()
-        batch, of_batch = algorithm.next_batch(step, session.params)
+        with session.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
+            batch, of_batch = algorithm.next_batch(step, session.params)
+        if trace.is_edge(step):
+            log.flush()
+            trace.before(step)
         placed = session.place_batch(batch)
         compiled, was_new = session.compiled(placed)
         if was_new:
@@ -101,6 +112,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             _save(session, done)
             log.restart_clock()
     log.flush()
+    trace.before(total)
 
 
 def _is_due(session: Session, done: int, total: int) -> bool:

@@ -31,12 +31,14 @@ class TokenStats(NamedTuple):
     """Per token, float32, 0 where the mask is 0. Gradients flow through `logps_BT`, and in `token_loss` through
     `lse_BT` and `mean_BT` too.
 
-    logps_BT: log-probability of the target; entropy_BT: of the predicted distribution, nats (0 if not asked for).
+    logps_BT: log-probability of the target; entropy_BT: of the predicted distribution, nats (0 if not asked for);
+    hit_BT: 1 where no token is more likely than the target (what comes through the head always has it).
     lse_BT: log Σ exp of the logits; mean_BT: their mean over the vocabulary (None if not asked for).
     """
 
     logps_BT: Array
     entropy_BT: Array
+    hit_BT: Array | None = None
     lse_BT: Array | None = None
     mean_BT: Array | None = None
 
@@ -59,7 +61,7 @@ class Head(NamedTuple):
     def nothing(self, shape: tuple[int, ...]) -> TokenStats:
         """The stats of tokens that do not count."""
         zeros = jnp.zeros(shape, jnp.float32)
-        return TokenStats(zeros, zeros, zeros, zeros) if self.level else TokenStats(zeros, zeros)
+        return TokenStats(*[zeros] * (5 if self.level else 3))
 
     def chunks(self, mask_BT: Array) -> Chunks:
         """The chunks of a sized head."""
@@ -218,8 +220,10 @@ def _stats(logits_BCV: Array, targets_BC: Array, head: Head) -> tuple[TokenStats
     if head.entropy:
         logps_BCV = logits_BCV - lse_BC[..., None]
         entropy_BC = -jnp.sum(jnp.exp(logps_BCV) * logps_BCV, axis=-1)
+    # The largest logit is what log Σ exp is computed from: comparing with it costs nothing.
+    hit_BC = (target_BC >= jnp.max(logits_BCV, axis=-1)).astype(jnp.float32)
     level = (lse_BC, jnp.mean(logits_BCV, axis=-1)) if head.level else ()
-    return TokenStats(target_BC - lse_BC, entropy_BC, *level), lse_BC
+    return TokenStats(target_BC - lse_BC, entropy_BC, hit_BC, *level), lse_BC
 
 
 def _logits_gradient(logits_BCV: Array, targets_BC: Array, slopes: TokenStats, lse_BC: Array, head: Head) -> Array:

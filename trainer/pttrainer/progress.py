@@ -67,6 +67,7 @@ class Reporter:
             job_uid=job_uid,
             attempt=before.attempt + 1 if before is not None and same_job else 1,
             time=before.time if before is not None and same_job else TimeSplit(),
+            started=(before.started if before is not None and same_job else "") or _now(),
         )
         self._stage_since = self._heard = time.monotonic()
         self._written = 0.0
@@ -83,6 +84,17 @@ class Reporter:
         typical = statistics.median(self._durations) if self._durations else None
         document = self._document
         return Beat(document.stage, self._heard, document.step, typical, document.attempt)
+
+    def goodput(self) -> float:
+        """Share of the time since the first attempt began that went into training steps."""
+        now = datetime.now(UTC)
+        training = self._document.time.training
+        if self._document.stage == "training":
+            training += time.monotonic() - self._stage_since
+        passed = (now - datetime.fromisoformat(self._document.started)).total_seconds()
+        share = min(1.0, training / passed) if passed > 0 else 0.0
+        self._update(goodput=share)
+        return share
 
     def note(self, text: str) -> None:
         """Tells a person something on stderr."""

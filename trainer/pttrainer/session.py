@@ -30,6 +30,7 @@ from pttrainer.checkpoint import Checkpoints, path_of, read_params
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
+from pttrainer.meter import Meter, peak_flops
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.neftune import Noise
@@ -61,6 +62,7 @@ class Session:
     saving: Saving
     watchdog: Watchdog
     metrics: MetricsLog | None
+    meter: Meter
     state: TrainState
     frozen: Params | None
     first_step: int
@@ -95,7 +97,8 @@ class Session:
         if key in self._compiled:
             return self._compiled[key], False
         self.reporter.stage("compiling")
-        self._compiled[key] = self.train_step.lower(self.state, batch, self.frozen).compile()
+        with self.meter.spending("compile"):
+            self._compiled[key] = self.train_step.lower(self.state, batch, self.frozen).compile()
         self.reporter.stage("training")
         return self._compiled[key], True
 
@@ -106,6 +109,7 @@ class Session:
         for warning in filter(None, (nonfinite.warning(step, values, limit), spike)):
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
+        shown[rundir.GOODPUT] = self.reporter.goodput()
         self.write_metrics(step, shown)
         self._report_checkpoint()
         self.reporter.finished_step(step, shown, seconds)
@@ -214,6 +218,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         saving=saving,
         watchdog=watchdog,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
+        meter=Meter(parts.model, peak_flops(job.spec.accelerator)),
         state=state,
         frozen=frozen,
         first_step=first,

@@ -136,6 +136,20 @@ def devices() -> int:
     return 1 if mesh.empty else int(mesh.size)
 
 
+def chip() -> tuple[str, str]:
+    """Platform and device kind that the mesh in context is made of, which need not be this process's."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    if device is not None:
+        return device.platform, device.device_kind
+    return jax.default_backend(), jax.devices()[0].device_kind
+
+
+def parts(logical: str) -> int:
+    """Into how many parts the mesh in context splits an axis of this name."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh_size(mesh, logical)
+
+
 def splits(axis: str) -> bool:
     """True where the mesh in context splits this mesh axis."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -13,7 +13,7 @@ from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
 from ptapi.spec.pod import EnvVar, Runtime, Volume
 from ptapi.spec.rewards import PythonReward, Reward
 from ptapi.spec.rollout import Rollout
-from ptapi.spec.training import Optimizer, Parallelism, Precision, Schedule, Training
+from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
 
 __all__ = [
     "API_GROUP",
@@ -44,6 +44,7 @@ __all__ = [
     "PostTrainJob",
     "PostTrainJobSpec",
     "Precision",
+    "Profile",
     "PythonReward",
     "Reward",
     "Rollout",

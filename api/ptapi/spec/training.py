@@ -97,6 +97,15 @@ class Ema(SpecModel):
     less (1 + t of 10 + t), so that a short run is not dominated by where it began."""
 
 
+class Profile(SpecModel):
+    """A trace of what devices and host do, for XProf and TensorBoard's profile plugin."""
+
+    start: PositiveInt
+    """The first step that is traced, counted from 1. Step 1 compiles: later ones show how training runs."""
+    steps: Annotated[int, Field(ge=1, le=100)] = 3
+    """How many steps are traced; a trace grows by megabytes a step, and slows the steps it shows."""
+
+
 class Training(SpecModel):
     """Length, batch, optimizer and layout of the run."""
 
@@ -138,3 +147,5 @@ class Training(SpecModel):
     """Seed of everything random: weights, shuffling, sampling."""
     parallelism: Parallelism = Parallelism()
     """Layout over devices."""
+    profile: Profile | None = None
+    """Trace some steps into `tensorboard/plugins/profile/` of the run directory. Unset: none."""

@@ -20,7 +20,6 @@ from ptapi.failures import ExitCode
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
 
-CLOCK = ("time", "step_seconds", rundir.TOKENS_PER_SECOND, "sampled_tokens_per_second")
 
 SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
 
@@ -87,7 +86,7 @@ def run(path: Path) -> tuple[int, str]:
 def metrics(directory: Path) -> list[dict[str, Any]]:
     """Lines of metrics.jsonl without what the clock says."""
     lines = [json.loads(line) for line in (directory / "runs" / "run" / rundir.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in CLOCK and not k.startswith("seconds/")} for line in lines]
+    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in lines]
 
 
 def samples(directory: Path) -> dict[str, str]:

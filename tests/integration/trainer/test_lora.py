@@ -21,7 +21,6 @@ from ptapi.failures import ExitCode
 from pttrainer.models.tensorfile import read_header
 
 STEPS = 10
-CLOCK = ("time", "step_seconds", rundir.TOKENS_PER_SECOND, "sampled_tokens_per_second")
 ADAPTERS = "export/adapter_model.safetensors"
 
 
@@ -78,7 +77,7 @@ def run(home: Path, *arguments: str) -> tuple[int, str]:
 def metrics(directory: Path) -> list[dict[str, Any]]:
     """All logged numbers that do not depend on the clock."""
     lines = [json.loads(line) for line in (directory / rundir.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in CLOCK and not k.startswith("seconds/")} for line in lines]
+    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in lines]
 
 
 def killed_and_killed(home: Path, path: Path, moments: random.Random) -> int:

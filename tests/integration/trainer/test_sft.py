@@ -21,7 +21,6 @@ from ptapi import rundir
 from ptapi.failures import ExitCode
 
 STEPS = 12
-CLOCK = ("time", "step_seconds", rundir.TOKENS_PER_SECOND)
 """Metrics that tell how long something took: the only ones that differ between equal runs."""
 
 
@@ -83,7 +82,7 @@ def directory_of(home: Path, name: str) -> Path:
 def metrics(directory: Path) -> list[dict[str, Any]]:
     """All logged numbers that do not depend on the clock."""
     lines = (directory / rundir.METRICS).read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in CLOCK} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if not rundir.is_of_machine(k)} for line in lines]
 
 
 def weights(directory: Path) -> bytes:

@@ -163,6 +163,8 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("penalty longer than a completion",
           {"spec.algorithm": {"grpo": {"groupSize": 4, "overlong": {"bufferTokens": 129}}}},
           "spec.algorithm.grpo.overlong.bufferTokens", "129", "at most rollout.maxNewTokens"),
+    Wrong("a profile after the end", {"spec.training": {"steps": 5, "profile": {"start": 4, "steps": 3}}},
+          "spec.training.profile", "start", "start + steps - 1"),
     Wrong("evaluation without data", {"spec.evaluation": {"everySteps": 5}},
           "spec.data.eval", "(missing)", "held-out data"),
     Wrong("batch not divisible by devices", {**SFT, "spec.training.batchSize": 15},

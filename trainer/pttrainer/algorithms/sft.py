@@ -29,9 +29,6 @@ from pttrainer.models import Params
 from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout.held_out import Evaluation, evaluation, native_sampler
 
-NLL = "nll"
-"""Metric: the mean negative log-likelihood, comparable with runs that use no option and with `eval/loss`."""
-
 
 def token(stats: TokenStats, spec: SftSpec) -> Array:
     """The loss of each token. q: its target's probability; ε: labelSmoothing; z: zLoss.
@@ -75,21 +72,28 @@ class Sft:
         return next(self._batches), {}
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """The loss of each token, nats; where it is not the negative log-likelihood, that too, as a metric."""
-        if self._spec.loss == "nll" and not self.level:
-            return -stats.logps_BT, {}
-        return token(stats, self._spec), {NLL: Mean(-stats.logps_BT)}
+        """The loss of each token, nats; as metrics its negative log-likelihood, whatever the loss, and the accuracy."""
+        assert stats.hit_BT is not None
+        nll_BT = -stats.logps_BT
+        metrics: dict[str, Metric] = {rundir.NLL: Mean(nll_BT), rundir.ACCURACY: Mean(stats.hit_BT)}
+        is_plain = self._spec.loss == "nll" and not self.level
+        return nll_BT if is_plain else token(stats, self._spec), metrics
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Mean loss per token over all held-out rows, its exponential, and rewards of greedy answers if asked for."""
-        total, count = 0.0, 0.0
+        total, hits, count = 0.0, 0.0, 0.0
         for batch in self._held_out:
-            total -= float(self._context.score(params, batch, self.temperature).logps_BT.sum(dtype="float64"))
+            stats = self._context.score(params, batch, self.temperature)
+            assert stats.hit_BT is not None
+            total -= float(stats.logps_BT.sum(dtype="float64"))
+            hits += float(stats.hit_BT.sum(dtype="float64"))
             count += float(batch.mask_BT.sum(dtype="float64"))
         if count == 0.0:
             return {}
         rewards = {} if self._evaluation is None else self._evaluation.run(params)
-        return {rundir.EVAL_LOSS: total / count, "eval/perplexity": math.exp(min(total / count, 700.0)), **rewards}
+        perplexity = math.exp(min(total / count, 700.0))
+        measured = {rundir.EVAL_LOSS: total / count, "eval/perplexity": perplexity, "eval/token_accuracy": hits / count}
+        return {**measured, **rewards}
 
     def state(self) -> dict[str, Any]:
         """The position in the data."""

@@ -13,10 +13,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pttrainer import sharding
 from pttrainer.models.cache import LayerKV
 
 HIDDEN = -1e30
 """Score of a key that must not be seen: finite, so that a row without any visible key is not NaN."""
+
+
+SCORES_AT_ONCE = 2**26
+"""Scores of a layer that exist at once per device, in the plain computation: 256 MB."""
 
 
 class Scoring(NamedTuple):
@@ -48,7 +53,39 @@ def cached_mask(positions_BT: Array, slots_BS: Array, window: int | None = None)
 
 
 def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
-    """Attention within a row; result [B, T, N, H]."""
+    """Attention within a row; result [B, T, N, H].
+
+    Scores of long rows do not exist at once either: blocks of queries follow each other, and are computed again in
+    the backward pass.
+    """
+    B, T, N, _ = q_BTNH.shape
+    block = query_block(B, T, N)
+    if block == T:
+        return _attend(q_BTNH, k_BTKH, v_BTKH, mask_BTT, scoring)
+
+    @jax.checkpoint
+    def of_block(inputs: tuple[Array, Array]) -> Array:
+        return _attend(inputs[0], k_BTKH, v_BTKH, inputs[1], scoring)
+
+    blocks = (_to_blocks(q_BTNH, block), _to_blocks(mask_BTT, block))
+    return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(q_BTNH.shape)
+
+
+def query_block(B: int, T: int, N: int) -> int:
+    """Queries of a row whose scores are computed at once: T while all fit `SCORES_AT_ONCE`, else halves of it."""
+    block = T
+    while block % 2 == 0 and B * N * block * T > SCORES_AT_ONCE * sharding.devices():
+        block //= 2
+    return block
+
+
+def _to_blocks(x_BTX: Array, block: int) -> Array:
+    """[B, T, …] to [T / block, B, block, …]."""
+    B, T = x_BTX.shape[:2]
+    return jnp.moveaxis(x_BTX.reshape(B, T // block, block, *x_BTX.shape[2:]), 1, 0)
+
+
+def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
     B, T, N, H = q_BTNH.shape
     K = k_BTKH.shape[2]
     q_BKRTH = _scaled(q_BTNH, scoring).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)

@@ -20,7 +20,7 @@ from jax import Array
 from pttrainer import sharding
 from pttrainer.models import adapters as lora
 from pttrainer.models import cache as kv
-from pttrainer.models import rope
+from pttrainer.models import kernels, rope
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.attention import (
     Scoring,
@@ -209,7 +209,11 @@ class Model:
             rotation, mask_BTT = views[0] if is_local is None else _select(is_local, views[1], views[0])
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
-                return attend_packed(q, _whole_row(k), _whole_row(v), mask_BTT, self._scoring(sinks_N)), None
+                scoring = self._scoring(sinks_N)
+                kernel = kernels.chosen(kernels.problem_of(q, self.config.kv_heads, scoring))
+                if kernel == "plain":
+                    return attend_packed(q, _whole_row(k), _whole_row(v), mask_BTT, scoring), None
+                return self._fused(kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
 
             x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT)
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
@@ -217,6 +221,20 @@ class Model:
         x_BTD = self._embed(decoder, tokens_BT, noisy)
         x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L))
         return decoder.norm(x_BTD), use
+
+    def _fused(
+        self, kernel: kernels.Kernel, is_local: Array | None, inputs: tuple[Array, ...], scoring: Scoring
+    ) -> Array:
+        """By a kernel, whose window is part of its program: one program for each kind of layer."""
+
+        def of_kind(local: bool) -> Callable[..., Array]:
+            window = self.config.window if local else None
+            return lambda q, k, v, segments: kernels.attend(kernel, q, k, v, segments, window, scoring)
+
+        if is_local is None:
+            return of_kind(self._kinds()[0])(*inputs)
+        out: Array = jax.lax.cond(is_local, of_kind(True), of_kind(False), *inputs)
+        return out
 
     def _kinds(self) -> list[bool]:
         """Whether layers are local, each kind once, global ones first."""

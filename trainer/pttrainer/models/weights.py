@@ -28,8 +28,9 @@ from pttrainer.models.config import ModelConfig
 from pttrainer.models.names import Names, Stored, table
 from pttrainer.models.tensorfile import write_header
 
-PIECE_BYTES = 32 * 2**20
-"""Large enough that a piece's cost is its bytes."""
+PIECE_BYTES = 8 * 2**20
+"""Large enough that a piece's cost is its bytes. What is freed goes back to the system only while pieces stay
+small: with 32 MB the C library kept 130 MB more (docs/log.md)."""
 
 SHARD_BYTES = 5 * 10**9
 INDEX = "model.safetensors.index.json"
@@ -126,7 +127,7 @@ def _read(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
     """Piece by piece into one buffer per device."""
     parts = weight.sharding.addressable_devices_indices_map(weight.shape)
     indices = {device: _bounds(index, weight.shape) for device, index in parts.items()}
-    buffers = {device: _empty(weight, index, device) for device, index in indices.items()}
+    buffers = _empty(weight)
     pending = 0
     for place in weight.places:
         holders = {device: index for device, index in indices.items() if _holds(index, place)}
@@ -147,7 +148,7 @@ def _read(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
                     )
             pending += piece.nbytes
             if pending >= PIECE_BYTES:  # the host must not run ahead: what is queued is held
-                jax.block_until_ready(buffers)
+                jax.block_until_ready(list(buffers.values()))
                 pending = 0
     return jax.make_array_from_single_device_arrays(weight.shape, weight.sharding, list(buffers.values()))
 
@@ -160,8 +161,10 @@ def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
-def _empty(weight: Weight, index: Bounds, device: jax.Device) -> jax.Array:
-    return jnp.zeros(tuple(last - first for first, last in index), weight.dtype, device=device)
+def _empty(weight: Weight) -> dict[jax.Device, jax.Array]:
+    """Zeros where the weight will be. (`jnp.zeros` with a device makes them on the first one and copies.)"""
+    whole = jax.jit(partial(jnp.zeros, weight.shape, weight.dtype), out_shardings=weight.sharding)()
+    return {shard.device: shard.data for shard in whole.addressable_shards}
 
 
 def _holds(index: Bounds, place: tuple[int, ...]) -> bool:

@@ -1,0 +1,152 @@
+"""Fused attention: which kernel is chosen, and that splash (interpreted) equals the plain computation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from pttrainer import sharding
+from pttrainer.models import kernels
+from pttrainer.models.attention import Scoring, attend_packed, packed_mask, packed_window, query_block
+from pttrainer.models.kernels import Kernel, Problem
+
+TOLERANCE = 2e-5
+"""Of values and gradients of about 1, float32: splash sums in another order."""
+
+LLAMA = Problem("tpu", "TPU v5", "bfloat16", rows=8, length=1024, heads=32, kv_heads=8, head_dim=128)
+HOPPER = replace(LLAMA, platform="gpu", device_kind="NVIDIA H100 80GB HBM3")
+AMPERE = replace(HOPPER, device_kind="NVIDIA A100-SXM4-40GB")
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernel"),
+    [
+        (LLAMA, "splash"),
+        (replace(LLAMA, dtype="float32", head_dim=80, length=1000), "splash"),
+        (replace(LLAMA, softcap=True), "splash"),
+        (replace(LLAMA, sinks=True, head_dim=64), "splash"),
+        (replace(LLAMA, row_shards=8, head_shards=4), "splash"),
+        (replace(LLAMA, head_shards=16), "splash"),  # each of the 8 key heads twice
+        (replace(LLAMA, rows=6, row_shards=4), "plain"),
+        (replace(LLAMA, heads=6, kv_heads=2, head_shards=4), "plain"),
+        (replace(LLAMA, heads=12, kv_heads=6, head_shards=4), "splash"),
+        (replace(LLAMA, heads=12, kv_heads=4, head_shards=6), "splash"),
+        (replace(LLAMA, heads=12, kv_heads=12, head_shards=8), "plain"),
+        (replace(LLAMA, token_shards=2), "plain"),
+        (replace(LLAMA, platform="cpu", device_kind="cpu"), "plain"),
+        (HOPPER, "cudnn"),
+        (replace(HOPPER, platform="cuda"), "cudnn"),
+        (replace(HOPPER, head_dim=256), "cudnn"),
+        (AMPERE, "cudnn"),
+        (replace(AMPERE, head_dim=256), "plain"),
+        (replace(HOPPER, head_dim=20), "plain"),
+        (replace(HOPPER, dtype="float32"), "plain"),
+        (replace(HOPPER, softcap=True), "plain"),
+        (replace(HOPPER, sinks=True), "plain"),
+        (replace(HOPPER, length=1023), "plain"),
+        (replace(HOPPER, token_shards=2), "plain"),
+        (replace(HOPPER, platform="rocm", device_kind="MI300X"), "plain"),
+    ],
+)
+def test_a_problem_gets_the_fastest_kernel_that_computes_exactly_it(problem: Problem, kernel: Kernel) -> None:
+    assert kernels.chosen(problem) == kernel
+
+
+PACKED = [[1] * 50 + [2] * 70 + [3] * 29 + [0] * 1, [1] * 150]
+LEFT_PADDED = [[0] * 60 + [1] * 90, [0] * 3 + [1] * 147]
+
+
+@pytest.mark.parametrize(
+    ("segments", "heads", "kv_heads", "head_dim", "window", "softcap", "sinks"),
+    [
+        (PACKED, 4, 2, 64, None, None, False),
+        (PACKED, 4, 2, 64, 11, None, False),
+        (PACKED, 3, 3, 10, None, 5.0, False),
+        (PACKED, 6, 2, 24, 40, None, True),
+        (LEFT_PADDED, 5, 1, 128, None, None, False),
+        (LEFT_PADDED, 4, 4, 16, 33, 7.0, True),
+    ],
+)
+def test_splash_equals_the_plain_computation(
+    segments: list[list[int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    softcap: float | None,
+    sinks: bool,
+) -> None:
+    inputs = _inputs(np.array(segments, np.int32), heads, kv_heads, head_dim, sinks)
+    plain = _values_and_gradients(_plain, inputs, window, softcap)
+    fused = _values_and_gradients(_splash, inputs, window, softcap)
+    for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("shape", "kv_heads"), [((2, 2, 2, 1), 2), ((1, 2, 4, 1), 2), ((2, 1, 4, 1), 4)])
+def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], kv_heads: int) -> None:
+    segments = np.array([PACKED[0], PACKED[1], LEFT_PADDED[0], LEFT_PADDED[1]], np.int32)
+    inputs = _inputs(segments, 8, kv_heads, 16, sinks=True)
+    plain = _values_and_gradients(_plain, inputs, 20, None)
+    axes = sharding.MESH_AXES
+    sizes = (*shape, *(1 for _ in axes[len(shape) :]))
+    devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(sizes)
+    with jax.set_mesh(Mesh(devices, axes)):
+        fused = _values_and_gradients(_splash, inputs, 20, None)
+    for ours, reference in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = _inputs(np.array(PACKED, np.int32)[:, :128], 4, 2, 16, sinks=True)
+    whole = _values_and_gradients(_plain, inputs, 20, 5.0)
+    monkeypatch.setattr("pttrainer.models.attention.SCORES_AT_ONCE", 2 * 4 * 32 * 128)
+    assert query_block(2, 128, 4) == 32
+    blocks = _values_and_gradients(_plain, inputs, 20, 5.0)
+    for ours, reference in zip(jax.tree.leaves(blocks), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_blocks_of_queries_are_as_large_as_fit() -> None:
+    assert query_block(8, 256, 6) == 256
+    assert query_block(8, 4096, 14) == 128
+    assert query_block(64, 999, 14) == 999  # odd rows stay whole
+
+
+def _inputs(segments: np.ndarray, heads: int, kv_heads: int, head_dim: int, sinks: bool) -> dict[str, Any]:
+    random, (B, T) = np.random.default_rng(0), segments.shape
+    draw = lambda *shape: jnp.asarray(random.standard_normal(shape), jnp.float32)  # noqa: E731
+    kv = draw(B, T, kv_heads, head_dim), draw(B, T, kv_heads, head_dim)
+    return {
+        "segments": jnp.asarray(segments),
+        "float": (draw(B, T, heads, head_dim), *kv, draw(heads) if sinks else None),
+        "slope": draw(B, T, heads, head_dim) * (segments > 0)[..., None, None],
+    }
+
+
+def _values_and_gradients(attend: Any, inputs: dict[str, Any], window: int | None, softcap: float | None) -> Any:
+    def loss(arrays: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+        q, k, v, sinks = arrays
+        out = attend(q, k, v, inputs["segments"], window, Scoring(q.shape[-1] ** -0.5, softcap, sinks))
+        real = jnp.where(inputs["slope"] != 0, out, 0.0)
+        return jnp.sum(real * inputs["slope"]), real
+
+    return jax.device_get(jax.jit(jax.grad(loss, has_aux=True))(inputs["float"]))
+
+
+def _plain(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring) -> jax.Array:
+    mask = packed_mask(segments)
+    if window is not None:
+        positions = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+        mask = packed_window(mask, positions, window)
+    return attend_packed(q, k, v, mask, scoring)
+
+
+def _splash(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring) -> jax.Array:
+    return kernels.attend("splash", q, k, v, segments, window, scoring, interpret=True)

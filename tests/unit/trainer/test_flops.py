@@ -1,0 +1,63 @@
+"""FLOPs of a step, against hand-counted ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pttrainer import flops
+from pttrainer.batch import Batch
+from pttrainer.models import ModelConfig
+from pttrainer.models.adapters import Adapters
+from pttrainer.models.config import Experts
+
+SIZES = {"vocab_size": 11, "d_model": 4, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 6, "d_ff": 5}
+DENSE = ModelConfig("llama", **SIZES)  # type: ignore[arg-type]
+
+
+def batch(segments: list[list[int]], mask: list[list[int]] | None = None) -> Batch:
+    ids = np.array(segments, np.int32)
+    counts = np.array(mask, np.float32) if mask is not None else (ids > 0).astype(np.float32)
+    return Batch(ids, ids, ids, ids, counts, counts)
+
+
+def test_a_dense_model_by_hand() -> None:
+    # One example of 3 tokens, 2 of them learned. A layer: q 4·12, k and v 4·6 each, o 12·4, MLP 3·4·5: 204 weights.
+    weights = 2 * 3 * 2 * 204 + 2 * 2 * 11 * 4
+    pairs = 2 * (1 + 2 + 3)  # layers
+    assert flops.of_step(DENSE, None, batch([[1, 1, 1, 0]], [[1, 1, 0, 0]])) == 3 * weights + 3 * 4 * 2 * 6 * pairs
+
+
+def test_packed_examples_do_not_see_each_other() -> None:
+    assert list(flops.example_lengths(np.array([[1, 1, 2, 0], [1, 1, 1, 1]]))) == [2, 1, 4]
+    assert flops.visible_pairs(np.array([2, 1, 4]), None) == 3 + 1 + 10
+
+
+@pytest.mark.parametrize(("length", "window"), [(5, 2), (5, 5), (5, 9), (1, 1), (100, 7)])
+def test_a_window_limits_what_is_seen(length: int, window: int) -> None:
+    assert flops.visible_pairs(np.array([length]), window) == sum(min(t + 1, window) for t in range(length))
+
+
+def test_only_local_layers_have_the_window() -> None:
+    windowed = ModelConfig("gemma2", **SIZES, window=2, local_layers=(True, False))  # type: ignore[arg-type]
+    assert flops.attention(windowed, np.array([[1, 1, 1]])) == 4 * 12 * ((1 + 2 + 2) + (1 + 2 + 3))
+
+
+def test_adapters_save_the_gradients_of_frozen_weights() -> None:
+    adapters = Adapters(2, 4.0, ("q", "down"))
+    one = batch([[1, 1, 1, 0]])
+    weights = 2 * 3 * 2 * 204 + 2 * 3 * 11 * 4
+    of_adapters = 2 * 3 * 2 * (2 * (4 + 12) + 2 * (5 + 4))
+    attention = 4 * 12 * 2 * 6
+    assert flops.of_step(DENSE, adapters, one) == 2 * weights + 3 * of_adapters + 3 * attention
+
+
+def test_of_experts_only_the_chosen_count() -> None:
+    experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
+    assert flops.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
+
+
+def test_padding_costs_nothing() -> None:
+    assert flops.of_step(DENSE, None, batch([[1, 1, 0, 0], [0, 0, 0, 0]])) == flops.of_step(
+        DENSE, None, batch([[1, 1]])
+    )
