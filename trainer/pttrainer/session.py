@@ -143,6 +143,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     jax.set_mesh(mesh)
     weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
     frozen = parts.frozen(weights)
+    changed = parts.quantization_errors.relative()
+    if changed:
+        reporter.note(_quantised(parts.model, changed))
 
     def initial_params() -> Params:
         return parts.model.whole(frozen, parts.trained(weights))
@@ -156,7 +159,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     updates = optimizer.build(training.optimizer, rate)
     layout = steps.layout(parts.model, updates, mesh)
     if leader:
-        directory.write_lineage(place, job, data, _lineage(parts, shape))
+        directory.write_lineage(place, job, data, _lineage(parts, shape, changed))
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), job.spec.checkpoint.keep, reporter.note)
     state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter)
     return Session(
@@ -275,7 +278,12 @@ def _state(
     return first(params), 0
 
 
-def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:
+def _quantised(model: Model, changed: Mapping[str, float]) -> str:
+    each = ", ".join(f"{name} {error:.2%}" for name, error in changed.items())
+    return f"frozen weights quantized to {model.quantization}: relative error {each}"
+
+
+def _lineage(parts: Assembled, shape: tuple[int, ...], changed: Mapping[str, float]) -> dict[str, Any]:
     return {
         "modelCommit": parts.commit,
         "parameters": parts.model.config.parameters,
@@ -287,4 +295,5 @@ def _lineage(parts: Assembled, shape: tuple[int, ...]) -> dict[str, Any]:
         },
         "mesh": dict(zip(sharding.MESH_AXES, shape, strict=True)),
         "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
+        **({"quantization": {"weights": parts.model.quantization, "relativeError": dict(changed)}} if changed else {}),
     }
