@@ -148,13 +148,13 @@ class Model:
         `params` come from `for_decoding`. A token whose position is -1 is padding: it is stored as an empty
         slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1).
         """
-        blocks = [self._decoder({**params, "layers": weights}) for weights in params["layers"]]
-        decoder = blocks[0]
+        decoder = self._decoder({**params, "layers": params["layers"][0]})
         cache, index = kv.write_positions(cache, positions_BT), cache.index
         views = {is_local: self._cached_view(is_local, positions_BT, cache) for is_local in self._kinds()}
         x_BTD = self._embed(decoder, tokens_BT)
         layers: list[kv.LayerKV] = []
-        for i, block in enumerate(blocks):
+        for i, weights in enumerate(params["layers"]):
+            block = self._decoder({**params, "layers": self._not_before(x_BTD, weights)})
             rotation, own_mask, prompt_mask = views[self.config.is_local(i)]
             attend = self._attend_with(cache, i, index, own_mask, prompt_mask)
             x_BTD, layer, _ = block.layers(x_BTD, rotation, attend)
@@ -187,6 +187,14 @@ class Model:
     def _decoder(self, params: Params) -> Decoder:
         decoder: Decoder = nnx.merge(self._structure[0], params)
         return decoder
+
+    def _not_before(self, x_BTD: Array, weights: Params) -> Params:
+        """A layer's weights, quantised ones tied to what comes into the layer: else XLA makes all layers whole
+        before the loop over tokens, and keeps them. (It drops an optimization barrier before it moves that code.)"""
+        if self.quantization is None:
+            return weights
+        never = (x_BTD[0, 0, 0] > jnp.inf).astype(jnp.int32)
+        return quant.with_codes(weights, lambda codes: codes ^ never.astype(codes.dtype))
 
     def _embed(self, decoder: Decoder, tokens_BT: Array) -> Array:
         # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.

@@ -61,7 +61,8 @@ class Quantized(nnx.Module):
             setattr(self, name, nnx.Param(part, axes=named[name]))
 
     def __getitem__(self, all_of_it: EllipsisType) -> Array:
-        return dequantise(self.kind, {name: getattr(self, name)[...] for name in _PARTS[self.kind]}, self.rows)
+        parts = {name: getattr(self, name)[...] for name in _PARTS[self.kind]}
+        return dequantise(self.kind, parts, self.rows)
 
 
 def put_into(layer: nnx.Module, kind: Format) -> None:
@@ -76,6 +77,12 @@ def put_into(layer: nnx.Module, kind: Format) -> None:
 def is_quantised(value: Any) -> bool:
     """True of a matrix in parts, in a tree of weights."""
     return isinstance(value, dict) and "codes" in value
+
+
+def with_codes(tree: dict[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
+    """A tree of weights with the codes of its quantised matrices changed."""
+    out = {key: with_codes(value, change) if isinstance(value, dict) else value for key, value in tree.items()}
+    return {**out, "codes": change(out["codes"])} if is_quantised(out) else out
 
 
 def quantised(params: dict[str, Any], kind: Format) -> tuple[dict[str, Any], dict[str, Squares]]:
@@ -100,10 +107,11 @@ def dequantise(kind: Format, parts: Parts, rows: int) -> Array:
         whole: Array = parts["codes"].astype(jnp.float32) * parts["scales"]
         return whole
     columns = parts["codes"].shape[-1]
-    high, low = parts["codes"] >> 4, parts["codes"] & 15
-    values = jnp.concatenate([_nf4_value(high), _nf4_value(low)], axis=-2)
-    values = values * _scales(parts, columns)[..., None, :]
-    return values.reshape(*values.shape[:-3], -1, columns)[..., :rows, :]
+    # High halves, then low ones, as one more axis and not joined: so that all is one elementwise pass.
+    shifts = jnp.array([4, 0], jnp.uint8)[:, None, None]
+    values = _nf4_value(parts["codes"][..., None, :, :] >> shifts & 15, parts["values"])
+    values = values * _scales(parts, columns)[..., None, None, :]
+    return values.reshape(*values.shape[:-4], -1, columns)[..., :rows, :]
 
 
 def axes(kind: Format, of_matrix: tuple[str | None, ...]) -> dict[str, tuple[str | None, ...]]:
@@ -116,6 +124,7 @@ def axes(kind: Format, of_matrix: tuple[str | None, ...]) -> dict[str, tuple[str
         "scales": (*stack, rows, columns, None),
         "factors": (*stack, rows, columns),
         "mean": tuple(stack),
+        "values": (*stack, None),
     }
 
 
@@ -164,7 +173,7 @@ class Stack:
 
 
 _PARTS: dict[str, tuple[str, ...]] = {
-    "nf4": ("codes", "scales", "factors", "mean"),
+    "nf4": ("codes", "scales", "factors", "mean", "values"),
     "int8": ("codes", "scales"),
 }
 
@@ -182,7 +191,9 @@ def _nf4(matrix: Array) -> Parts:
     # By the scales as they will be read: what the second quantisation lost is partly made good by the first.
     codes = _nf4_code(blocks / _divisor(_scales(parts, columns))[..., None, :])
     high, low = jnp.split(codes, 2, axis=-2)
-    return {"codes": high << 4 | low, **parts}
+    # With every matrix: as constants, XLA would spread them to its shape outside the loop over layers and keep them.
+    values = jnp.broadcast_to(jnp.array(NF4, jnp.float32), (*stack, len(NF4)))
+    return {"codes": high << 4 | low, **parts, "values": values}
 
 
 def _double(scales: Array) -> Parts:
@@ -218,11 +229,11 @@ def _nf4_code(x: Array) -> Array:
     return codes
 
 
-def _nf4_value(codes: Array) -> Array:
-    """By choosing bit by bit: a table look-up per number has no fast form on a TPU."""
-    chosen: list[Any] = [jnp.float32(value) for value in NF4]
+def _nf4_value(codes: Array, values: Array) -> Array:
+    """By choosing bit by bit: a table look-up per number has no fast form on a TPU. codes: four axes more than
+    the stack of `values` has."""
+    chosen: list[Array] = [values[..., code][..., None, None, None, None] for code in range(len(NF4))]
     for bit in range(4):
         is_set = (codes >> bit & 1).astype(bool)
         chosen = [jnp.where(is_set, high, low) for low, high in zip(chosen[::2], chosen[1::2], strict=True)]
-    values: Array = chosen[0]
-    return values
+    return chosen[0]
