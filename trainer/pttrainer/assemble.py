@@ -67,9 +67,7 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None
     chat = _chat(spec, source, note)
     adapters = _adapters(training, config)
     quantization = None if training.quantization is None else training.quantization.weights
-    model = Model(
-        config, _compute_dtype(training), training.precision.params, _remat(training), adapters, quantization
-    )
+    model = Model(config, _compute_dtype(training), training.precision.params, _remat(training), adapters, quantization)
 
     errors = Errors()
     initial = partial(source.params, model.without_adapters, seed=training.seed, errors=errors)
@@ -104,7 +102,8 @@ class Source:
         if self.directory is not None:
             quantizing = None if model.quantization is None else Quantizing(model.quantization, errors)
             whole = model.unquantised.abstract()
-            return load(self.config, self.directory, whole, shardings, self.called, quantizing)
+            params = load(self.config, self.directory, whole, shardings, self.called, quantizing)
+            return params
         params, changed = jax.jit(model.init_measured, out_shardings=(shardings, None))(jax.random.key(seed))
         for name, squares in changed.items():
             errors.add(name, squares)

@@ -39,7 +39,8 @@ class Export(SpecModel):
     format: Literal["safetensors", "peft", "none"] = "safetensors"
     """Hugging Face safetensors; `peft` (an adapter) needs `training.lora`."""
     merge_lora: bool = True
-    """Merge adapters into the weights of a `safetensors` export."""
+    """Adapters are merged into the weights of a `safetensors` export; `format: peft` writes them alone, whatever this
+    says."""
 
 
 class Output(SpecModel):

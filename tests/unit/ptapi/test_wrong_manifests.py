@@ -232,7 +232,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("waiting for chips that are there", {"spec.capacity": [{"type": "existing", "waitSeconds": 60}]},
           "spec.capacity[0].waitSeconds", "60", "not supported yet"),
     Wrong("adapter beside weights", {"spec.export": {"mergeLora": False}}, "spec.export.mergeLora", "false",
-          "not supported yet"),
+          "false only with format: peft"),
     Wrong("hang timeout", {"spec.runPolicy": {"hangTimeoutSeconds": 60}}, "spec.runPolicy.hangTimeoutSeconds", "60",
           "not supported yet"),
     Wrong("pathways", {"spec.pathways": {"enabled": True}}, "spec.pathways.enabled", "true", "not supported yet"),

@@ -115,7 +115,7 @@ def merged_by_layer(
     tree: dict[str, Any], whole: dict[str, Any], scale: float, kind: quantization.Format
 ) -> dict[str, Any]:
     """As `merged`, of a tree with quantised matrices. whole: shapes and number formats of the result."""
-    out = {}
+    out: dict[str, Any] = {}
     for key, value in without(tree).items():
         adapter = tree.get(f"{key}{SUFFIX}")
         if quantization.is_quantised(value):
@@ -128,11 +128,10 @@ def merged_by_layer(
     return out
 
 
-def _layer(
-    kind: quantization.Format, parts: Any, adapter: Any, scale: float, whole: Any, index: int
-) -> Array:
+def _layer(kind: quantization.Format, parts: Any, adapter: Any, scale: float, whole: Any, index: int) -> Array:
     of_layer = jax.tree.map(lambda x: x[index : index + 1], (parts, adapter))
-    return _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
+    made: Array = _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
+    return made
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import EllipsisType
 from typing import Any, Literal
 
@@ -81,7 +82,9 @@ def is_quantised(value: Any) -> bool:
 
 def with_codes(tree: dict[str, Any], change: Callable[[Array], Array]) -> dict[str, Any]:
     """A tree of weights with the codes of its quantised matrices changed."""
-    out = {key: with_codes(value, change) if isinstance(value, dict) else value for key, value in tree.items()}
+    out: dict[str, Any] = {
+        key: with_codes(value, change) if isinstance(value, dict) else value for key, value in tree.items()
+    }
     return {**out, "codes": change(out["codes"])} if is_quantised(out) else out
 
 
@@ -222,7 +225,7 @@ def _divisor(x: Array) -> Array:
 
 def _nf4_code(x: Array) -> Array:
     """Number of the nearest value: how many of the 15 middles between neighbours lie below."""
-    middles = [(low + high) / 2 for low, high in zip(NF4[:-1], NF4[1:], strict=True)]
+    middles = [(low + high) / 2 for low, high in pairwise(NF4)]
     codes = jnp.zeros(x.shape, jnp.uint8)
     for middle in middles:
         codes = codes + (x > middle).astype(jnp.uint8)

@@ -158,7 +158,8 @@ def _read_quantised(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizi
         buffers, squares = put(buffers, tensor, np.array(place, np.int32))
         quantizing.errors.add(weight.path[-1], squares)
         jax.block_until_ready(buffers)  # one tensor at a time: what is queued is held
-    return buffers
+    parts: quant.Parts = buffers
+    return parts
 
 
 @lru_cache

@@ -63,7 +63,8 @@ def test_what_nf4_can_say_it_says_exactly() -> None:
     codes[:, ::64] = 15  # the largest of each block is its scale
     matrix = (0.25 * np.array(quant.NF4, np.float32))[codes]
     parts = quant.quantise("nf4", jnp.asarray(matrix))
-    assert parts["codes"].shape == (2, 3, 32, 5) and parts["codes"].dtype == np.uint8
+    assert parts["codes"].shape == (2, 3, 32, 5)
+    assert parts["codes"].dtype == np.uint8
     np.testing.assert_array_equal(through("nf4", matrix), matrix)
     np.testing.assert_array_equal(np.asarray(parts["codes"][1, 2] >> 4), codes[1, 128:160])
     np.testing.assert_array_equal(np.asarray(parts["codes"][1, 2] & 15), codes[1, 160:])
@@ -117,7 +118,7 @@ def test_zeros_stay_zeros_and_an_outlier_spoils_only_its_block_or_column(kind: F
     got = through(kind, matrix)
     np.testing.assert_array_equal(got[64:128], 0.0)
     rest = np.ones(matrix.shape, bool)
-    rest[:64 if kind == "nf4" else 256, 7] = False
+    rest[: 64 if kind == "nf4" else 256, 7] = False
     assert got[0, 7] == pytest.approx(100.0, rel=1e-2)
     error = np.linalg.norm((got - matrix)[rest]) / np.linalg.norm(matrix[rest])
     assert error < (0.11 if kind == "nf4" else 0.011)
