@@ -335,6 +335,14 @@ RULES: tuple[Rule, ...] = (
             or spec.training.sequence_length % spec.training.parallelism.sequence == 0
         ),
     ),
+    Rule(
+        scope="spec.export",
+        field="mergeLora",
+        accepted="true, because weights in safetensors have the adapters in them; false only with format: peft",
+        cel="!has(self.mergeLora) || self.mergeLora || self.format == 'peft'",
+        is_kept=lambda export: export.merge_lora or export.format == "peft",
+        hint="export: {format: peft} writes the adapters alone",
+    ),
     # Chips
     # Python says more about these four: see ptapi.devices.
     Rule(

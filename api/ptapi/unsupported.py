@@ -57,8 +57,6 @@ RULES: tuple[Rule, ...] = (
         "self.uri.startsWith('file://')",
         lambda python: python.uri.startswith("file://"),
     ),
-    _unset("spec.training", "quantization"),
-    _only("spec.export", "mergeLora", True),
     _only("spec.rollout", "engine", "native"),
     _only("spec.rollout", "placement", "colocated"),
     _unset("spec.rollout", "samplerShare"),

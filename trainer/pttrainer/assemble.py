@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params, from_hf, preset
 from pttrainer.models.adapters import Adapters, matrices
 from pttrainer.models.model import Remat
-from pttrainer.models.weights import load
+from pttrainer.models.quantization import Errors
+from pttrainer.models.weights import Quantizing, load
 from pttrainer.sources import Note
 from pttrainer.tokenizer import Tokenizer
 
@@ -40,6 +41,8 @@ class Assembled:
     """Of the model, where it has one (hf://)."""
     seed: int = 0
     """Of fresh adapters."""
+    quantization_errors: Errors = field(default_factory=Errors)
+    """What quantising the weights changed; known when `initial_params` has been called."""
 
     def frozen(self, shardings: Params) -> Params | None:
         """The weights that adapters are put on; None where all weights are trained."""
@@ -63,10 +66,12 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None
     config = source.config
     chat = _chat(spec, source, note)
     adapters = _adapters(training, config)
-    model = Model(config, _compute_dtype(training), training.precision.params, _remat(training), adapters)
+    quantization = None if training.quantization is None else training.quantization.weights
+    model = Model(config, _compute_dtype(training), training.precision.params, _remat(training), adapters, quantization)
 
-    initial = partial(source.params, model.without_adapters, seed=training.seed)
-    return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed)
+    errors = Errors()
+    initial = partial(source.params, model.without_adapters, seed=training.seed, errors=errors)
+    return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed, errors)
 
 
 def open_chat(spec: ModelSpec, note: Note) -> Chat:
@@ -86,13 +91,22 @@ class Source:
     directory: Path | None = None
     commit: str | None = None
 
-    def params(self, model: Model, shardings: Params, *, seed: int = 0) -> Params:
-        """The weights, on these shardings; raises ConfigError where the files do not fit the config."""
+    def params(self, model: Model, shardings: Params, *, seed: int = 0, errors: Errors | None = None) -> Params:
+        """The weights, on these shardings; raises ConfigError where the files do not fit the config.
+
+        errors: takes what quantisation changed, where the model is quantised.
+        """
+        errors = Errors() if errors is None else errors
+        errors.squares.clear()  # of an earlier call: these are the same weights again
         params: Params
         if self.directory is not None:
-            params = load(self.config, self.directory, model.abstract(), shardings, self.called)
-        else:
-            params = jax.jit(model.init, out_shardings=shardings)(jax.random.key(seed))
+            quantizing = None if model.quantization is None else Quantizing(model.quantization, errors)
+            whole = model.unquantised.abstract()
+            params = load(self.config, self.directory, whole, shardings, self.called, quantizing)
+            return params
+        params, changed = jax.jit(model.init_measured, out_shardings=(shardings, None))(jax.random.key(seed))
+        for name, squares in changed.items():
+            errors.add(name, squares)
         return params
 
 

@@ -179,6 +179,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     jax.set_mesh(mesh)
     weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
     frozen = parts.frozen(weights)
+    changed = parts.quantization_errors.relative()
+    if changed:
+        reporter.note(_quantised(parts.model, changed))
 
     def initial_params() -> Params:
         return parts.model.whole(frozen, parts.trained(weights))
@@ -196,7 +199,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     layout = steps.layout(parts.model, updates, mesh)
     origin = None if job.spec.checkpoint.fork is None else _origin(place, job.spec.checkpoint.fork)
     if leader:
-        directory.write_lineage(place, job, data, _lineage(parts, shape, held) | _fork_facts(origin))
+        directory.write_lineage(place, job, data, _lineage(parts, shape, held, changed) | _fork_facts(origin))
     saving = Saving(job.spec.checkpoint, place, leader=leader)
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, reporter.note)
     state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter, origin)
@@ -345,7 +348,12 @@ def _fork_facts(origin: fork.Source | None) -> dict[str, Any]:
     return {} if origin is None else {"fork": {"uri": origin.uri, "step": origin.step}}
 
 
-def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any) -> dict[str, Any]:
+def _quantised(model: Model, changed: Mapping[str, float]) -> str:
+    each = ", ".join(f"{name} {error:.2%}" for name, error in changed.items())
+    return f"frozen weights quantized to {model.quantization}: relative error {each}"
+
+
+def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any, changed: Mapping[str, float]) -> dict[str, Any]:
     return {
         "modelCommit": parts.commit,
         "parameters": parts.model.config.parameters,
@@ -357,4 +365,5 @@ def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any) -> dict[str, A
         },
         "mesh": dict(zip(sharding.MESH_AXES, shape, strict=True)),
         "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
+        **({"quantization": {"weights": parts.model.quantization, "relativeError": dict(changed)}} if changed else {}),
     }

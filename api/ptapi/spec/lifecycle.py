@@ -71,7 +71,8 @@ class Export(SpecModel):
     format: Literal["safetensors", "peft", "none"] = "safetensors"
     """Hugging Face safetensors; `peft` (an adapter) needs `training.lora`."""
     merge_lora: bool = True
-    """Merge adapters into the weights of a `safetensors` export."""
+    """Adapters are merged into the weights of a `safetensors` export; `format: peft` writes them alone, whatever this
+    says."""
     checkpoint: Literal["last", "best"] = "last"
     """Which weights: those after the last step, or those of the best evaluation (needs `checkpoint.best`)."""
 

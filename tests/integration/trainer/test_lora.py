@@ -166,6 +166,49 @@ def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_
     assert all(line["sampler/difference"] < 1e-4 for line in whole)  # the sampler has the adapters
 
 
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_on_quantised_weights_a_killed_run_ends_with_the_same_adapters(home: Path, kind: str) -> None:
+    quantized = {"training": {"quantization": {"weights": kind}}}
+    code, errors = run(home, "run", str(job(home, kind, **quantized)))
+    assert code == 0, errors
+    assert f"frozen weights quantized to {kind}: relative error down " in errors
+    assert killed_and_killed(home, job(home, f"{kind}-killed", **quantized), random.Random(2)) >= 1
+    whole, killed = home / "runs" / kind, home / "runs" / f"{kind}-killed"
+    assert metrics(killed) == metrics(whole)
+    assert (killed / ADAPTERS).read_bytes() == (whole / ADAPTERS).read_bytes()
+    losses = [line["loss"] for line in metrics(whole)]
+    assert losses[-1] < losses[0] - 0.5
+    lineage = json.loads((whole / rundir.LINEAGE).read_text())["quantization"]
+    assert lineage["weights"] == kind
+    assert lineage["relativeError"].keys() == {"q", "k", "v", "o", "gate", "up", "down"}
+
+    out = home / f"{kind}-merged"
+    code, errors = run(home, "export", "--checkpoint", f"file://{whole}", "--merge-lora", "--out", str(out))
+    assert code == 0, errors
+    adapters, name = read_header(whole / ADAPTERS), "model.layers.1.mlp.down_proj"
+    a, b = (_whole(whole / ADAPTERS, f"base_model.model.{name}.lora_{x}.weight") for x in "AB")
+    assert len(adapters) == 2 * 2 * 7
+    base = _whole(out / "model.safetensors", f"{name}.weight") - 2.0 * b @ a
+    if kind == "int8":  # stored as [out, in]: a column of ours is a row here, and holds whole numbers of its scale
+        steps = base / (np.abs(base).max(axis=1, keepdims=True) / 127)
+        np.testing.assert_allclose(steps, np.round(steps), atol=2e-3)
+
+
+def test_grpo_samples_from_quantised_weights_and_their_adapters(home: Path) -> None:
+    changes = {
+        "algorithm": {"sft": None, "grpo": {"groupSize": 4, "beta": 0.05}},
+        "rewards": [{"builtin": "gsm8k"}],
+        "training": {"steps": 3, "batchSize": 16, "sequenceLength": 64, "optimizer": {"learningRate": 1e-1},
+                     "quantization": {"weights": "nf4"}},
+        "rollout": {"maxNewTokens": 12},
+    }  # fmt: skip
+    code, errors = run(home, "run", str(job(home, "grpo-nf4", **changes)))
+    assert code == 0, errors
+    lines = metrics(home / "runs" / "grpo-nf4")
+    assert lines[0][rundir.KL] < 1e-6  # the reference is the same quantised model
+    assert all(line["sampler/difference"] < 1e-4 for line in lines)
+
+
 def test_targets_that_the_model_does_not_have_are_refused_with_those_it_has(home: Path, tmp_path: Path) -> None:
     config = {
         "model_type": "qwen3_moe", "vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "head_dim": 8,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ import numpy as np
 from jax import Array
 
 from pttrainer.errors import ConfigError
+from pttrainer.models import quantization
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.names import Path, Stored, table
 
@@ -107,6 +109,35 @@ def merged(tree: dict[str, Any], scale: float) -> dict[str, Any]:
         else:
             out[key] = merged(tree[key], scale) if _is_inner(value) else value
     return out
+
+
+def merged_by_layer(
+    tree: dict[str, Any], whole: dict[str, Any], scale: float, kind: quantization.Format
+) -> dict[str, Any]:
+    """As `merged`, of a tree with quantised matrices. whole: shapes and number formats of the result."""
+    out: dict[str, Any] = {}
+    for key, value in without(tree).items():
+        adapter = tree.get(f"{key}{SUFFIX}")
+        if quantization.is_quantised(value):
+            make = partial(_layer, kind, value, adapter, scale, whole[key])
+            out[key] = quantization.Stack(whole[key].shape, whole[key].dtype, make)
+        elif adapter is not None:
+            out[key] = _merged(value, adapter, scale)
+        else:
+            out[key] = merged_by_layer(tree[key], whole[key], scale, kind) if _is_inner(value) else value
+    return out
+
+
+def _layer(kind: quantization.Format, parts: Any, adapter: Any, scale: float, whole: Any, index: int) -> Array:
+    of_layer = jax.tree.map(lambda x: x[index : index + 1], (parts, adapter))
+    made: Array = _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
+    return made
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _dequantised(kind: quantization.Format, rows: int, parts: Any, adapter: Any, scale: float) -> Array:
+    matrix = quantization.dequantise(kind, parts, rows)
+    return matrix if adapter is None else _merged(matrix, adapter, scale)
 
 
 def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:

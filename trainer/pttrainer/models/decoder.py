@@ -16,6 +16,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
+from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.experts import ExpertMLP, RouterUse
@@ -65,10 +66,18 @@ class DecoderLayer(nnx.Module):
 class Decoder(nnx.Module):
     """All weights of a model. `layers` is stacked; the head is absent where it is tied to the embedding."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        rngs: nnx.Rngs,
+        adapters: Adapters | None = None,
+        quantization: quant.Format | None = None,
+    ) -> None:
         shape = (config.vocab_size, config.d_model)
         self.embedding = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
         self.layers = DecoderLayer(config, config.layers, rngs, adapters)
+        if quantization is not None:
+            quant.put_into(self.layers, quantization)
         self.norm = RMSNorm((config.d_model,), config, ("embed",))
         if not config.tied_head:
             self.head = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))

@@ -21,6 +21,7 @@ from pttrainer import sharding
 from pttrainer.models import adapters as lora
 from pttrainer.models import cache as kv
 from pttrainer.models import kernels, rope
+from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.attention import (
     Scoring,
@@ -44,7 +45,7 @@ Remat = Literal["none", "full"]
 class Model:
     """A config and how to compute it: number formats, recomputation in the backward pass, adapters.
 
-    With adapters, they are what trains, and the weights stay as they are.
+    With adapters, they are what trains, and the weights stay as they are; then their matrices may be quantised.
     """
 
     config: ModelConfig
@@ -52,22 +53,31 @@ class Model:
     param_dtype: str = "float32"
     remat: Remat = "none"
     adapters: Adapters | None = None
+    quantization: quant.Format | None = None
 
     def abstract(self) -> Params:
         """Shapes and dtypes of all weights, nothing allocated."""
-        shapes: Params = jax.eval_shape(self._stored, dict(nnx.to_pure_dict(_abstract(self.config, self.adapters)[1])))
+        shapes: Params = jax.eval_shape(self._stored, dict(nnx.to_pure_dict(self._structure[1])))
         return shapes
 
     def logical_axes(self) -> Params:
         """The tree of `abstract`, with the names of each weight's axes in its leaves."""
         is_variable = lambda x: isinstance(x, nnx.Variable)  # noqa: E731
-        state = _abstract(self.config, self.adapters)[1]
+        state = self._structure[1]
         axes = jax.tree.map(lambda v: v.get_metadata()["axes"], state, is_leaf=is_variable)
         return dict(nnx.to_pure_dict(axes))
 
     def init(self, key: Array) -> Params:
         """Random weights without adapters: normal, scaled by fan-in. Traceable; jit it with the weights' shardings."""
-        return self._stored(dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key))))))
+        return self.init_measured(key)[0]
+
+    def init_measured(self, key: Array) -> tuple[Params, dict[str, quant.Squares]]:
+        """As `init`, and what quantisation changed, by name of matrix."""
+        params = dict(nnx.to_pure_dict(nnx.state(Decoder(self.config, nnx.Rngs(key)))))
+        if self.quantization is None:
+            return self._stored(params), {}
+        params, changed = quant.quantised(params, self.quantization)
+        return self._stored(params), changed
 
     def init_adapters(self, shardings: Params, seed: int) -> Params:
         """Adapters that change nothing yet, where `shardings` (of them alone) say."""
@@ -77,6 +87,11 @@ class Model:
     def without_adapters(self) -> Model:
         """The model that the adapters were put on."""
         return replace(self, adapters=None)
+
+    @property
+    def unquantised(self) -> Model:
+        """The model with whole matrices."""
+        return replace(self, quantization=None)
 
     def trained(self, tree: Params) -> Params:
         """The part of a tree shaped like the weights that training changes."""
@@ -91,8 +106,14 @@ class Model:
         return trained if frozen is None else lora.join(frozen, trained)
 
     def merged(self, params: Params) -> Params:
-        """Weights for `without_adapters` that compute the same."""
-        return params if self.adapters is None else lora.merged(params, self.adapters.scale)
+        """Weights for `without_adapters.unquantised` that compute the same. What was quantised comes as a
+        `quantization.Stack`: all of it at once may be more than the devices hold."""
+        if self.adapters is None:
+            return params
+        if self.quantization is None:
+            return lora.merged(params, self.adapters.scale)
+        whole = self.without_adapters.unquantised.abstract()
+        return lora.merged_by_layer(params, whole, self.adapters.scale, self.quantization)
 
     def forward(
         self,
@@ -140,13 +161,13 @@ class Model:
         `params` come from `for_decoding`. A token whose position is -1 is padding: it is stored as an empty
         slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1).
         """
-        blocks = [self._decoder({**params, "layers": weights}) for weights in params["layers"]]
-        decoder = blocks[0]
+        decoder = self._decoder({**params, "layers": params["layers"][0]})
         cache, index = kv.write_positions(cache, positions_BT), cache.index
         views = {is_local: self._cached_view(is_local, positions_BT, cache) for is_local in self._kinds()}
         x_BTD = self._embed(decoder, tokens_BT)
         layers: list[kv.LayerKV] = []
-        for i, block in enumerate(blocks):
+        for i, weights in enumerate(params["layers"]):
+            block = self._decoder({**params, "layers": self._not_before(x_BTD, weights)})
             rotation, own_mask, prompt_mask = views[self.config.is_local(i)]
             attend = self._attend_with(cache, i, index, own_mask, prompt_mask)
             x_BTD, layer, _ = block.layers(x_BTD, rotation, attend)
@@ -159,7 +180,7 @@ class Model:
         Slicing the stack inside the token loop would copy every weight at every token; do this once per
         rollout, outside the loop.
         """
-        cast = jax.tree.map(lambda x: x.astype(self.compute_dtype), params)
+        cast = _cast(params, self.compute_dtype)
         layers = tuple(jax.tree.map(lambda x, i=i: x[i], cast["layers"]) for i in range(self.config.layers))
         return {**cast, "layers": layers}
 
@@ -170,12 +191,23 @@ class Model:
 
     def _stored(self, params: Params) -> Params:
         """In the format of the weights; adapters stay float32: their steps are small, and so are they."""
-        stored: Params = jax.tree.map(lambda x: x.astype(self.param_dtype), lora.without(params))
-        return lora.join(stored, lora.only(params))
+        return lora.join(_cast(lora.without(params), self.param_dtype), lora.only(params))
+
+    @property
+    def _structure(self) -> tuple[Any, Any]:
+        return _abstract(self.config, self.adapters, self.quantization)
 
     def _decoder(self, params: Params) -> Decoder:
-        decoder: Decoder = nnx.merge(_abstract(self.config, self.adapters)[0], params)
+        decoder: Decoder = nnx.merge(self._structure[0], params)
         return decoder
+
+    def _not_before(self, x_BTD: Array, weights: Params) -> Params:
+        """A layer's weights, quantised ones tied to what comes into the layer: else XLA makes all layers whole
+        before the loop over tokens, and keeps them. (It drops an optimization barrier before it moves that code.)"""
+        if self.quantization is None:
+            return weights
+        never = (x_BTD[0, 0, 0] > jnp.inf).astype(jnp.int32)
+        return quant.with_codes(weights, lambda codes: codes ^ never.astype(codes.dtype))
 
     def _embed(self, decoder: Decoder, tokens_BT: Array, noisy: Callable[[Array], Array] | None = None) -> Array:
         # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
@@ -279,8 +311,18 @@ _CachedView = tuple[tuple[Array, Array], Array, Array | None]
 
 
 @lru_cache
-def _abstract(config: ModelConfig, adapters: Adapters | None) -> tuple[Any, Any]:
-    return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters)))
+def _abstract(config: ModelConfig, adapters: Adapters | None, quantization: quant.Format | None) -> tuple[Any, Any]:
+    return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters, quantization)))
+
+
+def _cast(params: Params, dtype: str) -> Params:
+    """Weights in this number format; quantised ones stay in theirs."""
+
+    def one(x: Any) -> Any:
+        return x if quant.is_quantised(x) else x.astype(dtype)
+
+    cast: Params = jax.tree.map(one, params, is_leaf=quant.is_quantised)
+    return cast
 
 
 _LayerFunction = Callable[[Array, Any], tuple[Array, Any]]

@@ -2,8 +2,8 @@
 
 Reading goes tensor by tensor, in pieces of at most `PIECE_BYTES`, straight to the devices that hold a part of
 it: a piece is cast, transposed and put into its place there, in a buffer that is donated at every step. So a
-load takes what the devices hold and a few pieces, never a model or a stack of layers twice. Writing goes one
-layer at a time, into files of at most `SHARD_BYTES`.
+load takes what the devices hold and a few pieces, never a model or a stack of layers twice. What is quantised is one
+tensor whole, then its parts. Writing goes one layer at a time, into files of at most `SHARD_BYTES`.
 
 Missing, extra and misshapen weights are one error that lists all.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pttrainer.errors import ConfigError
+from pttrainer.models import quantization as quant
 from pttrainer.models.checkpoint import Checkpoint
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.names import Names, Stored, table
@@ -65,15 +67,31 @@ class Weight:
         return ".".join(self.path)
 
 
-def load(config: ModelConfig, directory: Path, abstract: Any, shardings: Any, called: str = "") -> Any:
+@dataclass(frozen=True)
+class Quantizing:
+    """How matrices are stored, and where what that changes is added up."""
+
+    kind: quant.Format
+    errors: quant.Errors
+
+
+def load(
+    config: ModelConfig,
+    directory: Path,
+    abstract: Any,
+    shardings: Any,
+    called: str = "",
+    quantizing: Quantizing | None = None,
+) -> Any:
     """The tree of `abstract`, read onto `shardings`. Raises ConfigError on files that do not fit the config.
 
-    called: what messages call the directory, which may be a copy in a cache.
+    called: what messages call the directory, which may be a copy in a cache. quantizing: for matrices whose
+    shardings are those of parts; `abstract` is always of whole matrices.
     """
     checkpoint = Checkpoint(directory, called or str(directory))
     weights = _weights(table(config), abstract, shardings)
     _check(config, checkpoint, weights)
-    loaded = {weight.path: _read(checkpoint, weight) for weight in weights}
+    loaded = {weight.path: _read_as(checkpoint, weight, quantizing) for weight in weights}
     return jax.tree_util.tree_map_with_path(lambda path, _: loaded[tuple(part.key for part in path)], abstract)
 
 
@@ -121,6 +139,66 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 # Reading
+
+
+def _read_as(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizing | None) -> Any:
+    if quantizing is not None and quant.is_quantised(weight.sharding):
+        return _read_quantised(checkpoint, weight, quantizing)
+    return _read(checkpoint, weight)
+
+
+def _read_quantised(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizing) -> quant.Parts:
+    """Tensor by tensor: whole on its shards, then into its place as parts."""
+    kind, stacked = quantizing.kind, weight.stored.stacked
+    start, put = _quantising(kind, weight.shape, stacked, tuple(sorted(weight.sharding.items())))
+    buffers, shape = start(), weight.shape[stacked:]
+    where = _tensor_sharding(kind, weight.sharding["codes"], shape)
+    for place in weight.places:
+        stored = Stored(weight.name(place), weight.stored.transposed)
+        tensor = _read(checkpoint, Weight(weight.path, stored, shape, np.dtype(np.float32), where))
+        buffers, squares = put(buffers, tensor, np.array(place, np.int32))
+        quantizing.errors.add(weight.path[-1], squares)
+        jax.block_until_ready(buffers)  # one tensor at a time: what is queued is held
+    parts: quant.Parts = buffers
+    return parts
+
+
+@lru_cache
+def _quantising(kind: quant.Format, shape: tuple[int, ...], stacked: int, shardings: tuple[Any, ...]) -> Any:
+    """Two compiled functions: () -> empty parts, and (parts, tensor, place) -> parts with it, squares."""
+    where = dict(shardings)
+
+    def start() -> quant.Parts:
+        shapes = jax.eval_shape(partial(quant.quantise, kind), jax.ShapeDtypeStruct(shape, jnp.float32))
+        return {name: jnp.zeros(part.shape, part.dtype) for name, part in shapes.items()}
+
+    def put(buffers: quant.Parts, tensor: jax.Array, place: jax.Array) -> tuple[quant.Parts, quant.Squares]:
+        parts, squares = quant.measured(kind, tensor)
+
+        def one(buffer: jax.Array, part: jax.Array) -> jax.Array:
+            at = (*place, *[0] * part.ndim)
+            return jax.lax.dynamic_update_slice(buffer, part.reshape((1,) * stacked + part.shape), at)
+
+        return jax.tree.map(one, buffers, parts), squares
+
+    return jax.jit(start, out_shardings=where), jax.jit(put, donate_argnums=0, out_shardings=(where, None))
+
+
+def _tensor_sharding(kind: quant.Format, of_codes: Any, shape: tuple[int, ...]) -> Any:
+    """Of one tensor before it is quantised: split as its codes are, where that divides it."""
+    if not isinstance(of_codes, NamedSharding):
+        return of_codes
+    codes_ndim = len(of_codes.spec)
+    names = [*of_codes.spec][-len(shape) :] if kind == "int8" else [*of_codes.spec][codes_ndim - len(shape) - 1 :]
+    if kind == "nf4":
+        del names[-2]  # of the bytes of a block
+    sizes = [np.prod([of_codes.mesh.shape[axis] for axis in _mesh_axes(name)], dtype=int) for name in names]
+    fitting = [name if size % by == 0 else None for name, size, by in zip(names, shape, sizes, strict=True)]
+    return NamedSharding(of_codes.mesh, PartitionSpec(*fitting))
+
+
+def _mesh_axes(name: Any) -> tuple[str, ...]:
+    return () if name is None else (name,) if isinstance(name, str) else tuple(name)
 
 
 def _read(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
