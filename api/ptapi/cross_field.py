@@ -314,8 +314,9 @@ RULES: tuple[Rule, ...] = (
         field="capacity",
         accepted="existing only, because a cpu accelerator needs no TPU node pool",
         cel="!self.accelerator.type.startsWith('cpu-') || self.capacity.all(option, option.type == 'existing')",
-        is_kept=lambda spec: not spec.accelerator.type.startswith("cpu-")
-        or all(option.type == "existing" for option in spec.capacity),
+        is_kept=lambda spec: (
+            not spec.accelerator.type.startswith("cpu-") or all(option.type == "existing" for option in spec.capacity)
+        ),
     ),
     Rule(
         scope="spec.rollout",

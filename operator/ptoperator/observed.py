@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ptapi.rundir import Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptoperator import labels
+from ptoperator.capacity.cloud import Cloud
 from ptoperator.failure import PodFailure
 from ptoperator.resources import Manifest
 
@@ -30,6 +31,7 @@ class Observed:
     looked: when the API was last asked; `now` is later where only progress was read since.
     progress, termination: documents of the run directory, where it could be read. rival: the job that owns the run
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
+    cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
     """
 
     now: datetime
@@ -43,6 +45,7 @@ class Observed:
     termination: Termination | None = None
     rival: str = ""
     obstacle: str = ""
+    cloud: Cloud | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +66,11 @@ class Observed:
     @property
     def is_deleting(self) -> bool:
         return bool(self.job["metadata"].get("deletionTimestamp"))
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether the job may hold node pools, and stays until they are gone."""
+        return labels.FINALIZER in (self.job["metadata"].get("finalizers") or [])
 
     @cached_property
     def status(self) -> PostTrainJobStatus:

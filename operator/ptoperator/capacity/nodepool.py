@@ -13,10 +13,10 @@ import json
 from ptapi.spec import CapacityOption
 from ptoperator import labels, names
 from ptoperator.render import Layout
+from ptoperator.render.pod import SPOT
 from ptoperator.resources import Manifest
 
 MAX_PODS_PER_NODE = 15
-SPOT_TAINT = "cloud.google.com/gke-spot"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 FLEX_START_SECONDS = 7 * 24 * 3600
@@ -105,5 +105,5 @@ def _placement(layout: Layout) -> Manifest:
 
 def _taints(option: CapacityOption) -> list[Manifest]:
     ours = {"key": labels.POOL_TAINT, "value": "true", "effect": "NO_SCHEDULE"}
-    spot = {"key": SPOT_TAINT, "value": "true", "effect": "NO_SCHEDULE"}
+    spot = {"key": SPOT, "value": "true", "effect": "NO_SCHEDULE"}
     return [ours, spot] if option.type == "spot" else [ours]
