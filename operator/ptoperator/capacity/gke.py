@@ -46,24 +46,26 @@ _DONE = container.Operation.Status.DONE
 class Gke:
     """The node pools of one cluster. Safe to share between threads."""
 
-    def __init__(self, settings: Settings, client: Any = None) -> None:
+    def __init__(self, settings: Settings, client: Any = None, seconds: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._region = f"projects/{settings.gke_project}/locations/{settings.gke_location}"
         self._cluster = f"{self._region}/clusters/{settings.gke_cluster}"
         self._client = client or connect(settings.gke_endpoint)
+        self._seconds = seconds
         self._changing = threading.Lock()
         self._looking = threading.Lock()
         self._last: tuple[float, Cloud] | None = None
         self._zones: tuple[str, ...] = ()
+        self._was_refused = False
         self._refused_by: frozenset[str] = frozenset()
 
     def look(self) -> Cloud:
         """What is there now, or was half a poll ago if nothing was changed since."""
         with self._looking:
-            if self._last and time.monotonic() - self._last[0] < self._settings.cloud_poll_seconds / 2:
+            if self._last and self._seconds() - self._last[0] < self._settings.cloud_poll_seconds / 2:
                 return self._last[1]
             found = self._ask()
-            self._last = (time.monotonic(), found)
+            self._last = (self._seconds(), found)
             return found
 
     def carry_out(self, action: CloudAction) -> Answer:
@@ -181,13 +183,14 @@ class Gke:
         """What a refusal means. One because of other operations holds changes back until those are over."""
         found = trouble.of_call(_code(error), error.message or str(error))
         if found.kind is None and "incompatible operation" in found.message.lower():
-            last = self._last[1] if self._last else Cloud()
-            self._refused_by = frozenset(each.name for each in last.operations if not each.is_done)
+            self._was_refused = True
         return found
 
     def _why_busy(self, operations: tuple[Operation, ...]) -> str:
-        """Of what refused a change before, what still runs."""
-        self._refused_by &= frozenset(each.name for each in operations if not each.is_done)
+        """Of the operations that stood in the way of a change, one that still runs."""
+        running = frozenset(each.name for each in operations if not each.is_done)
+        self._refused_by = running if self._was_refused else self._refused_by & running
+        self._was_refused = False
         return next(iter(sorted(self._refused_by)), "")
 
     def _operation(self, operation: Any) -> Operation | None:

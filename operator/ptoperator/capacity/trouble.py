@@ -64,10 +64,15 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ("UNAUTHENTICATED", "bind the operator's Kubernetes service account to a Google one (Workload Identity)"),
     ("insufficient free IP", "the cluster's pod range is used up: add a range, or delete pools"),
 )  # fmt: skip
-_CODE = re.compile(
-    r"\b(ZONE_RESOURCE_POOL_EXHAUSTED(?:_WITH_DETAILS)?|GCE_STOCKOUT|GCE_QUOTA_EXCEEDED|QUOTA_EXCEEDED"
-    r"|NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED)\b"
+_CODES = (
+    "ZONE_RESOURCE_POOL_EXHAUSTED",
+    "GCE_STOCKOUT",
+    "GCE_QUOTA_EXCEEDED",
+    "QUOTA_EXCEEDED",
+    "NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS",
+    "GKE_SERVICE_ACCOUNT_DELETED",
 )
+"""Words that people search for; the first that is said names the trouble."""
 _SHORT = re.compile(
     r"""resource:? "?(?P<metric>[\w-]+)"?[:.]? .*?requires '(?P<need>[\d.]+)' and is short '(?P<short>[\d.]+)'"""
     r""".*?quota (?:of|is) '(?P<limit>[\d.]+)'(?: with '(?P<left>[\d.]+)' available)?""",
@@ -107,10 +112,10 @@ def _classify(code: str, text: str) -> Trouble | None:
 
 def _trouble(kind: FailureClass | None, code: str, text: str) -> Trouble:
     said = f"{code} {text}"
-    named = _CODE.search(said)
+    named = next((each for each in _CODES if each in said), code)
     message = _quota_words(text) if kind is FailureClass.QUOTA else " ".join(text.split())[:_MESSAGE_LIMIT]
     hint = next((hint for mark, hint in _HINTS if mark in said and kind is FailureClass.CONFIG_ERROR), "")
-    return Trouble(kind, named.group(1) if named else code, f"{message}; hint: {hint}" if hint else message)
+    return Trouble(kind, named, f"{message}; hint: {hint}" if hint else message)
 
 
 def _quota_words(text: str) -> str:
