@@ -35,7 +35,8 @@ def add_finalizer(seen: Observed) -> Patch:
 def given_back(seen: Observed, settings: Settings) -> GivenBack | None:
     """Giving back the pools of a job that needs none now; None if it holds none."""
     capacity = seen.status.capacity
-    if not uses_pools(seen.job) or not (capacity.node_pools or is_open(capacity)):
+    is_held = capacity.node_pools or is_open(capacity) or (seen.cloud is not None and seen.cloud.of_job(seen.uid))
+    if not uses_pools(seen.job) or not is_held:
         return None
     if seen.unfinished_pods or _is_jobset_at_work(seen):
         return GivenBack(capacity)

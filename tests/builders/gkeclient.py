@@ -29,12 +29,17 @@ _ERRORS: dict[str, type[exceptions.GoogleAPICallError]] = {
 _CLUSTER_PATH = "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c/nodePools/"
 
 
+class Late(Exception):
+    """Raised by `strike`: the caller hears DEADLINE_EXCEEDED, and the call is carried out when `arrive` is called."""
+
+
 class GkeClient:
-    """The calls that the operator makes."""
+    """The calls that the operator makes. late: those that are still on their way."""
 
     def __init__(self, model: GkeModel, strike: Callable[[str, bool], None] = lambda call, is_after: None) -> None:
         self._model = model
         self._strike = strike
+        self.late: list[Callable[[], Any]] = []
 
     def get_cluster(self, **_: Any) -> Any:
         return self._serve("get_cluster", lambda: SimpleNamespace(locations=self._model.zones))
@@ -74,8 +79,21 @@ class GkeClient:
     def delete_node_pool(self, *, request: Any, **_: Any) -> Any:
         return self._serve("delete_node_pool", lambda: _operation(self._model.delete(_last(request.name))))
 
+    def arrive(self) -> None:
+        """What was on its way is carried out; nobody hears the answer."""
+        for call in self.late:
+            try:
+                call()
+            except Refusal:
+                pass  # as it would have been refused in time
+        self.late.clear()
+
     def _serve(self, call: str, answer: Callable[[], Any]) -> Any:
-        self._strike(call, False)
+        try:
+            self._strike(call, False)
+        except Late:
+            self.late.append(answer)
+            raise exceptions.DeadlineExceeded("504 Deadline Exceeded") from None
         try:
             found = answer()
         except Refusal as refusal:

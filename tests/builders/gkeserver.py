@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from tests.builders.gkemodel import GkeModel, OperationRecord, PoolRecord, Refusal
 from google.cloud import container_v1 as container
+from tests.builders.gkemodel import GkeModel, OperationRecord, PoolRecord, Refusal
 
 SERVICE = "google.container.v1.ClusterManager"
 PROJECT, LOCATION, CLUSTER = "p", "us-east5", "c"

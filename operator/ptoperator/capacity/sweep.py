@@ -11,6 +11,7 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
+from ptapi.conditions import Phase
 from ptapi.status import PostTrainJobStatus
 from ptoperator.capacity.attempts import is_open
 from ptoperator.capacity.cloud import DeletePool, Pool, PoolState
@@ -43,11 +44,12 @@ def _why(pool: Pool, job: Manifest | None, settings: Settings, now: datetime) ->
 
 
 def _is_unknown(pool: Pool, job: Manifest) -> bool:
-    """A job that has its chips, or is over, lists its pools; one that obtains them may not have written so yet."""
+    """A job that has its chips, is suspended or over lists its pools; one that obtains them may yet have to."""
     try:
         status = PostTrainJobStatus.model_validate(job.get("status") or {})
     except ValidationError:
         return False
     attempt = is_open(status.capacity)
-    is_settled = status.phase.is_terminal or (attempt is not None and attempt.ready is not None)
+    has_chips = attempt is not None and attempt.ready is not None
+    is_settled = has_chips or status.phase.is_terminal or status.phase is Phase.SUSPENDED
     return is_settled and all(each.name != pool.name for each in status.capacity.node_pools)
