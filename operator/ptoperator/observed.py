@@ -99,6 +99,18 @@ class Observed:
         """The Kueue queue that the JobSet was made for."""
         return (self.jobset["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE) if self.jobset else None
 
+    @cached_property
+    def jobset_pools(self) -> tuple[str, ...]:
+        """The node pools that its pods may run on; none: any."""
+        if self.jobset is None or not self.is_jobset_ours:
+            return ()
+        template = self.jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        affinity = ((template["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ) or {"nodeSelectorTerms": []}
+        expressions = [each for term in affinity["nodeSelectorTerms"] for each in term.get("matchExpressions") or []]
+        return tuple(name for each in expressions if each["key"] == labels.NODE_POOL for name in each["values"])
+
     @property
     def jobset_restarts(self) -> int:
         """Restarts under this JobSet; those of an earlier job's are not ours."""

@@ -20,7 +20,7 @@ from ptapi.status import FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
 from ptoperator.capacity import Asked, is_open, provide, uses_pools
-from ptoperator.capacity.attempts import candidate_of, give_up, noted_ready, overdue, start_again
+from ptoperator.capacity.attempts import candidate_of, give_up, noted_pools, noted_ready, overdue, start_again
 from ptoperator.capacity.cloud import CloudAction, PoolState
 from ptoperator.giving_back import add_finalizer, given_back, leaving
 from ptoperator.observed import Observed, is_scheduled
@@ -242,8 +242,8 @@ def _follow(case: Case) -> Step:
     if seen.is_jobset_suspended and not seen.jobset_queue:
         actions.append(_suspend_jobset(case, False))
     situation = phases.following(case.layout, seen, case.settings.silent_start_seconds)
-    if _has_nodes(case):
-        situation = replace(situation, capacity=noted_ready(seen.status.capacity, seen.now))
+    capacity = noted_pools(seen.status.capacity, seen.jobset_pools)
+    situation = replace(situation, capacity=noted_ready(capacity, seen.now) if _has_nodes(case) else capacity)
     return Step(situation, tuple(actions), _next_look(case, situation), progress_only=not actions)
 
 
@@ -320,10 +320,10 @@ def _lost_pool(seen: Observed) -> str:
     if cloud is None or cloud.trouble is not None:
         return ""
     states = {pool.name: pool.state for pool in cloud.of_job(seen.uid)}
-    for each in seen.status.capacity.node_pools:
-        state = states.get(each.name)
+    for name in seen.jobset_pools:
+        state = states.get(name)
         if state in (None, PoolState.STOPPING, PoolState.ERROR):
-            return f"node pool {each.name} {'was gone' if state is None else f'was {state}'}"
+            return f"node pool {name} {'was gone' if state is None else f'was {state}'}"
     return ""
 
 

@@ -1,8 +1,8 @@
 """A server that speaks google.container.v1's ClusterManager over gRPC, on top of `gkemodel`.
 
-`script` is asked about every call before it is carried out and may make it fail, slow, or lose its answer: the change
-is made and the caller hears UNAVAILABLE. `calls` counts. Nodes of pools appear in, and vanish from, a cluster through
-the client it is given.
+`script` is asked about every call, and the pool it names, before it is carried out and may make it fail, slow, or lose
+its answer: the change is made and the caller hears UNAVAILABLE. `after` hears of it when it was carried out. `calls`
+counts.
 """
 
 from __future__ import annotations
@@ -36,9 +36,15 @@ class Twist:
 class GkeServer:
     """`with GkeServer(model) as server:` listens on `server.endpoint`."""
 
-    def __init__(self, model: GkeModel, script: Callable[[str, int], Twist | None] = lambda call, count: None) -> None:
+    def __init__(
+        self,
+        model: GkeModel,
+        script: Callable[[str, str], Twist | None] = lambda call, pool: None,
+        after: Callable[[str, str], None] = lambda call, pool: None,
+    ) -> None:
         self.model = model
         self.script = script
+        self.after = after
         self.calls: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(8))
@@ -82,7 +88,7 @@ class GkeServer:
         def serve(request: Any, context: Any) -> Any:
             with self._lock:
                 self.calls[name] += 1
-                twist = self.script(name, self.calls[name]) or Twist()
+            twist = self.script(name, _named(request)) or Twist()
             time.sleep(twist.seconds)
             try:
                 if twist.refuse:
@@ -91,6 +97,7 @@ class GkeServer:
                     answer = handle(request)
             except Refusal as refusal:
                 context.abort(grpc.StatusCode[refusal.code], refusal.message)
+            self.after(name, _named(request))
             if twist.lose_answer:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
             return answer
@@ -173,6 +180,12 @@ def _operation(operation: OperationRecord) -> Any:
     if operation.condition:
         found.nodepool_conditions = [{"code": operation.condition, "message": operation.error}]
     return found
+
+
+def _named(request: Any) -> str:
+    """The pool that a request is about; of a list, nothing."""
+    made = getattr(request, "node_pool", None)
+    return str(made.name) if made else _last(getattr(request, "name", ""))
 
 
 def _last(path: str) -> str:

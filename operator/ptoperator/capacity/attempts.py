@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from ptapi.failures import FailureClass
 from ptapi.spec import CapacityOption
-from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus
+from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
 from ptoperator import clock
 from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.trouble import Trouble
@@ -140,6 +140,14 @@ def noted_ready(so_far: CapacityStatus, now: datetime) -> CapacityStatus:
     age = clock.duration(clock.seconds_since(attempt.started, now) or 0.0)
     done = attempt.model_copy(update={"ready": clock.to_text(now), "outcome": f"ready after {age}"})
     return so_far.model_copy(update={"attempts": [*so_far.attempts[:-1], done]})
+
+
+def noted_pools(so_far: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
+    """Pods run on these pools, which a crash may have kept from being written down."""
+    if not pools or {each.name for each in so_far.node_pools} == set(pools):
+        return so_far
+    known = [NodePoolStatus(slice=index, name=name) for index, name in enumerate(sorted(pools))]
+    return so_far.model_copy(update={"node_pools": known})
 
 
 def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStatus:

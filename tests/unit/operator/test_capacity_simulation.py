@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 from google.api_core import exceptions
 from operator_world import NAMESPACE, Api, Operator, World, job_manifest
-from test_simulation import NAME, STEPS, Crash, Life
+from test_simulation import NAME, Crash, Life
 from tests.builders.gkeclient import GkeClient, Late
 from tests.builders.gkemodel import QUOTA, RUNNING, ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 

@@ -104,16 +104,16 @@ def test_what_arrives_is_what_was_asked_for(gke: Gke, settings: Settings, model:
 def test_a_pool_whose_answer_was_lost_is_adopted(
     gke: Gke, settings: Settings, server: GkeServer, model: GkeModel, twist: Twist
 ) -> None:
-    server.script = lambda call, count: twist if call == "CreateNodePool" else None
+    server.script = lambda call, pool: twist if call == "CreateNodePool" else None
     answer = gke.carry_out(create(settings))
     assert (answer.trouble, answer.operation) == (None, "")
     assert len(model.pools) == 1
 
 
-def test_a_call_that_takes_too_long_passes_by_itself(
-    settings: Settings, server: GkeServer, model: GkeModel
-) -> None:
-    server.script = lambda call, count: Twist(seconds=1.0, refuse=("INTERNAL", "x")) if call == "CreateNodePool" else None
+def test_a_call_that_takes_too_long_passes_by_itself(settings: Settings, server: GkeServer, model: GkeModel) -> None:
+    server.script = lambda call, pool: (
+        Twist(seconds=1.0, refuse=("INTERNAL", "x")) if call == "CreateNodePool" else None
+    )
     answer = Gke(replace(settings, cloud_timeout_seconds=0.2)).carry_out(create(settings))
     assert answer.trouble is not None
     assert (answer.trouble.code, answer.trouble.is_definite) == ("DEADLINE_EXCEEDED", False)
@@ -127,7 +127,7 @@ def test_a_call_that_takes_too_long_passes_by_itself(
         (("UNAVAILABLE", "The service is currently unavailable."), None),
         (("FAILED_PRECONDITION", "Cluster is running incompatible operation operation-17."), None),
         (("PERMISSION_DENIED", QUOTA), "Quota"),
-        (("PERMISSION_DENIED", "Required \"container.clusters.update\" permission(s)."), "ConfigError"),
+        (("PERMISSION_DENIED", 'Required "container.clusters.update" permission(s).'), "ConfigError"),
         (("INVALID_ARGUMENT", "Machine type ct6e-standard-4t is not available in zone us-east5-z."), "ConfigError"),
         (("RESOURCE_EXHAUSTED", ZONE_EXHAUSTED), "Stockout"),
         (("INVALID_ARGUMENT", "reservation projects/p/reservations/r1 not found"), "Reservation"),
@@ -136,7 +136,7 @@ def test_a_call_that_takes_too_long_passes_by_itself(
 def test_refusals_have_a_class(
     gke: Gke, settings: Settings, server: GkeServer, refuse: tuple[str, str], kind: str | None
 ) -> None:
-    server.script = lambda call, count: Twist(refuse=refuse) if call == "CreateNodePool" else None
+    server.script = lambda call, pool: Twist(refuse=refuse) if call == "CreateNodePool" else None
     trouble = gke.carry_out(create(settings)).trouble
     assert trouble is not None
     assert trouble.kind == kind
@@ -146,7 +146,9 @@ def test_refusals_have_a_class(
 def test_a_stockout_is_read_from_the_operation_and_from_the_pool(
     gke: Gke, settings: Settings, model: GkeModel, leaves_nothing: bool
 ) -> None:
-    model.fault_for = lambda pool: Fault(outcome=ZONE_EXHAUSTED, condition="GCE_STOCKOUT", leaves_nothing=leaves_nothing)
+    model.fault_for = lambda pool: Fault(
+        outcome=ZONE_EXHAUSTED, condition="GCE_STOCKOUT", leaves_nothing=leaves_nothing
+    )
     answer = gke.carry_out(create(settings))
     seen = gke.look()
     operation = seen.operation(answer.operation)
@@ -202,7 +204,7 @@ def test_a_pool_that_cannot_be_labelled_is_deleted_instead(
     action = create(settings)
     gke.carry_out(action)
     denied = Twist(refuse=("PERMISSION_DENIED", "no container.clusters.update"))
-    server.script = lambda call, count: denied if call == "UpdateNodePool" else None
+    server.script = lambda call, pool: denied if call == "UpdateNodePool" else None
     assert gke.carry_out(ReleasePool(action.pool, "u1", 1000)).trouble is None
     assert gke.look().pools == ()
 
