@@ -20,7 +20,15 @@ from ptapi.status import FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
 from ptoperator.capacity import Asked, is_open, provide, uses_pools
-from ptoperator.capacity.attempts import candidate_of, give_up, noted_pools, noted_ready, overdue, start_again
+from ptoperator.capacity.attempts import (
+    USUAL_WAIT_S,
+    candidate_of,
+    give_up,
+    noted_pools,
+    noted_ready,
+    overdue,
+    start_again,
+)
 from ptoperator.capacity.cloud import CloudAction, PoolState
 from ptoperator.giving_back import add_finalizer, given_back, leaving
 from ptoperator.observed import Observed, is_scheduled
@@ -322,9 +330,18 @@ def _lost_pool(seen: Observed) -> str:
     states = {pool.name: pool.state for pool in cloud.of_job(seen.uid)}
     for name in seen.jobset_pools:
         state = states.get(name)
-        if state in (None, PoolState.STOPPING, PoolState.ERROR):
+        is_stuck = state is PoolState.RUNNING_WITH_ERROR and _waits_for_nodes_s(seen) >= USUAL_WAIT_S
+        if state in (None, PoolState.STOPPING, PoolState.ERROR) or is_stuck:
             return f"node pool {name} {'was gone' if state is None else f'was {state}'}"
     return ""
+
+
+def _waits_for_nodes_s(seen: Observed) -> float:
+    """How long some pod has had no node."""
+    capacity = find(seen.status, ConditionType.CAPACITY_READY)
+    if capacity is None or capacity.status == "True":
+        return 0.0
+    return clock.seconds_since(capacity.last_transition_time, seen.now) or 0.0
 
 
 def _deadline_left(case: Case) -> float | None:

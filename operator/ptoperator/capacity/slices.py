@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ptapi.failures import FailureClass
 from ptapi.status import NodePoolStatus
-from ptoperator import names
-from ptoperator.capacity.attempts import Candidate
+from ptoperator import clock, names
+from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, is_open
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
 from ptoperator.capacity.decision import Asked
 from ptoperator.capacity.nodepool import node_pool, owner_labels, shape
@@ -48,7 +48,7 @@ def view(asked: Asked, cloud: Cloud, candidate: Candidate, index: int, taken: fr
         return SliceView(status, actions=(*surplus, DeletePool(pool.name, uid)), words=f"pool {pool.name} must go")
     if pool.state is PoolState.RUNNING:
         return SliceView(status, is_ready=True, actions=surplus)
-    over = _why_over(cloud, candidate, pool, status.operation)
+    over = _why_over(asked, cloud, candidate, pool, status.operation)
     return SliceView(status, actions=surplus, words=f"pool {pool.name} is {pool.state}", over=over)
 
 
@@ -100,13 +100,18 @@ def _warm(asked: Asked, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Poo
     return next(fitting, None)
 
 
-def _why_over(cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str) -> Trouble | None:
-    """A pool that is not running: hopeless, or only slow. Google queues flexStart, so no stockout ends it."""
+def _why_over(asked: Asked, cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str) -> Trouble | None:
+    """A pool that is not running: hopeless, or only slow. Google queues flexStart, so no stockout ends it. One that
+    runs with errors is not waited for as long as one that comes, for it costs money."""
     operation = cloud.operation(operation_name)
     said = (*pool.troubles, *(operation.troubles if operation and operation.is_done else ()))
     if candidate.option.type == "flexStart" and pool.state is not PoolState.ERROR:
         said = tuple(each for each in said if each.kind is not FailureClass.STOCKOUT)
     found = _definite(said)
+    attempt = is_open(asked.so_far)
+    age = clock.seconds_since(attempt.started, asked.now) if attempt else None
+    if found is None and pool.state is PoolState.RUNNING_WITH_ERROR and age is not None and age >= USUAL_WAIT_S:
+        return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} came with errors that stayed")
     if found is None and pool.state is PoolState.ERROR:
         return Trouble(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR and does not say why")
     return found
