@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from ptapi.status import CapacityStatus
 from ptoperator import labels
-from ptoperator.actions import Action, Delete, Patch
+from ptoperator.actions import Action, Patch
 from ptoperator.capacity import is_open, release, uses_pools
 from ptoperator.capacity.attempts import let_go
 from ptoperator.capacity.cloud import CloudAction
+from ptoperator.case import delete_jobset
 from ptoperator.observed import Observed
-from ptoperator.resources import JOBSETS, POSTTRAINJOBS
+from ptoperator.resources import POSTTRAINJOBS
 from ptoperator.settings import Settings
 
 
@@ -54,8 +55,7 @@ def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, .
     if not seen.has_finalizer:
         return ()
     if seen.jobset is not None and seen.is_jobset_ours:
-        meta = seen.jobset["metadata"]
-        return () if seen.is_jobset_deleting else (Delete(JOBSETS, meta["name"], seen.namespace, meta["uid"]),)
+        return () if seen.is_jobset_deleting else (delete_jobset(seen),)
     if seen.unfinished_pods:
         return ()
     if seen.cloud is None:  # without a cloud nobody can say whether pools are left

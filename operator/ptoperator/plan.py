@@ -19,19 +19,13 @@ from ptapi.load import parse_job
 from ptapi.status import FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
-from ptoperator.capacity import Asked, is_open, provide, uses_pools
-from ptoperator.capacity.attempts import (
-    USUAL_WAIT_S,
-    candidate_of,
-    give_up,
-    noted_pools,
-    noted_ready,
-    overdue,
-    start_again,
-)
-from ptoperator.capacity.cloud import CloudAction, PoolState
+from ptoperator.capacity import is_open, provide, uses_pools
+from ptoperator.capacity.attempts import noted_pools, noted_ready
+from ptoperator.capacity.cloud import CloudAction
+from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.giving_back import add_finalizer, given_back, leaving
-from ptoperator.observed import Observed, is_scheduled
+from ptoperator.observed import Observed
+from ptoperator.obtaining import abandoned, chips_first, no_nodes
 from ptoperator.phases import accepted
 from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
@@ -49,37 +43,6 @@ class Plan:
 
     actions: tuple[Action | CloudAction, ...] = ()
     status: PostTrainJobStatus | None = None
-    requeue_after: float | None = None
-    progress_only: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """What every step gets."""
-
-    seen: Observed
-    layout: Layout
-    settings: Settings
-
-    @property
-    def policy_suspend(self) -> bool:
-        return self.layout.job.spec.run_policy.suspend
-
-    @property
-    def queue(self) -> str | None:
-        return self.layout.job.spec.queue
-
-    @property
-    def asked(self) -> Asked:
-        return Asked(self.layout, self.seen.status.capacity, self.seen.cloud, self.seen.now)
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step answers: what to do, where the job stands, when to look again."""
-
-    situation: Situation
-    actions: tuple[Action | CloudAction, ...] = ()
     requeue_after: float | None = None
     progress_only: bool = False
 
@@ -135,7 +98,7 @@ def _suspended(case: Case) -> Step | None:
     actions: tuple[Action | CloudAction, ...] = ()
     if seen.jobset is not None and seen.is_jobset_ours and not seen.is_jobset_deleting:
         if case.queue or seen.jobset_queue or uses_pools(seen.job):
-            actions = (_delete_jobset(seen),)
+            actions = (delete_jobset(seen),)
         elif not seen.is_jobset_suspended:
             actions = (_suspend_jobset(case, True),)
     situation = phases.suspended(case.layout, seen)
@@ -175,19 +138,6 @@ def _in_the_way(case: Case) -> Step | None:
     return None
 
 
-def _capacity(case: Case) -> Step | None:
-    """Chips first, pods after."""
-    if case.seen.jobset is not None:
-        return None
-    decision = provide(case.asked)
-    if decision.ready:
-        return None
-    if decision.failure:
-        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
-    wait = 0.0 if decision.is_soon else case.settings.cloud_poll_seconds
-    return Step(phases.waiting_for_capacity(case.seen, decision.message, decision.status), decision.actions, wait)
-
-
 def _create(case: Case) -> Step | None:
     """Nothing is there: make it. The ConfigMap first, for the pods mount it."""
     if case.seen.jobset is not None:
@@ -207,40 +157,6 @@ def _create(case: Case) -> Step | None:
     return Step(situation, actions, case.settings.resync_seconds)
 
 
-def _no_nodes(case: Case) -> Step | None:
-    """Pods wait for nodes that do not come: the option's time is over, or their node pool is gone or broken. The
-    JobSet goes, and capacity is looked for anew. Written before it is done: the open attempt says what pods are for."""
-    seen = case.seen
-    attempt = is_open(seen.status.capacity)
-    if attempt is None or not seen.is_jobset_ours or seen.is_jobset_deleting or _has_nodes(case):
-        return None
-    candidate = candidate_of(case.asked, attempt)
-    late = overdue(candidate, attempt, seen.now) if candidate else None
-    lost = _lost_pool(seen)
-    if late is not None and not any(map(is_scheduled, seen.current_pods)):
-        decision = give_up(case.asked, late)
-    elif lost:
-        decision = start_again(case.asked, f"{attempt.outcome or 'pods were waiting'}; then {lost}")
-    else:
-        return None
-    if decision.failure:
-        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status))
-    return Step(phases.waiting_for_capacity(seen, decision.message, decision.status), requeue_after=0.0)
-
-
-def _abandoned(case: Case) -> Step | None:
-    """Pods were made for an attempt that is over: they go before the next begins."""
-    seen = case.seen
-    attempts = seen.status.capacity.attempts
-    if not attempts or attempts[-1].ended is None or seen.jobset is None or not seen.is_jobset_ours:
-        return None
-    if seen.is_jobset_deleting:
-        return None
-    message = f"{attempts[-1].option}: {attempts[-1].outcome}"
-    situation = phases.waiting_for_capacity(seen, message, seen.status.capacity)
-    return Step(situation, (_delete_jobset(seen),), case.settings.cloud_poll_seconds)
-
-
 def _follow(case: Case) -> Step:
     """The JobSet is there and alive: resume it if it was suspended, and say where it stands."""
     seen = case.seen
@@ -251,12 +167,12 @@ def _follow(case: Case) -> Step:
         actions.append(_suspend_jobset(case, False))
     situation = phases.following(case.layout, seen, case.settings.silent_start_seconds)
     capacity = noted_pools(seen.status.capacity, seen.jobset_pools)
-    situation = replace(situation, capacity=noted_ready(capacity, seen.now) if _has_nodes(case) else capacity)
+    situation = replace(situation, capacity=noted_ready(capacity, seen.now) if case.has_nodes else capacity)
     return Step(situation, tuple(actions), _next_look(case, situation), progress_only=not actions)
 
 
 _STEPS: tuple[Callable[[Case], Step | None], ...] = (
-    _rival, _finished, _suspended, _overdue, _cannot_start, _abandoned, _no_nodes, _in_the_way, _capacity, _create,
+    _rival, _finished, _suspended, _overdue, _cannot_start, abandoned, no_nodes, _in_the_way, chips_first, _create,
     _follow,
 )  # fmt: skip
 
@@ -266,7 +182,7 @@ def _after_end(seen: Observed, settings: Settings) -> Plan:
     actions: list[Action | CloudAction] = []
     is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
     if seen.jobset is not None and seen.is_jobset_ours and not is_over and not seen.is_jobset_deleting:
-        actions.append(_delete_jobset(seen))
+        actions.append(delete_jobset(seen))
     back = given_back(seen, settings)
     if back is not None:
         new = seen.status.model_copy(update={"capacity": back.status})
@@ -309,39 +225,11 @@ def _next_look(case: Case, situation: Situation) -> float:
     left = _deadline_left(case)
     if left is not None:
         looks.append(max(1.0, left))
-    if is_open(case.seen.status.capacity) and not _has_nodes(case):
+    if is_open(case.seen.status.capacity) and not case.has_nodes:
         looks.append(case.settings.cloud_poll_seconds)
     if any(phases.start_failures(case.seen)):
         looks.append(case.settings.start_failure_seconds / 10)
     return min(looks)
-
-
-def _has_nodes(case: Case) -> bool:
-    """Whether every pod has a node."""
-    pods = case.seen.current_pods
-    return len(pods) == case.layout.slices * case.layout.hosts and all(map(is_scheduled, pods))
-
-
-def _lost_pool(seen: Observed) -> str:
-    """A node pool that the job had and that will bring no nodes any more; nothing if the cloud cannot say."""
-    cloud = seen.cloud
-    if cloud is None or cloud.trouble is not None:
-        return ""
-    states = {pool.name: pool.state for pool in cloud.of_job(seen.uid)}
-    for name in seen.jobset_pools:
-        state = states.get(name)
-        is_stuck = state is PoolState.RUNNING_WITH_ERROR and _waits_for_nodes_s(seen) >= USUAL_WAIT_S
-        if state in (None, PoolState.STOPPING, PoolState.ERROR) or is_stuck:
-            return f"node pool {name} {'was gone' if state is None else f'was {state}'}"
-    return ""
-
-
-def _waits_for_nodes_s(seen: Observed) -> float:
-    """How long some pod has had no node."""
-    capacity = find(seen.status, ConditionType.CAPACITY_READY)
-    if capacity is None or capacity.status == "True":
-        return 0.0
-    return clock.seconds_since(capacity.last_transition_time, seen.now) or 0.0
 
 
 def _deadline_left(case: Case) -> float | None:
@@ -353,12 +241,6 @@ def _deadline_left(case: Case) -> float | None:
     since = max(status.start_time, resumed.last_transition_time if resumed else "")
     age = clock.seconds_since(since, case.seen.now)
     return None if age is None else limit - age
-
-
-def _delete_jobset(seen: Observed) -> Delete:
-    assert seen.jobset is not None
-    meta = seen.jobset["metadata"]
-    return Delete(JOBSETS, meta["name"], seen.namespace, meta["uid"])
 
 
 def _suspend_jobset(case: Case, suspend: bool) -> Patch:
