@@ -10,10 +10,10 @@ from dataclasses import replace
 from ptapi.conditions import ConditionType
 from ptoperator import clock, ending, phases
 from ptoperator.capacity import is_open, provide
-from ptoperator.capacity.attempts import USUAL_WAIT_S, candidate_of, give_up, overdue, start_again
+from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, candidate_of, give_up, overdue, start_again
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.case import Case, Step, delete_jobset
-from ptoperator.observed import Observed, is_scheduled
+from ptoperator.observed import Observed
 from ptoperator.status import find
 
 
@@ -31,16 +31,16 @@ def chips_first(case: Case) -> Step | None:
 
 
 def no_nodes(case: Case) -> Step | None:
-    """Pods wait for nodes that do not come: the option's time is over, or their node pool is gone or broken. The
-    JobSet goes, and capacity is looked for anew. Written before it is done: the open attempt says what pods are for."""
+    """Pods wait for nodes that do not come, or do not come back: the option's time is over, or their node pool is
+    gone or broken. The JobSet goes, and capacity is looked for anew. Written before it is done."""
     seen = case.seen
     attempt = is_open(seen.status.capacity)
     if attempt is None or not seen.is_jobset_ours or seen.is_jobset_deleting or case.has_nodes:
         return None
     candidate = candidate_of(case.asked, attempt)
     late = overdue(candidate, attempt, seen.now) if candidate else None
-    lost = _lost_pool(seen)
-    if late is not None and not any(map(is_scheduled, seen.current_pods)):
+    lost = _lost_pool(seen) or _lost_nodes(case, candidate)
+    if late is not None:
         decision = give_up(case.asked, late)
     elif lost:
         decision = start_again(case.asked, f"{attempt.outcome or 'pods were waiting'}; then {lost}")
@@ -78,9 +78,17 @@ def _lost_pool(seen: Observed) -> str:
     return ""
 
 
+def _lost_nodes(case: Case, candidate: Candidate | None) -> str:
+    """Nodes that were there went away, as spot ones do, and stay away for as long as the option may take."""
+    if candidate is None or candidate.wait_s is None:
+        return ""
+    waited_s = _waits_for_nodes_s(case.seen)
+    return f"pods had no nodes for {clock.duration(waited_s)}" if waited_s >= candidate.wait_s else ""
+
+
 def _waits_for_nodes_s(seen: Observed) -> float:
-    """How long some pod has had no node."""
-    capacity = find(seen.status, ConditionType.CAPACITY_READY)
-    if capacity is None or capacity.status == "True":
+    """How long some pod has had no node although its chips were there."""
+    capacity, attempt = find(seen.status, ConditionType.CAPACITY_READY), is_open(seen.status.capacity)
+    if capacity is None or capacity.status == "True" or attempt is None or attempt.ready is None:
         return 0.0
-    return clock.seconds_since(capacity.last_transition_time, seen.now) or 0.0
+    return clock.seconds_since(max(capacity.last_transition_time, attempt.ready), seen.now) or 0.0

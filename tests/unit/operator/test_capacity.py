@@ -427,6 +427,44 @@ def test_nodes_that_are_there_and_free_are_taken(site: Site) -> None:
     assert site.outcomes()[0].startswith("existing: ready after ")
 
 
+def test_spot_nodes_that_do_not_come_back_are_looked_for_elsewhere(site: Site) -> None:
+    site.create(capacity=[{"type": "spot", "waitSeconds": 300}, {"type": "onDemand", "zones": ["us-east5-a"]}])
+    site.run_until(lambda: jobset(site))
+    site.start_pods()
+    site.run(30)
+    for pod in site.world.unfinished:
+        site.world.disrupt(pod)
+    site.faults["spot"] = replace(STOCKOUT, seconds=20.0)
+    site.run_until(lambda: len(site.status().capacity.attempts) == 4)
+    outcomes = site.outcomes()
+    assert outcomes[0].startswith("spot in us-east5-a: ready after 1m; then pods had no nodes for 5m")
+    assert [each.split(":")[0] for each in outcomes[1:]] == [
+        "spot in us-east5-a", "spot in us-east5-b", "onDemand in us-east5-a"
+    ]  # fmt: skip
+    site.run_until(lambda: jobset(site) and site.status().capacity.attempts[-1].ready)
+    assert site.status().restarts == {"HostError": 1}
+
+
+def test_the_time_that_a_pool_took_is_not_held_against_its_nodes(site: Site) -> None:
+    site.model.seconds = 250.0
+    site.create(capacity=[{"type": "spot", "waitSeconds": 300}, {"type": "onDemand", "zones": ["us-east5-a"]}])
+    site.run_until(lambda: jobset(site))
+    site.run(200)  # nodes are a while in coming
+    site.start_pods()
+    site.run(30)
+    assert site.outcomes() == ["spot in us-east5-a: ready after 4m10s"]
+    assert site.status().phase in ("Starting", "Running")
+
+
+def test_half_of_the_nodes_are_not_enough(site: Site) -> None:
+    site.create(capacity=[{"type": "existing", "waitSeconds": 60}, {"type": "spot", "zones": ["us-east5-a"]}])
+    site.run(20)
+    for pod in site.world.unfinished[:2]:
+        site.world.start(pod)
+    site.run_until(lambda: site.model.pools)
+    assert site.outcomes()[0] == "existing: NOT_READY after 1m, trying spot in us-east5-a"
+
+
 def test_flex_start_waits_for_its_nodes_with_its_pods(site: Site) -> None:
     site.create(capacity=[{"type": "flexStart", "zones": ["us-east5-a"], "waitSeconds": 600}, {"type": "spot"}])
     site.run_until(lambda: jobset(site))
