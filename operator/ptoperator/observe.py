@@ -58,9 +58,9 @@ def observe(
     return _with_cloud(_with_run_directory(seen), cloud)
 
 
-def observe_progress(last: Observed, now: datetime) -> Observed:
-    """The last look, with what the run directory says now."""
-    return _with_run_directory(replace(last, now=now.replace(microsecond=0)))
+def observe_progress(last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
+    """The last look, with what the run directory, and where it matters the cloud, says now."""
+    return _with_cloud(_with_run_directory(replace(last, now=now.replace(microsecond=0))), cloud)
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:

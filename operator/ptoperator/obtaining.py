@@ -26,8 +26,11 @@ def chips_first(case: Case) -> Step | None:
         return None
     if decision.failure:
         return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
-    wait = 0.0 if decision.is_soon else case.settings.cloud_poll_seconds
-    return Step(phases.waiting_for_capacity(case.seen, decision.message, decision.status), decision.actions, wait)
+    situation = phases.waiting_for_capacity(case.seen, decision.message, decision.status)
+    if decision.is_soon:
+        return Step(situation, decision.actions, 0.0)
+    wait = case.settings.cloud_poll_seconds
+    return Step(situation, decision.actions, wait, progress_only=not decision.actions)
 
 
 def no_nodes(case: Case) -> Step | None:

@@ -512,3 +512,22 @@ def test_many_waiting_jobs_share_one_look(world: World) -> None:
     site.gke._client._strike = lambda call, is_after: calls.append(call)
     site.run(600)
     assert calls.count("list_node_pools") <= 2 * 130  # twice each call (before, after), at most one per five seconds
+
+
+def test_a_waiting_job_asks_kubernetes_nothing_between_two_events(world: World) -> None:
+    site = Site(world)
+    site.model.seconds = 1e6
+    site.create(capacity=[{"type": "onDemand", "zones": ["us-east5-a"]}])
+    site.run(60)
+    asked: list[str] = []
+    api = world.api
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            return getattr(api, name)
+
+    site.operator.client = Counting()
+    site.run(300)
+    assert asked == []
+    assert site.status().phase == "Provisioning"
