@@ -387,6 +387,22 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda option: (option.reservation is not None) == (option.type == "reservation"),
     ),
     Rule(
+        scope="spec.capacity[]",
+        field="zones",
+        accepted="unset with type: existing, whose nodes are where they are",
+        cel="self.type != 'existing' || !has(self.zones) || self.zones.size() == 0",
+        is_kept=lambda option: option.type != "existing" or not option.zones,
+    ),
+    Rule(
+        scope="spec",
+        field="capacity",
+        accepted="existing only, because a cpu accelerator needs no TPU node pool",
+        cel="!self.accelerator.type.startsWith('cpu-') || self.capacity.all(option, option.type == 'existing')",
+        is_kept=lambda spec: (
+            not spec.accelerator.type.startswith("cpu-") or all(option.type == "existing" for option in spec.capacity)
+        ),
+    ),
+    Rule(
         scope="spec.rollout",
         field="samplerShare",
         accepted="unset, or together with placement: disaggregated",

@@ -98,6 +98,29 @@ class CapacityAttempt(SpecModel):
     """When it began."""
     outcome: Short = ""
     """How it ended; empty while it lasts."""
+    entry: int = 0
+    """Index of the entry in spec.capacity."""
+    zone: Annotated[str, Field(max_length=63)] = ""
+    """The zone it was tried in; empty for nodes that are there."""
+    round: int = 0
+    """How often the whole list had been tried before."""
+    ready: Time | None = None
+    """When the chips were there."""
+    ended: Time | None = None
+    """When it was given up, or its chips were given back."""
+    failure_class: Annotated[str, Field(max_length=64)] = ""
+    """Why it was given up: one of the failure classes."""
+
+
+class NodePoolStatus(SpecModel):
+    """The node pool of one slice."""
+
+    slice: int
+    """Index of the slice."""
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the node pool in GKE."""
+    operation: Annotated[str, Field(max_length=253)] = ""
+    """Name of the GKE operation that makes it; polled, never waited for."""
 
 
 class CapacityStatus(SpecModel):
@@ -105,6 +128,12 @@ class CapacityStatus(SpecModel):
 
     attempts: Annotated[list[CapacityAttempt], Field(max_length=64)] = []
     """Newest last."""
+    node_pools: Annotated[list[NodePoolStatus], Field(max_length=512)] = []
+    """Node pools that the job holds, or that are being made for it."""
+    round: int = 0
+    """How often the whole list was tried without success."""
+    retry_after: Time | None = None
+    """When the list is tried from its beginning again."""
 
 
 class TimeStatus(SpecModel):

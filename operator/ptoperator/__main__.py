@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 from ptoperator import logs
+from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.settings import Settings, SettingsError
 
 EPILOG = """\
@@ -42,9 +43,9 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     from ptoperator.kube import ApiError, Kube
 
     try:
-        app = Application(Kube.load(options.kubeconfig, options.context), settings)
+        app = Application(Kube.load(options.kubeconfig, options.context), settings, _cloud(settings), options.namespace)
         app.kube.request("GET", "/version")
-    except (ApiError, OSError) as error:
+    except (ApiError, CloudError, OSError) as error:
         print(f"posttrain operator: {error}", file=sys.stderr)
         return 1
     operator = kopf.operator(
@@ -60,6 +61,26 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     except (asyncio.CancelledError, KeyboardInterrupt):
         pass  # told to stop
     return 0
+
+
+class CloudError(Exception):
+    """The cloud's credentials are missing."""
+
+
+def _cloud(settings: Settings) -> CloudProvider | None:
+    if not settings.has_gke:
+        return None
+    from google.auth.exceptions import GoogleAuthError
+
+    from ptoperator.capacity.gke import Gke  # a second and 50 MB that an operator without GKE does not spend
+
+    try:
+        return Gke(settings)
+    except GoogleAuthError as error:
+        raise CloudError(
+            f"no Google credentials for cluster {settings.gke_cluster}: {error}\nhint: bind the operator's service "
+            "account to a Google one (docs/guides/gke.md), or run `gcloud auth application-default login`"
+        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from ptoperator import labels
 from ptoperator.apierrors import ApiError
+from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.endpoints import Endpoints
 from ptoperator.kube import Kube
 from ptoperator.memory import Key, Memory
@@ -15,6 +17,7 @@ from ptoperator.metrics import Metrics
 from ptoperator.reconcile import Reconciler
 from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
+from ptoperator.sweeper import Sweeper
 from ptoperator.workqueue import Queue
 
 logger = logging.getLogger(__name__)
@@ -23,25 +26,30 @@ logger = logging.getLogger(__name__)
 class Application:
     """What kopf's handlers call. All methods run in the event loop."""
 
-    def __init__(self, kube: Kube, settings: Settings) -> None:
+    def __init__(
+        self, kube: Kube, settings: Settings, cloud: CloudProvider | None = None, namespaces: Sequence[str] = ()
+    ) -> None:
         self.kube = kube
         self.settings = settings
         self.memory = Memory()
         self.metrics = Metrics(self.memory.phases)
-        self.reconciler = Reconciler(kube, self.memory, settings)
+        self.reconciler = Reconciler(kube, self.memory, settings, cloud=cloud)
+        self.sweeper = Sweeper(kube, cloud, settings, namespaces) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
-        self._probe: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self.endpoints.start()
-        self._probe = asyncio.create_task(self._keep_probing())
+        self._tasks.append(asyncio.create_task(self._keep_probing()))
+        if self.sweeper:
+            self._tasks.append(asyncio.create_task(self._keep_sweeping(self.sweeper)))
         logger.info("posttrain operator works on %s", self.kube.access.server)
 
     async def stop(self) -> None:
-        if self._probe:
-            self._probe.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self.queue.close()
         await self.endpoints.stop()
         self.kube.close()
@@ -83,6 +91,14 @@ class Application:
 
     def _heard(self) -> None:
         self._answered = time.monotonic()
+
+    async def _keep_sweeping(self, sweeper: Sweeper) -> None:
+        while True:
+            await asyncio.sleep(self.settings.sweep_seconds)
+            try:
+                await asyncio.to_thread(sweeper.sweep)
+            except ApiError as error:
+                logger.warning("node pools were not looked through: %s", error)
 
     async def _keep_probing(self) -> None:
         """An idle operator hears nothing, so it asks."""

@@ -36,7 +36,7 @@ class Note:
 
 def notes(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[Note]:
     """What happened between two statuses, in the order in which it is told."""
-    return [*_created(old, new), *_restarted(old, new), *_changed(old, new)]
+    return [*_created(old, new), *_given_up(old, new), *_restarted(old, new), *_changed(old, new)]
 
 
 def manifest(seen: Observed, note: Note) -> Manifest:
@@ -72,6 +72,15 @@ def manifest(seen: Observed, note: Note) -> Manifest:
 def _created(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
     if new.job_set and not old.job_set and not new.phase.is_terminal:
         yield Note(Reason.CREATED, f"JobSet {new.job_set}")
+
+
+def _given_up(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+    """Attempts at capacity that did not work."""
+    known = {(each.option, each.started) for each in old.capacity.attempts if each.ended}
+    for each in new.capacity.attempts:
+        if each.ended and each.failure_class and (each.option, each.started) not in known:
+            message = f"{each.option}: {each.outcome}"
+            yield Note(Reason.CAPACITY_UNAVAILABLE, message, True, f"{each.option}/{each.started}")
 
 
 def _restarted(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:

@@ -12,6 +12,8 @@ import hashlib
 DNS_LABEL = 63
 PATHWAYS_JOBSET = 22
 """`<name>-pathways-head-0-0.<name>` must be a label value."""
+NODE_POOL_LIMIT = 40
+"""What GKE allows."""
 REPLICATED_JOB = "slice"
 """Name of the replicated job of a multi-controller JobSet: one child Job per slice."""
 CONTAINER = "trainer"
@@ -32,6 +34,17 @@ def config_map(job: str, uid: str) -> str:
     return f"{job}-{_digest(uid)}"
 
 
+def node_pool(job: str, uid: str, slice_index: int) -> str:
+    """Name of the node pool of one slice. GKE lets it exist once, so a slice never has two."""
+    tail = f"-{_digest(uid, 8)}-{slice_index}"
+    return f"{job[: NODE_POOL_LIMIT - len(tail)].rstrip('-')}{tail}"
+
+
+def workload_policy(generation: str, topology: str) -> str:
+    """Name of the workload policy that places the slices of one shape; one per region, made by an administrator."""
+    return f"posttrain-{generation}-{topology}"
+
+
 def pod_host(jobset: str, slice_index: int, host_index: int) -> str:
     """DNS name of a pod within its namespace."""
     return f"{jobset}-{REPLICATED_JOB}-{slice_index}-{host_index}.{jobset}"
@@ -49,5 +62,5 @@ def cut(name: str, limit: int) -> str:
     return f"{name[: limit - _HASH - 1].rstrip('-')}-{_digest(name)}"
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH]
+def _digest(text: str, length: int = _HASH) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -1,7 +1,8 @@
 """Gathers what is known of one job: the only reads of a reconcile.
 
 A full look costs one GET of the job, one of its JobSet, one LIST of its pods, and a GET of the ConfigMap while pods
-start. Between two looks, while nothing was heard of the job, only its progress document is read again.
+start. Between two looks, while nothing was heard of the job, only its progress document is read again. The cloud is
+asked only about a job that obtains node pools, waits for their nodes, or gives them back.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from ptapi.load import parse_job
 from ptapi.rundir import run_uri
 from ptoperator import labels, names, rundirectory
 from ptoperator.apierrors import NotFound
+from ptoperator.capacity import is_open, uses_pools
+from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.memory import Key, Memory
-from ptoperator.observed import Observed, is_started
+from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
@@ -29,7 +32,9 @@ class Reader(Protocol):
     def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
 
 
-def observe(reader: Reader, memory: Memory, key: Key, settings: Settings, now: datetime) -> Observed | None:
+def observe(
+    reader: Reader, memory: Memory, key: Key, settings: Settings, now: datetime, cloud: CloudProvider | None = None
+) -> Observed | None:
     """Everything about the job now; None if it is gone."""
     namespace, name = key
     job = _get(reader, POSTTRAINJOBS, name, namespace)
@@ -38,22 +43,41 @@ def observe(reader: Reader, memory: Memory, key: Key, settings: Settings, now: d
     memory.note_job(job)
     now = now.replace(microsecond=0)  # as times are written; sums of differences stay exact
     seen = Observed(now=now, looked=now, job=job)
+    if seen.is_deleting and not seen.has_finalizer:
+        return seen
     jobset_name = seen.status.job_set or _jobset_name(job, settings)
-    if seen.is_deleting or not jobset_name:
-        return seen
-    seen = replace(seen, jobset=_get(reader, JOBSETS, jobset_name, namespace))
-    if seen.status.phase.is_terminal:
-        return seen
+    if jobset_name:
+        seen = replace(seen, jobset=_get(reader, JOBSETS, jobset_name, namespace))
+    if not jobset_name or (seen.status.phase.is_terminal and not _wants_cloud(seen)):
+        return _with_cloud(seen, cloud)
     pods = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
     for pod in pods:
         memory.note_pod(pod)
     seen = replace(seen, pods=pods, failures=memory.failures(seen.uid), rival=memory.rival(key))
-    return _with_run_directory(replace(seen, config_map_missing=_is_config_map_missing(reader, seen)))
+    seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
+    return _with_cloud(_with_run_directory(seen), cloud)
 
 
-def observe_progress(last: Observed, now: datetime) -> Observed:
-    """The last look, with what the run directory says now."""
-    return _with_run_directory(replace(last, now=now.replace(microsecond=0)))
+def observe_progress(last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
+    """The last look, with what the run directory, and where it matters the cloud, says now."""
+    return _with_cloud(_with_run_directory(replace(last, now=now.replace(microsecond=0))), cloud)
+
+
+def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
+    return replace(seen, cloud=cloud.look()) if cloud is not None and _wants_cloud(seen) else seen
+
+
+def _wants_cloud(seen: Observed) -> bool:
+    """Whether node pools are made, waited for or given back now."""
+    if seen.is_deleting:
+        return seen.has_finalizer
+    if not uses_pools(seen.job):
+        return False
+    capacity = seen.status.capacity
+    if seen.status.phase.is_terminal:
+        return bool(capacity.node_pools) or is_open(capacity) is not None
+    is_waiting = not seen.current_pods or not all(map(is_scheduled, seen.current_pods))
+    return seen.jobset is None or is_waiting
 
 
 def _with_run_directory(seen: Observed) -> Observed:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ptapi.rundir import Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptoperator import labels
+from ptoperator.capacity.cloud import Cloud
 from ptoperator.failure import PodFailure
 from ptoperator.resources import Manifest
 
@@ -30,6 +31,7 @@ class Observed:
     looked: when the API was last asked; `now` is later where only progress was read since.
     progress, termination: documents of the run directory, where it could be read. rival: the job that owns the run
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
+    cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
     """
 
     now: datetime
@@ -43,6 +45,7 @@ class Observed:
     termination: Termination | None = None
     rival: str = ""
     obstacle: str = ""
+    cloud: Cloud | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +66,11 @@ class Observed:
     @property
     def is_deleting(self) -> bool:
         return bool(self.job["metadata"].get("deletionTimestamp"))
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether the job may hold node pools, and stays until they are gone."""
+        return labels.FINALIZER in (self.job["metadata"].get("finalizers") or [])
 
     @cached_property
     def status(self) -> PostTrainJobStatus:
@@ -90,6 +98,18 @@ class Observed:
     def jobset_queue(self) -> str | None:
         """The Kueue queue that the JobSet was made for."""
         return (self.jobset["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE) if self.jobset else None
+
+    @cached_property
+    def jobset_pools(self) -> tuple[str, ...]:
+        """The node pools that its pods may run on; none: any."""
+        if self.jobset is None or not self.is_jobset_ours:
+            return ()
+        template = self.jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        affinity = ((template["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ) or {"nodeSelectorTerms": []}
+        expressions = [each for term in affinity["nodeSelectorTerms"] for each in term.get("matchExpressions") or []]
+        return tuple(name for each in expressions if each["key"] == labels.NODE_POOL for name in each["values"])
 
     @property
     def jobset_restarts(self) -> int:

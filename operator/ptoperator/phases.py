@@ -71,8 +71,12 @@ def refused(layout: Layout, seen: Observed) -> Situation:
     return _waiting(seen, Reason.CREATE_FAILED, f"the API server refuses: {seen.obstacle}")
 
 
-def waiting_for_capacity(layout: Layout, message: str, capacity: CapacityStatus) -> Situation:
-    return Situation(Phase.PROVISIONING, {CAPACITY: Say(False, Reason.WAITING_FOR_NODES, message)}, capacity=capacity)
+def waiting_for_capacity(seen: Observed, message: str, capacity: CapacityStatus) -> Situation:
+    """Node pools come, or are tried again elsewhere."""
+    says = {CAPACITY: Say(False, Reason.WAITING_FOR_CAPACITY, message), **_resumed(seen)}
+    if find(seen.status, RUNNING):
+        says[RUNNING] = Say(False, Reason.WAITING_FOR_CAPACITY, message)
+    return Situation(Phase.PROVISIONING, says, capacity=capacity)
 
 
 def created(layout: Layout, seen: Observed) -> Situation:

@@ -3,14 +3,15 @@
 It reads as a sequence of guarded steps; the first that applies answers. Level-triggered: it needs no memory of what
 it did before, and a crash between any two of its effects leaves a state from which the same steps go on.
 
-The order of effects that `reconcile` keeps: actions, then events, then status. A decision to end a job is written
-to status first and carried out by the next look: else a crash in between would start the job again.
+The order of effects that `reconcile` keeps: actions, then events, then status. A decision to end a job, or an attempt
+at its capacity, is written to status first and carried out by the next look: else a crash in between would start it
+again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptapi.conditions import ConditionType, Phase
 from ptapi.errors import SpecError
@@ -18,8 +19,13 @@ from ptapi.load import parse_job
 from ptapi.status import FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
-from ptoperator.capacity import PROVIDERS
+from ptoperator.capacity import is_open, provide, uses_pools
+from ptoperator.capacity.attempts import noted_pools, noted_ready
+from ptoperator.capacity.cloud import CloudAction
+from ptoperator.case import Case, Step, delete_jobset
+from ptoperator.giving_back import add_finalizer, given_back, leaving
 from ptoperator.observed import Observed
+from ptoperator.obtaining import abandoned, chips_first, no_nodes
 from ptoperator.phases import accepted
 from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
@@ -35,35 +41,8 @@ class Plan:
     """status: what to write, None when nothing changed. requeue_after: seconds until the next look, None: only when
     something happens. progress_only: unless something is heard before, that look need only read progress."""
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[Action | CloudAction, ...] = ()
     status: PostTrainJobStatus | None = None
-    requeue_after: float | None = None
-    progress_only: bool = False
-
-
-@dataclass(frozen=True)
-class Case:
-    """What every step gets."""
-
-    seen: Observed
-    layout: Layout
-    settings: Settings
-
-    @property
-    def policy_suspend(self) -> bool:
-        return self.layout.job.spec.run_policy.suspend
-
-    @property
-    def queue(self) -> str | None:
-        return self.layout.job.spec.queue
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step answers: what to do, where the job stands, when to look again."""
-
-    situation: Situation
-    actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
     progress_only: bool = False
 
@@ -71,13 +50,16 @@ class Step:
 def plan(seen: Observed, settings: Settings) -> Plan:
     """What to do about one job now."""
     if seen.is_deleting:
-        return Plan()  # owner references take everything else away
+        actions = leaving(seen, settings)  # owner references take everything else away
+        return Plan(actions, requeue_after=settings.cloud_poll_seconds if seen.has_finalizer else None)
     if seen.status.phase.is_terminal:
-        return _after_end(seen)
+        return _after_end(seen, settings)
     try:
         layout = layout_of(parse_job(seen.job), settings)
     except SpecError as error:
         return _report(seen, None, settings, Step(ending.invalid(error)))
+    if uses_pools(seen.job) and settings.has_gke and not seen.has_finalizer:
+        return Plan((add_finalizer(seen),), requeue_after=0.0)
     case = Case(seen, layout, settings)
     step = next(answer for answer in (guard(case) for guard in _STEPS) if answer is not None)
     return _report(seen, layout, settings, step)
@@ -108,17 +90,22 @@ def _finished(case: Case) -> Step | None:
 
 def _suspended(case: Case) -> Step | None:
     """`suspend: true`: no pods, after they had time to save. A queued JobSet is deleted, for Kueue owns its suspend
-    field; another is suspended. Deleted too if the job's queue changed meanwhile: the label cannot."""
+    field; another is suspended. Deleted too if the job's queue changed meanwhile: the label cannot. Deleted too if
+    its pods name node pools, for those are given back."""
     if not case.policy_suspend:
         return None
     seen = case.seen
-    actions: tuple[Action, ...] = ()
+    actions: tuple[Action | CloudAction, ...] = ()
     if seen.jobset is not None and seen.is_jobset_ours and not seen.is_jobset_deleting:
-        if case.queue or seen.jobset_queue:
-            actions = (_delete_jobset(seen),)
+        if case.queue or seen.jobset_queue or uses_pools(seen.job):
+            actions = (delete_jobset(seen),)
         elif not seen.is_jobset_suspended:
             actions = (_suspend_jobset(case, True),)
-    return Step(phases.suspended(case.layout, seen), actions, _CLEANUP_POLL_S if seen.unfinished_pods else None)
+    situation = phases.suspended(case.layout, seen)
+    back = given_back(seen, case.settings)
+    if back is None:
+        return Step(situation, actions, _CLEANUP_POLL_S if seen.unfinished_pods else None)
+    return Step(replace(situation, capacity=back.status), (*actions, *back.actions), case.settings.cloud_poll_seconds)
 
 
 def _overdue(case: Case) -> Step | None:
@@ -151,28 +138,23 @@ def _in_the_way(case: Case) -> Step | None:
     return None
 
 
-def _capacity(case: Case) -> Step | None:
-    """Chips first, pods after."""
-    if case.seen.jobset is not None:
-        return None
-    option = case.layout.job.spec.capacity[0]
-    decision = PROVIDERS[option.type](option, case.layout, case.seen.status.capacity, case.seen.now)
-    if decision.ready:
-        return None
-    return Step(
-        phases.waiting_for_capacity(case.layout, decision.message, decision.status), decision.actions, _CLEANUP_POLL_S
-    )
-
-
 def _create(case: Case) -> Step | None:
     """Nothing is there: make it. The ConfigMap first, for the pods mount it."""
     if case.seen.jobset is not None:
         return None
+    decision = provide(case.asked)
+    layout = replace(case.layout, pools=decision.pools)
     before = sum(case.seen.status.restarts.values())
-    actions = (Create(CONFIGMAPS, config_map(case.layout)), Create(JOBSETS, jobset(case.layout, before)))
+    actions = (
+        *decision.actions,
+        Create(CONFIGMAPS, config_map(layout)),
+        Create(JOBSETS, jobset(layout, before)),
+    )
     if case.seen.obstacle:
-        return Step(phases.refused(case.layout, case.seen), actions, _REFUSED_POLL_S)
-    return Step(phases.created(case.layout, case.seen), actions, case.settings.resync_seconds)
+        situation = replace(phases.refused(layout, case.seen), capacity=decision.status)
+        return Step(situation, actions, _REFUSED_POLL_S)
+    situation = replace(phases.created(layout, case.seen), capacity=decision.status)
+    return Step(situation, actions, case.settings.resync_seconds)
 
 
 def _follow(case: Case) -> Step:
@@ -184,20 +166,28 @@ def _follow(case: Case) -> Step:
     if seen.is_jobset_suspended and not seen.jobset_queue:
         actions.append(_suspend_jobset(case, False))
     situation = phases.following(case.layout, seen, case.settings.silent_start_seconds)
+    capacity = noted_pools(seen.status.capacity, seen.jobset_pools)
+    situation = replace(situation, capacity=noted_ready(capacity, seen.now) if case.has_nodes else capacity)
     return Step(situation, tuple(actions), _next_look(case, situation), progress_only=not actions)
 
 
 _STEPS: tuple[Callable[[Case], Step | None], ...] = (
-    _rival, _finished, _suspended, _overdue, _cannot_start, _in_the_way, _capacity, _create, _follow,
+    _rival, _finished, _suspended, _overdue, _cannot_start, abandoned, no_nodes, _in_the_way, chips_first, _create,
+    _follow,
 )  # fmt: skip
 
 
-def _after_end(seen: Observed) -> Plan:
-    """A job that ended: free its chips if it did not end by itself, and delete it when its time has come."""
-    actions: list[Action] = []
+def _after_end(seen: Observed, settings: Settings) -> Plan:
+    """A job that ended: free its chips, stop it if it did not end by itself, and delete it when its time has come."""
+    actions: list[Action | CloudAction] = []
     is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
     if seen.jobset is not None and seen.is_jobset_ours and not is_over and not seen.is_jobset_deleting:
-        actions.append(_delete_jobset(seen))
+        actions.append(delete_jobset(seen))
+    back = given_back(seen, settings)
+    if back is not None:
+        new = seen.status.model_copy(update={"capacity": back.status})
+        status = new if differs(seen.status, new) else None
+        return Plan((*actions, *back.actions), status, settings.cloud_poll_seconds)
     policy = (seen.job.get("spec") or {}).get("runPolicy") or {}
     ttl, age = policy.get("ttlSecondsAfterFinished"), clock.seconds_since(seen.status.completion_time, seen.now)
     if not isinstance(ttl, int) or age is None:
@@ -235,6 +225,8 @@ def _next_look(case: Case, situation: Situation) -> float:
     left = _deadline_left(case)
     if left is not None:
         looks.append(max(1.0, left))
+    if is_open(case.seen.status.capacity) and not case.has_nodes:
+        looks.append(case.settings.cloud_poll_seconds)
     if any(phases.start_failures(case.seen)):
         looks.append(case.settings.start_failure_seconds / 10)
     return min(looks)
@@ -249,12 +241,6 @@ def _deadline_left(case: Case) -> float | None:
     since = max(status.start_time, resumed.last_transition_time if resumed else "")
     age = clock.seconds_since(since, case.seen.now)
     return None if age is None else limit - age
-
-
-def _delete_jobset(seen: Observed) -> Delete:
-    assert seen.jobset is not None
-    meta = seen.jobset["metadata"]
-    return Delete(JOBSETS, meta["name"], seen.namespace, meta["uid"])
 
 
 def _suspend_jobset(case: Case, suspend: bool) -> Patch:

@@ -12,6 +12,7 @@ from ptapi.status import PostTrainJobStatus
 from ptoperator import actions, clock, events
 from ptoperator.actions import Action, Create
 from ptoperator.apierrors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
 from ptoperator.memory import Key, Memory
 from ptoperator.observe import Reader, observe, observe_progress
 from ptoperator.observed import Observed
@@ -20,6 +21,8 @@ from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest, Resou
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+_SOON_S = 1.0
 
 
 class Client(Reader, actions.Writer, Protocol):
@@ -36,6 +39,7 @@ class Reconciler:
     memory: Memory
     settings: Settings
     now: Callable[[], datetime] = clock.utc_now
+    cloud: CloudProvider | None = None
 
     def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
         """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
@@ -58,12 +62,17 @@ class Reconciler:
     def _observe(self, key: Key, is_news: bool) -> Observed | None:
         last, now = None if is_news else self.memory.last(key), self.now()
         if last is not None and (now - last.looked).total_seconds() < self.settings.resync_seconds:
-            return observe_progress(last, now)
-        return observe(self.client, self.memory, key, self.settings, now)
+            return observe_progress(last, now, self.cloud)
+        return observe(self.client, self.memory, key, self.settings, now, self.cloud)
 
     def _apply(self, seen: Observed, planned: Plan) -> Plan:
         """Carry the actions out. What the API server refuses to make is no crash but a thing to tell."""
+        answers: list[Answer] = []
         for action in planned.actions:
+            if isinstance(action, CloudAction):
+                assert self.cloud is not None
+                answers.append(self.cloud.carry_out(action))
+                continue
             logger.info("%s/%s: %s", seen.namespace, seen.name, actions.describe(action))
             try:
                 actions.apply(self.client, action)
@@ -71,7 +80,15 @@ class Reconciler:
                 if not isinstance(action, Create):
                     raise
                 return plan(replace(seen, obstacle=_obstacle(action, error)), self.settings)
-        return planned
+        return self._answered(seen, planned, answers) if answers else planned
+
+    def _answered(self, seen: Observed, planned: Plan, answers: list[Answer]) -> Plan:
+        """What the cloud said is one more observation. If it leads to more actions, those are the next look's."""
+        assert seen.cloud is not None
+        again = plan(replace(seen, cloud=seen.cloud.after(answers)), self.settings)
+        if again.actions:
+            return replace(planned, status=None, requeue_after=_SOON_S)
+        return again
 
     def _report(self, seen: Observed, status: PostTrainJobStatus) -> Observed:
         """Events first: if the status is lost, the next try says them again under the same names."""

@@ -37,6 +37,30 @@ class Settings:
     """A trainer that runs for this long and shows no progress document is called running all the same."""
     shared_filesystem: bool = False
     """Whether the operator and the pods see the same files, as in the embedded cluster."""
+    gke_project: str = ""
+    """Google Cloud project of the cluster; empty: no node pools are made."""
+    gke_location: str = ""
+    """Region or zone of the cluster."""
+    gke_cluster: str = ""
+    """Name of the cluster."""
+    gke_endpoint: str = ""
+    """Address of the GKE API. Empty: Google's. `http://…`: a server of tests, without encryption or credentials."""
+    gke_node_service_account: str = ""
+    """Google service account of the nodes; empty: the project's default one."""
+    cloud_poll_seconds: float = 10.0
+    """While pools are made or deleted, GKE is asked this often, for all jobs together."""
+    cloud_timeout_seconds: float = 30.0
+    """How long one call of the GKE API may take."""
+    pool_idle_seconds: float = 300.0
+    """A pool whose job is over is kept this long for the next job of its shape; 0: it is deleted at once."""
+    share_pools: bool = False
+    """Whether a kept pool may go to a job of another namespace."""
+    capacity_backoff_seconds: float = 30.0
+    """Pause before spec.capacity is tried again from its beginning; doubles each time, to ten minutes."""
+    capacity_rounds: int = 0
+    """After so many rounds through spec.capacity without chips the job fails; 0: never."""
+    sweep_seconds: float = 60.0
+    """Pools whose job is gone, or whose idle time is over, are looked for this often."""
     workers: int = 8
     """Jobs reconciled at the same time."""
     silence_seconds: float = 300.0
@@ -45,6 +69,11 @@ class Settings:
     """Port of /healthz, /readyz and /metrics; 0: none."""
     log_level: str = "info"
     """debug, info, warning or error."""
+
+    @property
+    def has_gke(self) -> bool:
+        """Whether the operator may make node pools."""
+        return bool(self.gke_project and self.gke_location and self.gke_cluster)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:

@@ -26,11 +26,13 @@ class CapacityOption(SpecModel):
     """One way to obtain the chips."""
 
     type: CapacityType
-    """`existing`: nodes that are already there."""
+    """`existing`: nodes that are already there. With the others the operator makes one GKE node pool per slice:
+    from a reservation, of spot VMs, by flex-start (queued by Google, at most 7 days), or on demand."""
     reservation: Text | None = None
-    """Name or path of the reservation, for `reservation`."""
+    """Name or path of the reservation (`…/reservationBlocks/…` for a block), for `reservation`."""
     wait_seconds: PositiveInt | None = None
-    """Try the next option after this long. Unset: wait for ever on the last option, 15 minutes on others."""
+    """Try the next zone or option after this long. Unset: wait for ever on the last option, 15 minutes on others. A
+    definite refusal (no capacity, no quota) is not waited out."""
     zones: Annotated[list[DnsName], Field(max_length=16)] = []
     """Zones to try, in order. Empty: the cluster's."""
 

@@ -1,15 +1,14 @@
-"""How a job gets its chips: one function per kind of provider behind one protocol.
+"""How a job gets its chips, and how it lets go of them.
 
-A provider is pure: it says what it sees and wants as a `Decision`, and plan treats all of them the same way.
-`existing` (the nodes are there) is the only one so far.
+Everything that decides is pure: `provide` goes through spec.capacity, `release` gives pools back, `sweep` finds what
+nobody holds. The only module that talks to a cloud is `gke`, behind `cloud.CloudProvider`.
 """
 
 from __future__ import annotations
 
-from ptoperator.capacity.decision import Decision, Provider
-from ptoperator.capacity.existing import existing
+from ptoperator.capacity.attempts import is_open, uses_pools
+from ptoperator.capacity.decision import Asked, Decision
+from ptoperator.capacity.provide import provide
+from ptoperator.capacity.release import release
 
-__all__ = ["PROVIDERS", "Decision", "Provider"]
-
-PROVIDERS: dict[str, Provider] = {"existing": existing}
-"""By the type of an entry of spec.capacity. ptapi refuses the types that are not here."""
+__all__ = ["Asked", "Decision", "is_open", "provide", "release", "uses_pools"]

@@ -1,30 +1,36 @@
-"""What a capacity provider is asked and what it answers."""
+"""What capacity is asked and what it answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
-from ptapi.spec import CapacityOption
-from ptapi.status import CapacityStatus
-from ptoperator.actions import Action
+from ptapi.status import CapacityStatus, FailureStatus
+from ptoperator.capacity.cloud import Cloud, CloudAction
 from ptoperator.render import Layout
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A job, what its status says of its capacity so far, and the cloud; None: the operator knows no cloud."""
+
+    layout: Layout
+    so_far: CapacityStatus
+    cloud: Cloud | None
+    now: datetime
+
+
+@dataclass(frozen=True)
 class Decision:
-    """ready: pods may be made now. actions: what to do towards it. message: what it waits for, for a person."""
+    """ready: pods may be made now, on these pools (empty: on any nodes that fit). message: what it waits for.
+
+    failure: nothing more will be tried. is_soon: the status is a decision that the next look carries out.
+    """
 
     ready: bool
     status: CapacityStatus
-    actions: tuple[Action, ...] = ()
+    actions: tuple[CloudAction, ...] = ()
+    pools: tuple[str, ...] = ()
     message: str = ""
-
-
-class Provider(Protocol):
-    """Decides about one option of spec.capacity from what status says of it so far. Pure: no clock, no cloud."""
-
-    def __call__(
-        self, option: CapacityOption, layout: Layout, so_far: CapacityStatus, now: datetime, /
-    ) -> Decision: ...
+    failure: FailureStatus | None = None
+    is_soon: bool = False

@@ -12,8 +12,6 @@ from ptoperator.render.pod import pod_template
 from ptoperator.render.policy import failure_policy, pod_failure_policy
 from ptoperator.resources import JOBSETS, Manifest
 
-NODE_POOL = "cloud.google.com/gke-nodepool"
-
 
 def jobset(layout: Layout, restarts_before: int = 0) -> Manifest:
     """`restarts_before`: restarts of the job under earlier JobSets."""
@@ -49,7 +47,7 @@ def _labels(layout: Layout) -> Manifest:
 def _annotations(layout: Layout, restarts_before: int) -> Manifest:
     annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
     if layout.accelerator.multi_host:  # single-host pools hold many slices, and those may be shared
-        annotations[labels.EXCLUSIVE_TOPOLOGY] = NODE_POOL
+        annotations[labels.EXCLUSIVE_TOPOLOGY] = labels.NODE_POOL
     return annotations
 
 

@@ -16,13 +16,14 @@ from ptoperator.settings import Settings
 
 @dataclass(frozen=True)
 class Layout:
-    """A job, its chips and the names of its objects."""
+    """A job, its chips and the names of its objects. pools: the node pools that were made for it, if any were."""
 
     job: PostTrainJob
     accelerator: Slice
     settings: Settings
     jobset: str
     config_map: str
+    pools: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from ptoperator.resources import Manifest
 USER_ID = 65532
 """The image's user. A group of the same number owns mounted volumes."""
 TPU = "google.com/tpu"
+SPOT = "cloud.google.com/gke-spot"
 JOB_VOLUME = "posttrain-job"
 SHARED_MEMORY_VOLUME = "posttrain-shm"
 # Modest on purpose: a two-process job fits beside the control plane on a laptop with two cores.
@@ -34,6 +35,7 @@ def _pod_spec(layout: Layout) -> Manifest:
         "priorityClassName": spec.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
         "nodeSelector": _node_selector(layout),
+        "affinity": _affinity(layout),
         "tolerations": _tolerations(layout),
     }
     return {
@@ -95,7 +97,16 @@ def _node_selector(layout: Layout) -> Manifest:
 def _tolerations(layout: Layout) -> list[Manifest]:
     if layout.accelerator.is_cpu:
         return []
-    return [{"key": TPU, "operator": "Exists", "effect": "NoSchedule"}]
+    keys = [TPU, labels.POOL_TAINT, SPOT] if layout.pools else [TPU]
+    return [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+
+
+def _affinity(layout: Layout) -> Manifest:
+    """Pools that were made for the job are for it alone, and it is for them."""
+    if not layout.pools:
+        return {}
+    term = {"matchExpressions": [{"key": labels.NODE_POOL, "operator": "In", "values": sorted(layout.pools)}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def _mounts(layout: Layout) -> list[Manifest]:

@@ -34,11 +34,14 @@ OnWrite = Callable[[str, str], bool]
 class OperatorProcess:
     """`python -m ptoperator`, started and killed as often as a test wants."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, namespace: str, port: int = 0) -> None:
+    def __init__(
+        self, kubeconfig: Path, folder: Path, namespace: str, port: int = 0, env: dict[str, str] | None = None
+    ) -> None:
         self.log = folder / "operator.log"
         self.port = port
         self._kubeconfig = kubeconfig
         self._namespace = namespace
+        self._env = env or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,6 +55,7 @@ class OperatorProcess:
             "KUBECONFIG": str(self._kubeconfig),
             "POSTTRAIN_PROGRESS_SECONDS": "0.5",
             "POSTTRAIN_SHARED_FILESYSTEM": "true",
+            **self._env,
         }
         command = [sys.executable, "-m", "ptoperator", "-n", self._namespace, "--port", str(self.port)]
         with self.log.open("ab") as log:

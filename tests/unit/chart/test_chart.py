@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ptoperator.settings import Settings
+
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,3 +93,18 @@ def test_digest_wins_over_tag() -> None:
 def test_wrong_values_are_refused_by_name(values: Values, word: str) -> None:
     with pytest.raises(Exception, match=word):
         documents(values)
+
+
+def test_node_pools_are_off_until_the_cluster_is_named() -> None:
+    assert [name for name in operator_env({}) if "GKE" in name or "POOL" in name] == []
+    gke = {"project": "my-project", "location": "us-east5", "cluster": "tpus", "sharePools": True, "rounds": 3}
+    found = operator_env({"gke": gke})
+    settings = Settings.from_env(found)
+    assert (settings.gke_project, settings.gke_location, settings.gke_cluster) == ("my-project", "us-east5", "tpus")
+    assert (settings.share_pools, settings.capacity_rounds, settings.pool_idle_seconds) == (True, 3, 300.0)
+
+
+def operator_env(values: Values) -> dict[str, str]:
+    (deployment,) = of_kind(values, "Deployment")
+    variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    return {each["name"]: each["value"] for each in variables if "value" in each}

@@ -16,6 +16,7 @@ from typing import Any
 
 from ptoperator import clock, labels
 from ptoperator.apierrors import AlreadyExists, ApiError, Conflict, NotFound
+from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.kube import ListResult
 from ptoperator.memory import Key, Memory
 from ptoperator.reconcile import Reconciler
@@ -94,7 +95,14 @@ class Api:
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest) -> Manifest:
         ref = (r.kind, namespace or NAMESPACE, name)
         item = copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
+        wanted = body.get("metadata", {}).get("resourceVersion", item["metadata"]["resourceVersion"])
+        if wanted != item["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", f"{name} was changed meanwhile")
         _merge(item, body)
+        if "deletionTimestamp" in item["metadata"] and not item["metadata"].get("finalizers"):
+            self._count(f"patch {r.kind} {name}")
+            self.remove(ref)
+            return item
         if item != self.objects[ref] and "spec" in body:
             item["metadata"]["generation"] += 1
         return self._store(ref, item, "patch")
@@ -104,7 +112,11 @@ class Api:
         if uid is not None and item["metadata"]["uid"] != uid:
             raise Conflict(409, "Conflict", f"{name}: the uid is {item['metadata']['uid']}")
         self._count(f"delete {r.kind} {name}")
-        self.remove((r.kind, namespace or NAMESPACE, name))
+        ref = (r.kind, namespace or NAMESPACE, name)
+        if item["metadata"].get("finalizers"):
+            self.terminate(ref)
+        else:
+            self.remove(ref)
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
@@ -127,10 +139,12 @@ class Api:
         self.changes.append(("DELETED", {"kind": ref[0], **copy.deepcopy(item)}))
 
     def terminate(self, ref: Ref) -> None:
-        """A pod is asked to end; it stays until its grace is over."""
+        """An object is asked to end; a pod stays until its grace is over, others until their finalizers are gone."""
         item = self.objects[ref]
         if "deletionTimestamp" not in item["metadata"]:
             item["metadata"]["deletionTimestamp"] = clock.to_text(self.now)
+            self._version += 1
+            item["metadata"]["resourceVersion"] = str(self._version)
             self.changes.append(("MODIFIED", {"kind": ref[0], **copy.deepcopy(item)}))
 
     def find(self, r: Resource, name: str) -> Manifest | None:
@@ -406,6 +420,7 @@ class Operator:
     world: World
     settings: Settings = field(default_factory=Settings)
     client: Any = None
+    cloud: CloudProvider | None = None
     memory: Memory = field(default_factory=Memory)
     heard: int = 0
     news: set[Key] = field(default_factory=set)
@@ -436,7 +451,9 @@ class Operator:
         is_news = key in self.news
         self.news.discard(key)
         self.timers.pop(key, None)
-        reconciler = Reconciler(self.client or self.api, self.memory, self.settings, now=lambda: self.api.now)
+        reconciler = Reconciler(
+            self.client or self.api, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud
+        )
         try:
             again = reconciler.reconcile(key, is_news=is_news)
         except ApiError:

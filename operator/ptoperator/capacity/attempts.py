@@ -1,0 +1,224 @@
+"""Going through spec.capacity: which option in which zone is tried, for how long, and what comes after it. Pure.
+
+An attempt is one option in one zone. It is written into status before anything is made for it, and is over before
+anything is made for the next; so whatever crashes, the pools that exist belong to the attempt that is open, or to
+nothing. After the last candidate the list starts over, after a pause that doubles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ptapi.failures import FailureClass
+from ptapi.spec import CapacityOption
+from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
+from ptoperator import clock
+from ptoperator.capacity.decision import Asked, Decision
+from ptoperator.capacity.trouble import Trouble
+from ptoperator.resources import Manifest
+
+USUAL_WAIT_S = 900
+_LONGEST_PAUSE_S = 600.0
+_KEPT = 64
+_WORDS_LIMIT = 1000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One option in one zone; no zone for nodes that are there. wait_s: None waits for ever."""
+
+    entry: int
+    option: CapacityOption
+    zone: str
+    wait_s: float | None
+
+    @property
+    def words(self) -> str:
+        """`spot in us-east5-a`, `reservation r1 in us-east5-a`, `existing`."""
+        name = f" {self.option.reservation}" if self.option.reservation else ""
+        return f"{self.option.type}{name}{f' in {self.zone}' if self.zone else ''}"
+
+    @property
+    def is_ready_with_pods(self) -> bool:
+        """Whether only scheduled pods show that the chips are there: no pool is made, or it grows for its pods."""
+        return self.option.type in ("existing", "flexStart")
+
+
+def uses_pools(job: Manifest) -> bool:
+    """Whether a job may hold node pools. The manifest is asked, for a wrong spec may hold some too."""
+    options = (job.get("spec") or {}).get("capacity") or []
+    return any(isinstance(option, dict) and option.get("type") != "existing" for option in options)
+
+
+def candidates(asked: Asked) -> list[Candidate]:
+    options = asked.layout.job.spec.capacity
+    zones = asked.cloud.zones if asked.cloud else ()
+    found = [
+        (entry, option, zone)
+        for entry, option in enumerate(options)
+        for zone in ([""] if option.type == "existing" else option.zones or zones or [""])
+    ]
+    last = len(found) - 1
+    return [
+        Candidate(entry, option, zone, option.wait_seconds or (None if at == last else USUAL_WAIT_S))
+        for at, (entry, option, zone) in enumerate(found)
+    ]
+
+
+def is_open(status: CapacityStatus) -> CapacityAttempt | None:
+    """The attempt that lasts: chips are being obtained by it, or held."""
+    last = status.attempts[-1] if status.attempts else None
+    return last if last is not None and last.ended is None else None
+
+
+def candidate_of(asked: Asked, attempt: CapacityAttempt) -> Candidate | None:
+    """What an attempt is about."""
+    fitting = (each for each in candidates(asked) if (each.entry, each.zone) == (attempt.entry, attempt.zone))
+    return next(fitting, None)
+
+
+def begin(asked: Asked) -> Decision:
+    """The next attempt, as a status; the next look makes something for it."""
+    so_far, found = asked.so_far, candidates(asked)
+    last = so_far.attempts[-1] if so_far.attempts else None
+    at = 0
+    if last is not None and last.round == so_far.round:
+        at = _after(found, last)
+    candidate = found[min(at, len(found) - 1)]
+    attempt = CapacityAttempt(
+        option=candidate.words,
+        started=clock.to_text(asked.now),
+        entry=candidate.entry,
+        zone=candidate.zone,
+        round=so_far.round,
+    )
+    attempts = [*so_far.attempts, attempt][-_KEPT:]
+    status = so_far.model_copy(update={"attempts": attempts, "retry_after": None})
+    return Decision(False, status, message=f"trying {candidate.words}", is_soon=True)
+
+
+def give_up(asked: Asked, trouble: Trouble) -> Decision:
+    """The open attempt did not work: say so, and what comes next."""
+    so_far, found = asked.so_far, candidates(asked)
+    attempt = is_open(so_far)
+    assert attempt is not None
+    at = _after(found, attempt)
+    age = clock.duration(clock.seconds_since(attempt.started, asked.now) or 0.0)
+    where = f" in {attempt.zone}" if attempt.zone else ""
+    head = f"{trouble.code}{where} after {age}"
+    updates: dict[str, object] = {}
+    failure = None
+    if at < len(found):
+        following = f"trying {_told(found[at], attempt)}"
+    else:
+        kinds = _kinds_of_round(so_far, trouble)
+        failure = _why_over(asked, kinds, trouble, attempt)
+        pause = min(_LONGEST_PAUSE_S, asked.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, so_far.round))
+        following = "nothing is left to try" if failure else f"starting over in {clock.duration(pause)}"
+        updates = {
+            "round": so_far.round + 1,
+            "retry_after": clock.to_text(asked.now + timedelta(seconds=pause)),
+        }
+    details = f": {trouble.message}" if trouble.message and trouble.kind is not FailureClass.STOCKOUT else ""
+    outcome = f"{head}, {following}{details}"
+    return _closed(asked, attempt, outcome, str(trouble.kind or ""), updates, failure)
+
+
+def start_again(asked: Asked, why: str) -> Decision:
+    """Chips that were there are not: the list is tried from its beginning, without a pause."""
+    attempt = is_open(asked.so_far)
+    assert attempt is not None
+    return _closed(asked, attempt, why, "", {"round": asked.so_far.round + 1, "retry_after": None}, None)
+
+
+def noted_ready(so_far: CapacityStatus, now: datetime) -> CapacityStatus:
+    """The chips of the open attempt are there."""
+    attempt = is_open(so_far)
+    if attempt is None or attempt.ready is not None:
+        return so_far
+    age = clock.duration(clock.seconds_since(attempt.started, now) or 0.0)
+    done = attempt.model_copy(update={"ready": clock.to_text(now), "outcome": f"ready after {age}"})
+    return so_far.model_copy(update={"attempts": [*so_far.attempts[:-1], done]})
+
+
+def noted_pools(so_far: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
+    """Pods run on these pools, which a crash may have kept from being written down."""
+    if not pools or {each.name for each in so_far.node_pools} == set(pools):
+        return so_far
+    known = [NodePoolStatus(slice=index, name=name) for index, name in enumerate(sorted(pools))]
+    return so_far.model_copy(update={"node_pools": known})
+
+
+def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStatus:
+    """The job holds chips no longer. left: pools are still going away."""
+    attempt = is_open(so_far)
+    attempts = so_far.attempts
+    if attempt is not None:
+        outcome = f"{attempt.outcome}; given back" if attempt.outcome else "given back"
+        attempts = [*attempts[:-1], attempt.model_copy(update={"ended": clock.to_text(now), "outcome": outcome})]
+    pools = so_far.node_pools if left else []
+    round = so_far.round + 1 if attempt is not None else so_far.round
+    return so_far.model_copy(update={"attempts": attempts, "node_pools": pools, "round": round, "retry_after": None})
+
+
+def overdue(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
+    """The attempt has had its time."""
+    age = clock.seconds_since(attempt.started, now)
+    if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
+        return None
+    return Trouble(FailureClass.STOCKOUT, "NOT_READY", "")
+
+
+def _after(found: list[Candidate], attempt: CapacityAttempt) -> int:
+    """Where the list goes on after an attempt; its zone may have gone from the list."""
+    for at, each in enumerate(found):
+        if (each.entry, each.zone) == (attempt.entry, attempt.zone):
+            return at + 1
+    return next((at for at, each in enumerate(found) if each.entry > attempt.entry), len(found))
+
+
+def _told(following: Candidate, attempt: CapacityAttempt) -> str:
+    """Short where only one thing changes: the zone, or the option."""
+    if following.entry == attempt.entry:
+        return following.zone
+    return following.option.type if following.zone == attempt.zone else following.words
+
+
+def _kinds_of_round(so_far: CapacityStatus, newest: Trouble) -> set[str]:
+    """Failure classes of this round."""
+    known = {each.failure_class for each in so_far.attempts if each.round == so_far.round and each.ended}
+    return known | {str(newest.kind or "")}
+
+
+def _why_over(asked: Asked, kinds: set[str], trouble: Trouble, attempt: CapacityAttempt) -> FailureStatus | None:
+    """Why starting over is no use: nothing but mistakes, or as many rounds as were allowed."""
+    limit = asked.layout.settings.capacity_rounds
+    ready = [each.round for each in asked.so_far.attempts if each.ready]
+    rounds = asked.so_far.round - (ready[-1] if ready else -1)
+    where = f"{attempt.option}: {trouble.code}"
+    words = f"{where}: {trouble.message}" if trouble.message else where
+    if kinds == {str(FailureClass.CONFIG_ERROR)}:
+        return FailureStatus(
+            failure_class=FailureClass.CONFIG_ERROR, message=f"no entry of spec.capacity works: {words}"
+        )
+    if limit and rounds >= limit:
+        tried = f"spec.capacity was tried {rounds} times without chips; last, {words}"
+        return FailureStatus(failure_class=trouble.kind or FailureClass.UNKNOWN, message=tried)
+    return None
+
+
+def _closed(
+    asked: Asked,
+    attempt: CapacityAttempt,
+    outcome: str,
+    kind: str,
+    updates: dict[str, object],
+    failure: FailureStatus | None,
+) -> Decision:
+    ended = attempt.model_copy(
+        update={"ended": clock.to_text(asked.now), "outcome": outcome[:_WORDS_LIMIT], "failure_class": kind}
+    )
+    attempts = [*asked.so_far.attempts[:-1], ended]
+    status = asked.so_far.model_copy(update={"attempts": attempts, **updates})
+    return Decision(False, status, message=f"{attempt.option}: {outcome}", failure=failure, is_soon=True)

@@ -1,0 +1,109 @@
+"""The node pool of one slice, as `google.container.v1.NodePool` has it: pure, one per slice, all or nothing.
+
+Facts: slices of several hosts are placed by topology (v4 to v6e) or by a workload policy (tpu7x); a slice of one host
+has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired but never
+upgraded under a run. Left out: what GKE adds itself (the google.com/tpu taint, accelerator and topology labels).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from ptapi.spec import CapacityOption
+from ptoperator import labels, names
+from ptoperator.render import Layout
+from ptoperator.render.pod import SPOT
+from ptoperator.resources import Manifest
+
+MAX_PODS_PER_NODE = 15
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+FLEX_START_SECONDS = 7 * 24 * 3600
+"""The longest that flex-start gives."""
+
+
+def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int) -> Manifest:
+    """The pool of one slice. flexStart starts empty and grows when its pods wait: Google queues it then."""
+    accelerator, is_flex = layout.accelerator, option.type == "flexStart"
+    pool: Manifest = {
+        "name": names.node_pool(layout.name, layout.uid, slice_index),
+        "initial_node_count": 0 if is_flex else accelerator.vms,
+        "locations": [zone],
+        "config": {
+            **_shape(layout, option, zone)["config"],
+            "oauth_scopes": list(_SCOPES),
+            "gvnic": {"enabled": True},
+            "workload_metadata_config": {"mode": "GKE_METADATA"},
+            "labels": {labels.POOL_TAINT: "true"},
+            "resource_labels": owner_labels(layout, option, zone, slice_index),
+            "taints": _taints(option),
+        },
+        "management": {"auto_upgrade": False, "auto_repair": not is_flex},
+        "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
+    }
+    if layout.settings.gke_node_service_account:
+        pool["config"]["service_account"] = layout.settings.gke_node_service_account
+    if is_flex:
+        pool["autoscaling"] = {"enabled": True, "total_max_node_count": accelerator.vms, "location_policy": "ANY"}
+    placement = _placement(layout)
+    return {**pool, "placement_policy": placement} if placement else pool
+
+
+def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index: int) -> dict[str, str]:
+    """Whose pool it is, and of which shape."""
+    return {
+        labels.POOL_MANAGER: labels.MANAGER,
+        labels.POOL_NAMESPACE: layout.namespace,
+        labels.POOL_JOB: layout.name,
+        labels.POOL_JOB_UID: layout.uid,
+        labels.POOL_SLICE: str(slice_index),
+        labels.POOL_SHAPE: shape(layout, option, zone),
+    }
+
+
+def shape(layout: Layout, option: CapacityOption, zone: str) -> str:
+    """Hash of what decides whether a pool fits: not of what a new version of the operator might do differently."""
+    text = json.dumps(_shape(layout, option, zone), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _shape(layout: Layout, option: CapacityOption, zone: str) -> Manifest:
+    config = {"machine_type": layout.accelerator.machine_type, **_purchase(option)}
+    return {"config": config, "zone": zone, "vms": layout.accelerator.vms, "placement": _placement(layout)}
+
+
+def _purchase(option: CapacityOption) -> Manifest:
+    match option.type:
+        case "spot":
+            return {"spot": True}
+        case "flexStart":
+            return {
+                "flex_start": True,
+                "max_run_duration": {"seconds": FLEX_START_SECONDS},
+                "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
+            }
+        case "reservation":
+            return {
+                "reservation_affinity": {
+                    "consume_reservation_type": "SPECIFIC_RESERVATION",
+                    "key": _RESERVATION_KEY,
+                    "values": [option.reservation],
+                }
+            }
+    return {}
+
+
+def _placement(layout: Layout) -> Manifest:
+    accelerator = layout.accelerator
+    if not accelerator.multi_host:
+        return {}
+    if accelerator.requires_workload_policy:
+        return {"policy_name": names.workload_policy(accelerator.generation, accelerator.topology)}
+    return {"type_": "COMPACT", "tpu_topology": accelerator.topology}
+
+
+def _taints(option: CapacityOption) -> list[Manifest]:
+    ours = {"key": labels.POOL_TAINT, "value": "true", "effect": "NO_SCHEDULE"}
+    spot = {"key": SPOT, "value": "true", "effect": "NO_SCHEDULE"}
+    return [ours, spot] if option.type == "spot" else [ours]

@@ -1,0 +1,126 @@
+"""Obtaining the chips of a job: one look decides one step. Pure.
+
+Attempts run one after the other (`attempts`); within one, each slice is looked at for itself (`slices`) and all must
+come: a slice that cannot be had ends the attempt for all, and what it left is deleted before the next begins.
+"""
+
+from __future__ import annotations
+
+from ptapi.failures import FailureClass
+from ptapi.status import CapacityAttempt
+from ptoperator import clock
+from ptoperator.capacity.attempts import (
+    Candidate,
+    begin,
+    candidate_of,
+    give_up,
+    is_open,
+    noted_ready,
+    overdue,
+    start_again,
+)
+from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, DeletePool, PoolState
+from ptoperator.capacity.decision import Asked, Decision
+from ptoperator.capacity.slices import SliceView, view
+from ptoperator.capacity.trouble import Trouble
+
+NO_CLOUD = Trouble(
+    FailureClass.CONFIG_ERROR,
+    "NO_CLUSTER",
+    "the operator makes no node pools; hint: set gke.project, gke.location and gke.cluster of its chart, or use "
+    "capacity: [{type: existing}]",
+)
+
+
+def provide(asked: Asked) -> Decision:
+    """What to do now towards the chips of a job that has no pods."""
+    options = asked.layout.job.spec.capacity
+    if len(options) == 1 and options[0].type == "existing" and options[0].wait_seconds is None:
+        return Decision(True, asked.so_far)
+    cloud, attempt = asked.cloud, is_open(asked.so_far)
+    candidate = candidate_of(asked, attempt) if attempt else None
+    if candidate is not None and candidate.option.type == "existing":
+        return Decision(True, asked.so_far)
+    if cloud is not None and cloud.trouble is not None:
+        said = cloud.trouble
+        return Decision(False, asked.so_far, message=f"GKE cannot be asked: {said.code}: {said.message}")
+    if attempt is None:
+        return _between(asked)
+    if candidate is None:
+        return start_again(asked, "its zone is no longer one of the cluster's")
+    return _pools(asked, cloud, attempt, candidate) if cloud else give_up(asked, NO_CLOUD)
+
+
+def _between(asked: Asked) -> Decision:
+    """No attempt lasts. The next begins when what the last one left is gone and the pause is over."""
+    held = asked.cloud.of_job(asked.layout.uid) if asked.cloud else ()
+    if held:
+        actions = _deletions(asked, asked.cloud)
+        named = ", ".join(pool.name for pool in held)
+        return Decision(False, asked.so_far, actions, message=f"waiting until node pool {named} is deleted")
+    status = asked.so_far.model_copy(update={"node_pools": []})
+    wait = _pause_left(asked)
+    if wait > 0:
+        last = asked.so_far.attempts[-1]
+        return Decision(
+            False, status, message=f"starting over in {clock.duration(wait)}; last, {last.option}: {last.outcome}"
+        )
+    return begin(Asked(asked.layout, status, asked.cloud, asked.now))
+
+
+def _pools(asked: Asked, cloud: Cloud, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
+    """One pool per slice."""
+    views = _views(asked, cloud, candidate)
+    if attempt.ready is not None and (gone := _gone(asked, cloud)):
+        return start_again(asked, f"{attempt.outcome}; then node pool {gone} was gone")
+    over = next((each.over for each in views if each.over), None)
+    known = [each.pool for each in views if each.pool is not None]
+    so_far = asked.so_far.model_copy(update={"node_pools": known})
+    if over is not None:
+        return give_up(Asked(asked.layout, so_far, cloud, asked.now), over)
+    actions = tuple(action for each in views for action in each.actions)
+    if all(each.is_ready for each in views):
+        ready = so_far if candidate.is_ready_with_pods else noted_ready(so_far, asked.now)
+        return Decision(True, ready, actions, pools=tuple(pool.name for pool in known))
+    late = overdue(candidate, attempt, asked.now)
+    if late is not None:
+        return give_up(Asked(asked.layout, so_far, cloud, asked.now), late)
+    return Decision(False, so_far, actions, message=_waiting_words(candidate, views))
+
+
+def _views(asked: Asked, cloud: Cloud, candidate: Candidate) -> list[SliceView]:
+    taken: frozenset[str] = frozenset()
+    views: list[SliceView] = []
+    for index in range(asked.layout.slices):
+        found = view(asked, cloud, candidate, index, taken)
+        taken |= {action.pool for action in found.actions if isinstance(action, ClaimPool)}
+        taken |= {found.pool.name} if found.pool else set()
+        views.append(found)
+    return views
+
+
+def _gone(asked: Asked, cloud: Cloud) -> str:
+    """A pool that the job had and has no longer."""
+    live = {pool.name for pool in cloud.of_job(asked.layout.uid) if pool.state is not PoolState.STOPPING}
+    return next((each.name for each in asked.so_far.node_pools if each.name not in live), "")
+
+
+def _deletions(asked: Asked, cloud: Cloud | None) -> tuple[CloudAction, ...]:
+    assert cloud is not None
+    return tuple(
+        DeletePool(pool.name, pool.job_uid)
+        for pool in cloud.of_job(asked.layout.uid)
+        if pool.state is not PoolState.STOPPING and not cloud.busy and cloud.answer(pool.name) is None
+    )
+
+
+def _pause_left(asked: Asked) -> float:
+    until = clock.from_text(asked.so_far.retry_after)
+    return 0.0 if until is None else (until - asked.now).total_seconds()
+
+
+def _waiting_words(candidate: Candidate, views: list[SliceView]) -> str:
+    """`spot in us-east5-a: 1 of 2 node pools ready; pool llama-1f3a-1 is PROVISIONING`."""
+    ready = sum(each.is_ready for each in views)
+    first = next((each.words for each in views if not each.is_ready and each.words), "")
+    return f"{candidate.words}: {ready} of {len(views)} node pools ready{f'; {first}' if first else ''}"

@@ -1,0 +1,142 @@
+"""Where one slice of the open attempt stands, and what to do for it: pure, asked anew at every look.
+
+The pool of a slice is found by its labels, whatever its name: it was made for the slice, or taken over. While there is
+none, one that waits is taken over, or one is made under a name that GKE lets exist once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptapi.failures import FailureClass
+from ptapi.status import NodePoolStatus
+from ptoperator import clock, names
+from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, is_open
+from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
+from ptoperator.capacity.decision import Asked
+from ptoperator.capacity.nodepool import node_pool, owner_labels, shape
+from ptoperator.capacity.trouble import Trouble
+
+_LAST_MINUTE_S = 60
+"""A pool that is about to be deleted for being idle is not taken over."""
+
+
+@dataclass(frozen=True)
+class SliceView:
+    """over: the attempt cannot work, for this reason. words: what it waits for."""
+
+    pool: NodePoolStatus | None = None
+    is_ready: bool = False
+    actions: tuple[CloudAction, ...] = ()
+    words: str = ""
+    over: Trouble | None = None
+
+
+def view(asked: Asked, cloud: Cloud, candidate: Candidate, index: int, taken: frozenset[str]) -> SliceView:
+    """One slice. taken: pools that other slices of this job take over in this look."""
+    uid = asked.layout.uid
+    pools = sorted((p for p in cloud.of_job(uid) if p.slice == index), key=lambda p: p.name)
+    wanted = shape(asked.layout, candidate.option, candidate.zone)
+    if not pools:
+        return _without(asked, cloud, candidate, index, wanted, taken)
+    pool = next((p for p in pools if p.shape == wanted and p.state is not PoolState.STOPPING), pools[0])
+    surplus = tuple(DeletePool(p.name, uid) for p in pools if p is not pool and _may_delete(p))
+    status = NodePoolStatus(slice=index, name=pool.name, operation=_operation_name(asked, cloud, index, pool.name))
+    if pool.state is PoolState.STOPPING:
+        return SliceView(status, actions=surplus, words=f"pool {pool.name} is being deleted")
+    if pool.shape != wanted:
+        return SliceView(status, actions=(*surplus, DeletePool(pool.name, uid)), words=f"pool {pool.name} must go")
+    if pool.state is PoolState.RUNNING:
+        return SliceView(status, is_ready=True, actions=surplus)
+    over = _why_over(asked, cloud, candidate, pool, status.operation)
+    return SliceView(status, actions=surplus, words=f"pool {pool.name} is {pool.state}", over=over)
+
+
+def _without(
+    asked: Asked, cloud: Cloud, candidate: Candidate, index: int, wanted: str, taken: frozenset[str]
+) -> SliceView:
+    """No pool has this slice: one is on its way, or failed to come, or is to be made."""
+    name = names.node_pool(asked.layout.name, asked.layout.uid, index)
+    known = next((each for each in asked.so_far.node_pools if each.slice == index), None)
+    operation = cloud.operation(known.operation) if known and known.operation else None
+    if operation is not None and not operation.is_done:
+        return SliceView(known, words=f"pool {known.name if known else name} is being made")
+    if operation is not None and (failed := _definite(operation.troubles)) and _is_of_attempt(asked, operation):
+        return SliceView(known, over=failed)
+    if cloud.is_being_deleted(name):
+        return SliceView(known, words=f"pool {name} is being deleted")
+    if cloud.busy:
+        return SliceView(words=f"the cluster is busy: {cloud.busy}")
+    warm = _warm(asked, cloud, wanted, taken)
+    action: CloudAction
+    if warm is not None:
+        action = ClaimPool(warm.name, warm.etag, owner_labels(asked.layout, candidate.option, candidate.zone, index))
+    else:
+        action = CreatePool(node_pool(asked.layout, candidate.option, candidate.zone, index))
+    answer = cloud.answer(action.pool)
+    if answer is None:
+        return SliceView(actions=(action,), words=f"pool {action.pool} is asked for")
+    if answer.trouble is None:
+        made = NodePoolStatus(slice=index, name=action.pool, operation=answer.operation)
+        return SliceView(made, words=f"pool {action.pool} is being made")
+    if answer.trouble.is_definite and isinstance(action, CreatePool):
+        return SliceView(over=answer.trouble)
+    return SliceView(words=f"pool {action.pool}: {answer.trouble.code}: {answer.trouble.message}")
+
+
+def _warm(asked: Asked, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Pool | None:
+    """A pool of this shape that waits for a job of this namespace, or of any where pools are shared."""
+    settings, now = asked.layout.settings, asked.now.timestamp()
+    fitting = (
+        pool
+        for pool in sorted(cloud.pools, key=lambda p: p.name)
+        if not pool.job_uid
+        and pool.shape == wanted
+        and pool.state is PoolState.RUNNING
+        and pool.name not in taken
+        and now < pool.idle_since + settings.pool_idle_seconds - _LAST_MINUTE_S
+        and (settings.share_pools or pool.namespace == asked.layout.namespace)
+    )
+    return next(fitting, None)
+
+
+def _why_over(asked: Asked, cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str) -> Trouble | None:
+    """A pool that is not running: hopeless, or only slow. Google queues flexStart, so no stockout ends it. One that
+    runs with errors is not waited for as long as one that comes, for it costs money."""
+    operation = cloud.operation(operation_name)
+    said = (*pool.troubles, *(operation.troubles if operation and operation.is_done else ()))
+    if candidate.option.type == "flexStart" and pool.state is not PoolState.ERROR:
+        said = tuple(each for each in said if each.kind is not FailureClass.STOCKOUT)
+    found = _definite(said)
+    attempt = is_open(asked.so_far)
+    age = clock.seconds_since(attempt.started, asked.now) if attempt else None
+    if found is None and pool.state is PoolState.RUNNING_WITH_ERROR and age is not None and age >= USUAL_WAIT_S:
+        return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} came with errors that stayed")
+    if found is None and pool.state is PoolState.ERROR:
+        return Trouble(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR and does not say why")
+    return found
+
+
+def _definite(troubles: tuple[Trouble, ...]) -> Trouble | None:
+    """The one that explains most: `Unknown` speaks last."""
+    definite = [each for each in troubles if each.is_definite]
+    explained = [each for each in definite if each.kind is not FailureClass.UNKNOWN] or definite
+    return explained[0] if explained else None
+
+
+def _operation_name(asked: Asked, cloud: Cloud, index: int, pool: str) -> str:
+    """Of the operation that makes the pool: as status has it, or, if a crash lost that, as GKE lists it."""
+    known = next((each for each in asked.so_far.node_pools if (each.slice, each.name) == (index, pool)), None)
+    if known and known.operation:
+        return known.operation
+    running = (each.name for each in cloud.operations if each.pool == pool and not each.is_deletion)
+    return next(running, "")
+
+
+def _may_delete(pool: Pool) -> bool:
+    return pool.state is not PoolState.STOPPING
+
+
+def _is_of_attempt(asked: Asked, operation: Operation) -> bool:
+    """Whether status wrote it down for the attempt that is open."""
+    return any(each.operation == operation.name for each in asked.so_far.node_pools)

@@ -1,0 +1,55 @@
+"""Finding pools that nobody holds: pure. It is the last net, under finalizers and reconciles.
+
+The pools must have been listed before the jobs: a job is there before its pools are, so a pool of that list whose job
+is not in the later one has none. Pools of namespaces that this operator does not serve are somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from ptapi.conditions import Phase
+from ptapi.status import PostTrainJobStatus
+from ptoperator.capacity.attempts import is_open
+from ptoperator.capacity.cloud import DeletePool, Pool, PoolState
+from ptoperator.resources import Manifest
+from ptoperator.settings import Settings
+
+
+def sweep(
+    pools: Sequence[Pool], jobs: Sequence[Manifest], namespaces: Sequence[str], settings: Settings, now: datetime
+) -> list[tuple[DeletePool, str]]:
+    """The pools to delete, and why. namespaces: the served ones; none: all."""
+    by_uid = {str(job["metadata"]["uid"]): job for job in jobs}
+    found: list[tuple[DeletePool, str]] = []
+    for pool in pools:
+        if pool.state is PoolState.STOPPING or (namespaces and pool.namespace not in namespaces):
+            continue
+        why = _why(pool, by_uid.get(pool.job_uid), settings, now)
+        if why:
+            found.append((DeletePool(pool.name, pool.job_uid), why))
+    return found
+
+
+def _why(pool: Pool, job: Manifest | None, settings: Settings, now: datetime) -> str:
+    if not pool.job_uid:
+        idle_s = now.timestamp() - pool.idle_since
+        return f"idle for {idle_s:.0f} seconds" if idle_s >= settings.pool_idle_seconds else ""
+    if job is None:
+        return f"its job {pool.job_uid} is gone"
+    return "its job does not know it" if _is_unknown(pool, job) else ""
+
+
+def _is_unknown(pool: Pool, job: Manifest) -> bool:
+    """A job that has its chips, is suspended or over lists its pools; one that obtains them may yet have to."""
+    try:
+        status = PostTrainJobStatus.model_validate(job.get("status") or {})
+    except ValidationError:
+        return False
+    attempt = is_open(status.capacity)
+    has_chips = attempt is not None and attempt.ready is not None
+    is_settled = has_chips or status.phase.is_terminal or status.phase is Phase.SUSPENDED
+    return is_settled and all(each.name != pool.name for each in status.capacity.node_pools)

@@ -1,0 +1,137 @@
+"""From what GKE says to failure classes: a table of patterns, tried in order. Pure.
+
+The same words arrive as an error of a call, an error of an operation, a condition of a pool or its status message,
+so only the words count. Sources of the words: docs/guides/gke.md lists them with what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ptapi.failures import FailureClass
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """kind: why; None for what passes by itself. code: the cloud's word for it. message: for a person."""
+
+    kind: FailureClass | None
+    code: str
+    message: str
+
+    @property
+    def is_definite(self) -> bool:
+        """Whether asking for the same thing again at once is useless."""
+        return self.kind is not None
+
+
+_TABLE: tuple[tuple[str, FailureClass | None], ...] = (
+    (r"incompatible operation|operation .* (is )?(already )?(running|in progress)", None),
+    # requests per minute, not chips
+    (r"Quota exceeded for quota metric|rateLimitExceeded|RATE_LIMIT|\bTOO_MANY_REQUESTS\b", None),
+    (
+        r"Insufficient reserved capacity|reservation\S* .*(not found|does not exist|mismatch|no available)"
+        r"|is incorrect for the requested resources|RESERVATION_\w+",
+        FailureClass.RESERVATION,
+    ),
+    (
+        r"GCE_STOCKOUT|ZONE_RESOURCE_POOL_EXHAUSTED|enough resources available|lack of capacity"
+        r"|Requested resource is exhausted|resource_availability",
+        FailureClass.STOCKOUT,
+    ),
+    (r"GCE_QUOTA_EXCEEDED|QUOTA_EXCEEDED|insufficient (\w+ )?quota|Quota '[^']+' exceeded", FailureClass.QUOTA),
+    (
+        r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY"
+        r"|insufficient free IP|IP_SPACE_EXHAUSTED",
+        FailureClass.CONFIG_ERROR,
+    ),
+)
+_CALLS: dict[str, FailureClass | None] = {
+    "PERMISSION_DENIED": FailureClass.CONFIG_ERROR,
+    "UNAUTHENTICATED": FailureClass.CONFIG_ERROR,
+    "INVALID_ARGUMENT": FailureClass.CONFIG_ERROR,
+    "NOT_FOUND": FailureClass.CONFIG_ERROR,
+    "UNIMPLEMENTED": FailureClass.CONFIG_ERROR,
+    "OUT_OF_RANGE": FailureClass.CONFIG_ERROR,
+}
+"""gRPC codes of calls whose words the table does not know; every other code passes by itself."""
+_HINTS: tuple[tuple[str, str], ...] = (
+    ("PERMISSION_DENIED", "the operator's Google service account needs roles/container.clusterAdmin, and "
+     "roles/iam.serviceAccountUser on the nodes' service account"),
+    ("NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS", "the nodes' service account needs "
+     "roles/container.defaultNodeServiceAccount"),
+    ("UNAUTHENTICATED", "bind the operator's Kubernetes service account to a Google one (Workload Identity)"),
+    ("insufficient free IP", "the cluster's pod range is used up: add a range, or delete pools"),
+)  # fmt: skip
+_CODES = (
+    "ZONE_RESOURCE_POOL_EXHAUSTED",
+    "GCE_STOCKOUT",
+    "GCE_QUOTA_EXCEEDED",
+    "QUOTA_EXCEEDED",
+    "NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS",
+    "GKE_SERVICE_ACCOUNT_DELETED",
+)
+"""Words that people search for; the first that is said names the trouble."""
+_SHORT = re.compile(
+    r"""resource:? "?(?P<metric>[\w-]+)"?[:.]? .*?requires '(?P<need>[\d.]+)' and is short '(?P<short>[\d.]+)'"""
+    r""".*?quota (?:of|is) '(?P<limit>[\d.]+)'(?: with '(?P<left>[\d.]+)' available)?""",
+    re.IGNORECASE | re.DOTALL,
+)
+_EXCEEDED = re.compile(r"Quota '(?P<metric>[^']+)' exceeded\.?\s*(?:Limit: (?P<limit>[\d.]+))?(?P<where> in \w+ \S+)?")
+_MESSAGE_LIMIT = 600
+
+
+def of_call(code: str, text: str) -> Trouble:
+    """Why a call of the API failed. code: gRPC's."""
+    found = _classify(code, text)
+    return found if found is not None else _trouble(_CALLS.get(code), code, text)
+
+
+def of_outcome(code: str, text: str) -> Trouble:
+    """Why an operation or a pool failed: it is over, so what is not known is no passing trouble either."""
+    found = _classify(code, text)
+    if found is not None and found.is_definite:
+        return found
+    return _trouble(_CALLS.get(code) or FailureClass.UNKNOWN, code, text)
+
+
+def of_condition(code: str, text: str) -> Trouble | None:
+    """What a condition of a pool says, if it is something that is known; others come and go."""
+    found = _classify(code, text)
+    return found if found is not None and found.is_definite else None
+
+
+def _classify(code: str, text: str) -> Trouble | None:
+    said = f"{code} {text}"
+    for pattern, kind in _TABLE:
+        if re.search(pattern, said, re.IGNORECASE):
+            return _trouble(kind, code, text)
+    return None
+
+
+def _trouble(kind: FailureClass | None, code: str, text: str) -> Trouble:
+    said = f"{code} {text}"
+    named = next((each for each in _CODES if each in said), code)
+    message = _quota_words(text) if kind is FailureClass.QUOTA else " ".join(text.split())[:_MESSAGE_LIMIT]
+    hint = next((hint for mark, hint in _HINTS if mark in said and kind is FailureClass.CONFIG_ERROR), "")
+    return Trouble(kind, named, f"{message}; hint: {hint}" if hint else message)
+
+
+def _quota_words(text: str) -> str:
+    """Metric, need and limit, of every quota that is short."""
+    found = [
+        f"quota {each['metric']}: needs {_plain(each['need'])}, limit {_plain(each['limit'])}, "
+        f"short of {_plain(each['short'])}"
+        for each in _SHORT.finditer(text)
+    ]
+    found += [
+        f"quota {each['metric']}{each['where'] or ''}: more than the limit"
+        + (f" of {_plain(each['limit'])}" if each["limit"] else "")
+        for each in _EXCEEDED.finditer(text)
+    ]
+    return "; ".join(found) or " ".join(text.split())[:_MESSAGE_LIMIT]
+
+
+def _plain(number: str) -> str:
+    return number.rstrip(".").removesuffix(".0")

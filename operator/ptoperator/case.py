@@ -1,0 +1,57 @@
+"""What a guarded step of `plan` is given and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptoperator.actions import Action, Delete
+from ptoperator.capacity import Asked
+from ptoperator.capacity.cloud import CloudAction
+from ptoperator.observed import Observed, is_scheduled
+from ptoperator.render import Layout
+from ptoperator.resources import JOBSETS
+from ptoperator.settings import Settings
+from ptoperator.status import Situation
+
+
+@dataclass(frozen=True)
+class Case:
+    """What every step gets."""
+
+    seen: Observed
+    layout: Layout
+    settings: Settings
+
+    @property
+    def policy_suspend(self) -> bool:
+        return self.layout.job.spec.run_policy.suspend
+
+    @property
+    def queue(self) -> str | None:
+        return self.layout.job.spec.queue
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.layout, self.seen.status.capacity, self.seen.cloud, self.seen.now)
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether every pod has a node."""
+        pods = self.seen.current_pods
+        return len(pods) == self.layout.slices * self.layout.hosts and all(map(is_scheduled, pods))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step answers: what to do, where the job stands, when to look again."""
+
+    situation: Situation
+    actions: tuple[Action | CloudAction, ...] = ()
+    requeue_after: float | None = None
+    progress_only: bool = False
+
+
+def delete_jobset(seen: Observed) -> Delete:
+    assert seen.jobset is not None
+    meta = seen.jobset["metadata"]
+    return Delete(JOBSETS, meta["name"], seen.namespace, meta["uid"])

@@ -1,0 +1,87 @@
+"""Node pools and the end of what they were for: the job is over, suspended or deleted. Pure.
+
+A pool has no owner reference, so the job carries a finalizer while it may hold one. Chips are given back after the
+last pod is gone, because its checkpoint is saved on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptapi.status import CapacityStatus
+from ptoperator import labels
+from ptoperator.actions import Action, Patch
+from ptoperator.capacity import is_open, release, uses_pools
+from ptoperator.capacity.attempts import let_go
+from ptoperator.capacity.cloud import CloudAction
+from ptoperator.case import delete_jobset
+from ptoperator.observed import Observed
+from ptoperator.resources import POSTTRAINJOBS
+from ptoperator.settings import Settings
+
+
+@dataclass(frozen=True)
+class GivenBack:
+    """What to do, and what status says of capacity meanwhile."""
+
+    status: CapacityStatus
+    actions: tuple[CloudAction, ...] = ()
+
+
+def add_finalizer(seen: Observed) -> Patch:
+    """Before the first pool. The version makes sure that nobody else's finalizer is lost."""
+    return _with_finalizers(seen, [*_finalizers(seen), labels.FINALIZER])
+
+
+def given_back(seen: Observed, settings: Settings) -> GivenBack | None:
+    """Giving back the pools of a job that needs none now; None if it holds none."""
+    capacity = seen.status.capacity
+    is_held = capacity.node_pools or is_open(capacity) or (seen.cloud is not None and seen.cloud.of_job(seen.uid))
+    if not uses_pools(seen.job) or not is_held:
+        return None
+    if seen.unfinished_pods or _is_jobset_at_work(seen):
+        return GivenBack(capacity)
+    cloud = seen.cloud
+    if cloud is None:
+        return GivenBack(let_go(capacity, seen.now, left=settings.has_gke))
+    if cloud.trouble is not None:
+        return GivenBack(capacity)
+    left = bool(cloud.of_job(seen.uid))
+    return GivenBack(let_go(capacity, seen.now, left=left), release(seen.uid, cloud, settings, seen.now))
+
+
+def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, ...]:
+    """A job that is being deleted: pods, then pools, then the finalizer."""
+    if not seen.has_finalizer:
+        return ()
+    if seen.jobset is not None and seen.is_jobset_ours:
+        return () if seen.is_jobset_deleting else (delete_jobset(seen),)
+    if seen.unfinished_pods:
+        return ()
+    if seen.cloud is None:  # without a cloud nobody can say whether pools are left
+        return () if seen.status.capacity.node_pools else (_without_finalizer(seen),)
+    if seen.cloud.trouble is not None:
+        return ()
+    if seen.cloud.of_job(seen.uid):
+        return release(seen.uid, seen.cloud, settings, seen.now)
+    return (_without_finalizer(seen),)
+
+
+def _is_jobset_at_work(seen: Observed) -> bool:
+    """Whether it may still make pods."""
+    is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
+    return seen.jobset is not None and seen.is_jobset_ours and not is_over
+
+
+def _finalizers(seen: Observed) -> list[str]:
+    return list(seen.job["metadata"].get("finalizers") or [])
+
+
+def _without_finalizer(seen: Observed) -> Patch:
+    return _with_finalizers(seen, [each for each in _finalizers(seen) if each != labels.FINALIZER])
+
+
+def _with_finalizers(seen: Observed, finalizers: list[str]) -> Patch:
+    meta = seen.job["metadata"]
+    body = {"metadata": {"finalizers": finalizers, "resourceVersion": meta["resourceVersion"]}}
+    return Patch(POSTTRAINJOBS, seen.name, seen.namespace, body)

@@ -1,0 +1,97 @@
+"""Guarded steps about chips: they come before the pods, and pods whose chips do not come go. Pure.
+
+`capacity` decides how chips are obtained; here stands what that means for the JobSet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ptapi.conditions import ConditionType
+from ptoperator import clock, ending, phases
+from ptoperator.capacity import is_open, provide
+from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, candidate_of, give_up, overdue, start_again
+from ptoperator.capacity.cloud import PoolState
+from ptoperator.case import Case, Step, delete_jobset
+from ptoperator.observed import Observed
+from ptoperator.status import find
+
+
+def chips_first(case: Case) -> Step | None:
+    """Chips first, pods after."""
+    if case.seen.jobset is not None:
+        return None
+    decision = provide(case.asked)
+    if decision.ready:
+        return None
+    if decision.failure:
+        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
+    situation = phases.waiting_for_capacity(case.seen, decision.message, decision.status)
+    if decision.is_soon:
+        return Step(situation, decision.actions, 0.0)
+    wait = case.settings.cloud_poll_seconds
+    return Step(situation, decision.actions, wait, progress_only=not decision.actions)
+
+
+def no_nodes(case: Case) -> Step | None:
+    """Pods wait for nodes that do not come, or do not come back: the option's time is over, or their node pool is
+    gone or broken. The JobSet goes, and capacity is looked for anew. Written before it is done."""
+    seen = case.seen
+    attempt = is_open(seen.status.capacity)
+    if attempt is None or not seen.is_jobset_ours or seen.is_jobset_deleting or case.has_nodes:
+        return None
+    candidate = candidate_of(case.asked, attempt)
+    late = overdue(candidate, attempt, seen.now) if candidate else None
+    lost = _lost_pool(seen) or _lost_nodes(case, candidate)
+    if late is not None:
+        decision = give_up(case.asked, late)
+    elif lost:
+        decision = start_again(case.asked, f"{attempt.outcome or 'pods were waiting'}; then {lost}")
+    else:
+        return None
+    if decision.failure:
+        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status))
+    return Step(phases.waiting_for_capacity(seen, decision.message, decision.status), requeue_after=0.0)
+
+
+def abandoned(case: Case) -> Step | None:
+    """Pods were made for an attempt that is over: they go before the next begins."""
+    seen = case.seen
+    attempts = seen.status.capacity.attempts
+    if not attempts or attempts[-1].ended is None or seen.jobset is None or not seen.is_jobset_ours:
+        return None
+    if seen.is_jobset_deleting:
+        return None
+    message = f"{attempts[-1].option}: {attempts[-1].outcome}"
+    situation = phases.waiting_for_capacity(seen, message, seen.status.capacity)
+    return Step(situation, (delete_jobset(seen),), case.settings.cloud_poll_seconds)
+
+
+def _lost_pool(seen: Observed) -> str:
+    """A node pool that the job had and that will bring no nodes any more; nothing if the cloud cannot say."""
+    cloud = seen.cloud
+    if cloud is None or cloud.trouble is not None:
+        return ""
+    states = {pool.name: pool.state for pool in cloud.of_job(seen.uid)}
+    for name in seen.jobset_pools:
+        state = states.get(name)
+        is_stuck = state is PoolState.RUNNING_WITH_ERROR and _waits_for_nodes_s(seen) >= USUAL_WAIT_S
+        if state in (None, PoolState.STOPPING, PoolState.ERROR) or is_stuck:
+            return f"node pool {name} {'was gone' if state is None else f'was {state}'}"
+    return ""
+
+
+def _lost_nodes(case: Case, candidate: Candidate | None) -> str:
+    """Nodes that were there went away, as spot ones do, and stay away for as long as the option may take."""
+    if candidate is None or candidate.wait_s is None:
+        return ""
+    waited_s = _waits_for_nodes_s(case.seen)
+    return f"pods had no nodes for {clock.duration(waited_s)}" if waited_s >= candidate.wait_s else ""
+
+
+def _waits_for_nodes_s(seen: Observed) -> float:
+    """How long some pod has had no node although its chips were there."""
+    capacity, attempt = find(seen.status, ConditionType.CAPACITY_READY), is_open(seen.status.capacity)
+    if capacity is None or capacity.status == "True" or attempt is None or attempt.ready is None:
+        return 0.0
+    return clock.seconds_since(max(capacity.last_transition_time, attempt.ready), seen.now) or 0.0

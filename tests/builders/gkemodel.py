@@ -1,0 +1,211 @@
+"""What GKE does with node pools, without a network: clusters, pools and operations that change as time passes.
+
+The rules it keeps are those that the operator relies on: a name exists once; operations take time; a label change with
+an old etag is refused; where `is_serial`, a second change during another is an "incompatible operation". `faults` says
+what goes wrong with the pools to come. Time is a function, so that simulations may move it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+PROVISIONING, RUNNING, RUNNING_WITH_ERROR = "PROVISIONING", "RUNNING", "RUNNING_WITH_ERROR"
+RECONCILING, STOPPING, ERROR = "RECONCILING", "STOPPING", "ERROR"
+ZONE_EXHAUSTED = (
+    "[ZONE_RESOURCE_POOL_EXHAUSTED]: The zone 'projects/p/zones/{zone}' does not have enough resources available to "
+    "fulfill the request."
+)
+QUOTA = (
+    "Insufficient regional quota to satisfy request: resource \"TPU_V6E\": request requires '16.0' and is short '8.0'. "
+    "project has a quota of '8.0' with '8.0' available. View and manage quotas at https://console.cloud.google.com"
+)
+
+
+class Refusal(Exception):
+    """A call is refused. code: gRPC's name."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass
+class Fault:
+    """What becomes of a create. refuse: (gRPC code, words) at once. outcome: words of an operation that fails, and
+    `condition` the code of its condition; the pool stays in ERROR, or, with leaves_nothing, is not there. state: the
+    pool comes to this state and stays in it. seconds: how long it takes."""
+
+    refuse: tuple[str, str] | None = None
+    outcome: str = ""
+    condition: str = ""
+    leaves_nothing: bool = False
+    state: str = ""
+    seconds: float | None = None
+
+
+@dataclass
+class PoolRecord:
+    """A node pool. manifest: as it was asked for. until: when its present change is over."""
+
+    manifest: dict[str, Any]
+    state: str = PROVISIONING
+    message: str = ""
+    condition: str = ""
+    etag: int = 1
+    nodes: int = 0
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["name"])
+
+    @property
+    def zone(self) -> str:
+        return str((self.manifest.get("locations") or [""])[0])
+
+    @property
+    def labels(self) -> dict[str, str]:
+        found: dict[str, str] = self.manifest["config"].setdefault("resource_labels", {})
+        return found
+
+
+@dataclass
+class OperationRecord:
+    """A change that takes until `due`."""
+
+    name: str
+    kind: str
+    pool: str
+    due: float
+    finish: Callable[[], None]
+    is_done: bool = False
+    error: str = ""
+    condition: str = ""
+
+
+@dataclass
+class GkeModel:
+    """One cluster."""
+
+    clock: Callable[[], float]
+    zones: tuple[str, ...] = ("us-east5-a", "us-east5-b")
+    seconds: float = 60.0
+    is_serial: bool = False
+    fault_for: Callable[[PoolRecord], Fault | None] = lambda pool: None
+    on_nodes: Callable[[PoolRecord], None] = lambda pool: None
+    pools: dict[str, PoolRecord] = field(default_factory=dict)
+    operations: list[OperationRecord] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def advance(self) -> None:
+        """Finish what is due."""
+        for operation in self.operations:
+            if not operation.is_done and operation.due <= self.clock():
+                operation.is_done = True
+                operation.finish()
+
+    def create(self, manifest: dict[str, Any]) -> OperationRecord:
+        self.advance()
+        self._refuse_second_change()
+        pool = PoolRecord(manifest)
+        if pool.name in self.pools:
+            raise Refusal("ALREADY_EXISTS", f"Already exists: nodePools/{pool.name}.")
+        fault = self.fault_for(pool) or Fault()
+        if fault.refuse:
+            raise Refusal(*fault.refuse)
+        self.pools[pool.name] = pool
+        self.made.append(pool.name)
+        self._note_doubles(pool)
+        seconds = self.seconds if fault.seconds is None else fault.seconds
+        operation = self._start("CREATE_NODE_POOL", pool.name, seconds, lambda: self._created(pool, fault, operation))
+        return operation
+
+    def label(self, name: str, etag: str, wanted: dict[str, str]) -> OperationRecord:
+        self.advance()
+        pool = self.get(name)
+        if etag and etag != str(pool.etag):
+            raise Refusal("ABORTED", f"etag {etag} is not the current one")
+        self._refuse_second_change()
+        pool.manifest["config"]["resource_labels"] = dict(wanted)
+        pool.etag += 1
+        self._note_doubles(pool)
+        return self._start("UPDATE_CLUSTER", name, 0.0, lambda: None)
+
+    def delete(self, name: str) -> OperationRecord:
+        self.advance()
+        pool = self.get(name)
+        if pool.state == STOPPING:
+            raise Refusal("FAILED_PRECONDITION", f"node pool {name} is being deleted")
+        self._refuse_second_change()
+        pool.state, pool.etag, pool.nodes = STOPPING, pool.etag + 1, 0
+        self.on_nodes(pool)
+        return self._start("DELETE_NODE_POOL", name, self.seconds / 2, lambda: self._deleted(pool))
+
+    def get(self, name: str) -> PoolRecord:
+        self.advance()
+        if name not in self.pools:
+            raise Refusal("NOT_FOUND", f"Not found: nodePools/{name}.")
+        return self.pools[name]
+
+    def lose_nodes(self, name: str, state: str = ERROR) -> None:
+        """Its machines go away, as spot ones do."""
+        pool = self.pools[name]
+        pool.state, pool.nodes, pool.etag = state, 0, pool.etag + 1
+        self.on_nodes(pool)
+
+    def vanish(self, name: str) -> None:
+        """Somebody deletes it by hand."""
+        pool = self.pools.pop(name, None)
+        if pool is not None:
+            pool.nodes = 0
+            self.on_nodes(pool)
+
+    def ours(self) -> list[PoolRecord]:
+        self.advance()
+        return [pool for pool in self.pools.values() if "posttrain-managed-by" in pool.labels]
+
+    def _start(self, kind: str, pool: str, seconds: float, finish: Callable[[], None]) -> OperationRecord:
+        name = f"operation-{next(self._numbers)}"
+        operation = OperationRecord(name, kind, pool, self.clock() + seconds, finish)
+        self.operations.append(operation)
+        return operation
+
+    def _created(self, pool: PoolRecord, fault: Fault, operation: OperationRecord) -> None:
+        if self.pools.get(pool.name) is not pool or pool.state == STOPPING:
+            return
+        pool.etag += 1
+        if fault.outcome or fault.condition:
+            words = fault.outcome.format(zone=pool.zone)
+            operation.error, operation.condition = words, fault.condition
+            pool.state, pool.message, pool.condition = fault.state or ERROR, words, fault.condition
+            if fault.leaves_nothing:
+                del self.pools[pool.name]
+            return
+        pool.state = fault.state or RUNNING
+        if pool.state == RUNNING:
+            autoscaling = pool.manifest.get("autoscaling") or {}
+            pool.nodes = pool.manifest.get("initial_node_count") or autoscaling.get("total_max_node_count") or 0
+            self.on_nodes(pool)
+
+    def _deleted(self, pool: PoolRecord) -> None:
+        if self.pools.get(pool.name) is pool:
+            del self.pools[pool.name]
+
+    def _refuse_second_change(self) -> None:
+        running = next((each for each in self.operations if not each.is_done), None)
+        if self.is_serial and running is not None:
+            words = f"Cluster is running incompatible operation {running.name}."
+            raise Refusal("FAILED_PRECONDITION", words)
+
+    def _note_doubles(self, pool: PoolRecord) -> None:
+        """Two pools for one slice of one job, both not on their way out."""
+        mine = (pool.labels.get("posttrain-job-uid"), pool.labels.get("posttrain-slice"))
+        for other in self.pools.values():
+            theirs = (other.labels.get("posttrain-job-uid"), other.labels.get("posttrain-slice"))
+            if other is not pool and mine[0] and mine == theirs and other.state != STOPPING:
+                self.doubled.append(f"{pool.name} and {other.name} for slice {mine[1]} of {mine[0]}")
