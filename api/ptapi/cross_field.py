@@ -166,6 +166,20 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: _is_unique([reward.label for reward in spec.rewards]),
     ),
     Rule(
+        scope="spec.algorithm.dpo",
+        field="labelSmoothing",
+        accepted="0, because only sigmoid, robust and simpo smooth labels",
+        cel="self.labelSmoothing == 0.0 || self.loss in ['sigmoid', 'robust', 'simpo']",
+        is_kept=lambda dpo: dpo.label_smoothing == 0.0 or dpo.loss in ("sigmoid", "robust", "simpo"),
+    ),
+    Rule(
+        scope="spec.algorithm.dpo",
+        field="margin",
+        accepted="unset, because only simpo has a margin",
+        cel="!has(self.margin) || self.loss == 'simpo'",
+        is_kept=lambda dpo: dpo.margin is None or dpo.loss == "simpo",
+    ),
+    Rule(
         scope="spec.algorithm.distill",
         field="teacher",
         accepted="a teacher, unless mode is offline",
@@ -203,6 +217,20 @@ RULES: tuple[Rule, ...] = (
         cel="!has(self.algorithm.grpo) || !has(self.training.microBatchSize) || "
         "self.training.microBatchSize % self.algorithm.grpo.groupSize == 0",
         is_kept=_keeps_groups_together,
+    ),
+    Rule(
+        scope="spec",
+        field="training.batchSize",
+        accepted="an even number, because dpo trains on pairs of sequences",
+        cel="!has(self.algorithm.dpo) || self.training.batchSize % 2 == 0",
+        is_kept=lambda spec: spec.algorithm.dpo is None or spec.training.batch_size % 2 == 0,
+    ),
+    Rule(
+        scope="spec",
+        field="training.microBatchSize",
+        accepted="an even number, because a pair is never split",
+        cel="!has(self.algorithm.dpo) || !has(self.training.microBatchSize) || self.training.microBatchSize % 2 == 0",
+        is_kept=lambda spec: spec.algorithm.dpo is None or (spec.training.micro_batch_size or 0) % 2 == 0,
     ),
     Rule(
         scope="spec",

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 
 class Batch(NamedTuple):
-    """mask_BT: 1 where the prediction is trained. weight_BT: its share of the loss (see `reduce`)."""
+    """mask_BT: 1 where the prediction is trained. weight_BT: its share of the loss (see `reduce`).
+
+    ref_sums_B1: the reference's log-prob of all of a row's trained tokens together."""
 
     tokens_BT: Any
     targets_BT: Any
@@ -23,3 +25,4 @@ class Batch(NamedTuple):
     old_logps_BT: Any = None
     sampler_logps_BT: Any = None
     ref_logps_BT: Any = None
+    ref_sums_B1: Any = None

@@ -28,12 +28,14 @@ class Sft(SpecModel):
 class Dpo(SpecModel):
     """Preference optimisation (arXiv 2305.18290) and its relatives."""
 
-    loss: Literal["sigmoid", "ipo", "hinge", "orpo", "simpo"] = "sigmoid"
-    """`sigmoid` is DPO; `orpo` and `simpo` need no reference model."""
-    beta: Coefficient = 0.1
-    """Strength of the pull towards the reference; 0.1 is the paper's."""
-    label_smoothing: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
-    """Probability that a preference is mislabelled (conservative DPO)."""
+    loss: Literal["sigmoid", "robust", "ipo", "hinge", "orpo", "simpo"] = "sigmoid"
+    """`sigmoid` is DPO; `orpo` and `simpo` need no reference model. See docs/reference/algorithms.md."""
+    beta: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
+    """β: strength of the pull towards the reference (orpo: weight of the odds ratio). Unset: 0.1; simpo 2."""
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
+    """Probability that a preference is mislabelled: with sigmoid conservative DPO, with robust its unbiased form."""
+    margin: Annotated[float, Field(ge=0.0, le=1000.0)] | None = None
+    """γ, which simpo asks the better answer to lead by; the paper takes about half of β. Unset: 1."""
 
 
 class DynamicSampling(SpecModel):

@@ -20,6 +20,7 @@ its rollout in `state()` and returns one part of it per call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,6 +62,11 @@ class Context:
     save_samples: Callable[[int, list[dict[str, Any]]], None]
     note: Callable[[str], None]
     leader: bool
+
+    def rows_at_once(self, rows: int) -> int:
+        """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""
+        shards: int = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        return math.ceil(min(self.spec.evaluation.batch_size, rows) / shards) * shards
 
 
 class Algorithm(Protocol):

@@ -77,19 +77,13 @@ def build(context: Context) -> Sft:
     train = _rows(context, "train")
     assert train is not None
     held_out = _rows(context, "eval")
-    batches = [] if held_out is None else in_order(held_out, _rows_at_once(context, len(held_out)))
+    batches = [] if held_out is None else in_order(held_out, context.rows_at_once(len(held_out)))
     return Sft(context, train, batches, _evaluation(context))
 
 
 def _evaluation(context: Context) -> Evaluation | None:
     """Answers to held-out prompts are sampled only where the job says how they are judged."""
     return evaluation(context, native_sampler(context)) if context.spec.rewards else None
-
-
-def _rows_at_once(context: Context, rows: int) -> int:
-    """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""
-    shards: int = context.mesh.shape["data"] * context.mesh.shape["fsdp"]
-    return math.ceil(min(context.spec.evaluation.batch_size, rows) / shards) * shards
 
 
 def _rows(context: Context, part: str) -> PackedRows | None:
