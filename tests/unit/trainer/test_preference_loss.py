@@ -113,9 +113,7 @@ def test_where_policy_and_reference_are_one_the_loss_is_known_and_still_teaches(
 def test_robust_is_dpo_on_average_over_labels_that_are_wrong_at_the_stated_rate() -> None:
     share, numbers = 0.3, Numbers(0.8, 0.3)
     straight, flipped = of("robust", *LOGPS, numbers), _flipped("robust", numbers)
-    np.testing.assert_allclose(
-        (1 - share) * straight + share * flipped, of("sigmoid", *LOGPS, Numbers(0.8)), rtol=1e-5
-    )
+    np.testing.assert_allclose((1 - share) * straight + share * flipped, of("sigmoid", *LOGPS, Numbers(0.8)), rtol=1e-5)
 
 
 def _flipped(name: str, numbers: Numbers) -> Any:
