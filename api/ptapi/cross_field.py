@@ -187,6 +187,13 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda distill: distill.teacher is not None or distill.mode == "offline",
         hint="teacher: {uri: gs://bucket/dir}",
     ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="studentShare",
+        accepted="1, because only mode on-policy mixes the student's samples with the data",
+        cel="self.studentShare == 1.0 || self.mode == 'on-policy'",
+        is_kept=lambda distill: distill.student_share == 1.0 or distill.mode == "on-policy",
+    ),
     # Lengths and batches
     Rule(
         scope="spec.training",

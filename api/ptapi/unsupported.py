@@ -47,7 +47,7 @@ def _plain(value: object) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _unset("spec.algorithm", "distill", "sft, dpo, grpo"),
+    _only("spec.algorithm.distill", "mode", "on-policy", "online"),
     _only("spec.rewards[]", "builtin", "gsm8k", "format", "choice"),
     _custom(
         "spec.rewards[].python",

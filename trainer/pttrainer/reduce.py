@@ -39,7 +39,8 @@ def row_mean(mask_BT: np.ndarray) -> np.ndarray:
     spreading that number over its tokens would only round it. A row without tokens does not count."""
     counts_BT = np.asarray(mask_BT) > 0
     first_BT = counts_BT & (np.cumsum(counts_BT, axis=1) == 1)
-    return first_BT.astype(np.float32) / np.float32(max(int(first_BT.sum()), 1))
+    weights: np.ndarray = first_BT.astype(np.float32) / np.float32(max(int(first_BT.sum()), 1))
+    return weights
 
 
 class Mean(NamedTuple):

@@ -23,10 +23,11 @@ from ptapi import rundir
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms, directory, distributed, optimizer, sharding
 from pttrainer import step as steps
-from pttrainer.algorithms.protocol import Algorithm, Context
+from pttrainer.algorithms.protocol import Algorithm, Context, Guided
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of
+from pttrainer.divergence import Guide
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
@@ -67,6 +68,11 @@ class Session:
         return self.model.whole(self.frozen, self.state.params)
 
     @property
+    def constants(self) -> tuple[Any, ...]:
+        """What the train step takes beside state and batch: weights that no step changes."""
+        return (self.frozen, self.algorithm.teacher) if isinstance(self.algorithm, Guided) else (self.frozen,)
+
+    @property
     def base(self) -> Base:
         """The model that the run started from."""
         return Base(self.job.spec.model.uri, self.commit)
@@ -82,7 +88,7 @@ class Session:
         if key in self._compiled:
             return self._compiled[key], False
         self.reporter.stage("compiling")
-        self._compiled[key] = self.train_step.lower(self.state, batch, self.frozen).compile()
+        self._compiled[key] = self.train_step.lower(self.state, batch, *self.constants).compile()
         self.reporter.stage("training")
         return self._compiled[key], True
 
@@ -169,7 +175,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         chat_template=parts.chat.source,
         layout=layout,
         algorithm=algorithm,
-        train_step=steps.train_step(parts.model, algorithm, updates, rate, layout, training.micro_batch_size),
+        train_step=steps.train_step(
+            parts.model, algorithm, updates, rate, layout, training.micro_batch_size, _guide(algorithm)
+        ),
         checkpoints=checkpoints,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if leader else None,
         state=state,
@@ -177,6 +185,10 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         first_step=first,
         commit=parts.commit,
     )
+
+
+def _guide(algorithm: Algorithm) -> Guide | None:
+    return algorithm.guide if isinstance(algorithm, Guided) else None
 
 
 def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> None:

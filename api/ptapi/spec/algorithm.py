@@ -92,13 +92,16 @@ class Distill(SpecModel):
     """Distillation: offline from the data, online, or on the student's own samples (arXiv 2306.13649)."""
 
     mode: Literal["on-policy", "online", "offline"] = "on-policy"
-    """On-policy avoids the mismatch between training and use, which is why it is the default."""
+    """`on-policy` trains on the student's own samples, which avoids the mismatch between training and use; `online` on
+    the completions of the data."""
     teacher: Teacher | None = None
     """Needed unless `mode` is `offline` (there the teacher's top-k log-probs are in the data)."""
     beta: Fraction = 1.0
     """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL."""
+    student_share: Fraction = 1.0
+    """λ: with on-policy, the probability that a step trains on the student's samples and not on the data."""
     top_k: NonNegativeInt = 0
-    """Log-probs per token kept of the teacher; 0 is the whole vocabulary."""
+    """Compare the teacher's likeliest tokens, and all others as one outcome; 0 is the whole vocabulary."""
 
 
 class Algorithm(SpecModel):

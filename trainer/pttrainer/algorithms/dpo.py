@@ -45,6 +45,7 @@ class Dpo:
 
     temperature = 1.0
     entropy = False
+    by_token = False
 
     def __init__(
         self, context: Context, spec: DpoSpec, train: Pairs, held_out: Pairs | None, evaluation: Evaluation | None

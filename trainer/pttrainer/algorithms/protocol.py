@@ -23,13 +23,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jax import Array
 from jax.sharding import Mesh
 
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
+from pttrainer.divergence import Guide
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Metric
@@ -102,3 +103,11 @@ class Algorithm(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         ...
+
+
+@runtime_checkable
+class Guided(Protocol):
+    """An algorithm with a teacher, whose predictions the step compares with the model's. `teacher`: its weights."""
+
+    guide: Guide
+    teacher: Params

@@ -121,8 +121,7 @@ def _fitted(chosen: Tokens, rejected: Tokens, length: int) -> Pair:
     answers = [len(tokens.ids) - start for tokens, start in zip((chosen, rejected), starts, strict=True)]
     kept = max(length + 1 - max(answers), 1)
     first, second = (
-        _example(tokens, max(start - kept, 0), length)
-        for tokens, start in zip((chosen, rejected), starts, strict=True)
+        _example(tokens, max(start - kept, 0), length) for tokens, start in zip((chosen, rejected), starts, strict=True)
     )
     return Pair(first, second)
 
