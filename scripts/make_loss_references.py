@@ -1,4 +1,4 @@
-"""Writes `tests/unit/trainer/references-losses.npz`: TRL's losses and gradients on the tensors of `tests/builders/losses.py`.
+"""Writes `tests/unit/trainer/references-losses.npz`: what TRL computes on the tensors of `tests/builders/losses.py`.
 
     make references
 

@@ -78,7 +78,9 @@ def ours() -> dict[str, np.ndarray]:
 def _policy(logps_BT: Array, case: str) -> Array:
     name, clip = POLICY[case]
     variant = policy_loss.VARIANTS[name]
-    loss_BT, _ = variant.loss(logps_BT, jnp.asarray(OLD_BT), ADVANTAGES_B[:, None] * MASK_BT, jnp.asarray(MASK_BT), clip)
+    loss_BT, _ = variant.loss(
+        logps_BT, jnp.asarray(OLD_BT), ADVANTAGES_B[:, None] * MASK_BT, jnp.asarray(MASK_BT), clip
+    )
     if case == "grpo-two-sided":
         # TRL bounds the ratio itself, for A < 0 the same as bounding −c·A; for A > 0 the clip is below it anyway.
         loss_BT = policy_loss.surrogate(

@@ -109,7 +109,13 @@ def _divergence(case: str, beta: float) -> dict[str, np.ndarray]:
     hidden, head = (torch.tensor(x, requires_grad=True) for x in (losses.HIDDEN_BTD, losses.HEAD_VD))
     teacher = torch.tensor(losses.TEACHER_BTD) @ torch.tensor(losses.TEACHER_HEAD_VD).T
     labels = torch.where(MASK_BT > 0, 0, -100)
-    loss = GKDTrainer.generalized_jsd_loss(hidden @ head.T, teacher, labels, beta=beta, num_items_in_batch=MASK_BT.sum())
+    loss = GKDTrainer.generalized_jsd_loss(
+        hidden @ head.T, teacher, labels, beta=beta, num_items_in_batch=MASK_BT.sum()
+    )
     loss.backward()
     name = f"divergence/{case}"
-    return {f"{name}/loss": loss.detach().numpy(), f"{name}/hidden": hidden.grad.numpy(), f"{name}/head": head.grad.numpy()}
+    return {
+        f"{name}/loss": loss.detach().numpy(),
+        f"{name}/hidden": hidden.grad.numpy(),
+        f"{name}/head": head.grad.numpy(),
+    }

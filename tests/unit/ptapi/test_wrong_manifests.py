@@ -54,6 +54,7 @@ class Wrong:
 
 
 SFT: dict[str, Any] = {"spec.algorithm": {"sft": {}}, "spec.rewards": GONE}
+DPO: dict[str, Any] = {"spec.algorithm": {"dpo": {}}, "spec.rewards": GONE}
 
 WRONG: tuple[Wrong, ...] = (
     # The object
@@ -214,11 +215,26 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("two volumes of one name",
           {"spec.volumes": [{"name": "a", "mountPath": p, "emptyDir": {}} for p in ("/a", "/b")]},
           "spec.volumes", "/a", "different names"),
+    # Pairs and teachers
+    Wrong("half a pair in a batch", {**DPO, "spec.training.batchSize": 15}, "spec.training.batchSize", "15",
+          "an even number, because dpo trains on pairs"),
+    Wrong("a pair in two micro-batches", {**DPO, "spec.training": {"batchSize": 6, "microBatchSize": 3}},
+          "spec.training.microBatchSize", "3", "an even number, because a pair is never split"),
+    Wrong("smoothed labels without a use", {**DPO, "spec.algorithm": {"dpo": {"loss": "ipo", "labelSmoothing": 0.1}}},
+          "spec.algorithm.dpo.labelSmoothing", "0.1", "0, because only sigmoid, robust and simpo"),
+    Wrong("a margin without a use", {**DPO, "spec.algorithm": {"dpo": {"margin": 1.0}}},
+          "spec.algorithm.dpo.margin", "1.0", "unset, because only simpo"),
+    Wrong("labels as often wrong as right", {**DPO, "spec.algorithm": {"dpo": {"labelSmoothing": 0.5}}},
+          "spec.algorithm.dpo.labelSmoothing", "0.5", "below 0.5"),
+    Wrong("beta of nothing", {**DPO, "spec.algorithm": {"dpo": {"beta": 0}}}, "spec.algorithm.dpo.beta", "0",
+          "above 0"),
+    Wrong("no teacher", {**SFT, "spec.algorithm": {"distill": {}}}, "spec.algorithm.distill.teacher", "", "a teacher"),
+    Wrong("a mixture of one", {**SFT, "spec.algorithm": {"distill": {
+              "mode": "online", "studentShare": 0.5, "teacher": {"uri": "random://tiny"}}}},
+          "spec.algorithm.distill.studentShare", "0.5", "1, because only mode on-policy"),
     # Not supported yet
-    Wrong("dpo", {**SFT, "spec.algorithm": {"dpo": {}}},
-          "spec.algorithm.dpo", "{}", "not supported yet; accepted: sft, grpo"),
-    Wrong("distill", {**SFT, "spec.algorithm": {"distill": {"mode": "offline"}}}, "spec.algorithm.distill", "offline",
-          "not supported yet"),
+    Wrong("a teacher's log-probs in the data", {**SFT, "spec.algorithm": {"distill": {"mode": "offline"}}},
+          "spec.algorithm.distill.mode", "offline", "not supported yet; accepted: on-policy, online"),
     Wrong("quantized weights", {"spec.training": {"lora": {}, "quantization": {"weights": "int8"}}},
           "spec.training.quantization", "int8",
           "not supported yet"),

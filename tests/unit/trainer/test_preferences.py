@@ -19,10 +19,13 @@ from pttrainer.tokenizer import byte_tokenizer
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER, TOKENIZER.template)
 PLAIN = Chat(TOKENIZER, None)
-USER, YES, NO = ({"role": role, "content": text} for role, text in (("user", "1+1?"), ("assistant", "2"), ("assistant", "33")))  # fmt: skip
+USER = {"role": "user", "content": "1+1?"}
+YES, NO = ({"role": "assistant", "content": text} for text in ("2", "33"))
 
 
-def made(tmp_path: Path, *lines: dict[str, Any], chat: Chat = CHAT, length: int = 64, system: str | None = None) -> Pairs:  # fmt: skip
+def made(
+    tmp_path: Path, *lines: dict[str, Any], chat: Chat = CHAT, length: int = 64, system: str | None = None
+) -> Pairs:
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     read = rows.load(DataSource(uri=f"file://{tmp_path}/rows.jsonl"), "spec.data.train", system)
     return preferences.make(read, chat, length)
@@ -115,7 +118,7 @@ def test_chosen_rows_come_first_and_every_pair_has_the_same_weight(tmp_path: Pat
     [
         ({"chosen": "2", "rejected": "33"}, "line 1: no prompt; accepted: a prompt column"),
         ({"chosen": [USER, YES], "rejected": [USER]}, "line 1: no answer in one of the two"),
-        ({"chosen": [USER, YES], "rejected": [USER, {"role": "user", "content": "?"}]}, "says nothing after the prompt"),
+        ({"chosen": [USER, YES], "rejected": [USER, {**USER, "content": "?"}]}, "says nothing after the prompt"),
         ({"messages": [USER, YES]}, "rows are messages; accepted for dpo: preference"),
     ],
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 from ptapi.spec import Columns, DataSource
@@ -234,7 +234,7 @@ def _answers(
 
 def _apart(chosen: str, rejected: str) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Two texts with one beginning, which is the prompt; the space before the first difference is the answers'."""
-    shared = len(commonprefix([chosen, rejected]))
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
     if shared and chosen[shared - 1] == " ":
         shared -= 1
     prompt = {"role": "user", "content": chosen[:shared]}
