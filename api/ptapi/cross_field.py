@@ -182,10 +182,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec.algorithm.distill",
         field="teacher",
-        accepted="a teacher, unless mode is offline",
-        cel="has(self.teacher) || self.mode == 'offline'",
-        is_kept=lambda distill: distill.teacher is not None or distill.mode == "offline",
+        accepted="a teacher, and none where mode is offline",
+        cel="has(self.teacher) != (self.mode == 'offline')",
+        is_kept=lambda distill: (distill.teacher is not None) != (distill.mode == "offline"),
         hint="teacher: {uri: gs://bucket/dir}",
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="topK",
+        accepted="0 where mode is offline, because the data say how many",
+        cel="self.topK == 0 || self.mode != 'offline'",
+        is_kept=lambda distill: distill.top_k == 0 or distill.mode != "offline",
     ),
     Rule(
         scope="spec.algorithm.distill",

@@ -47,7 +47,6 @@ def _plain(value: object) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _only("spec.algorithm.distill", "mode", "on-policy", "online"),
     _only("spec.rewards[]", "builtin", "gsm8k", "format", "choice"),
     _custom(
         "spec.rewards[].python",

@@ -27,7 +27,7 @@ from pttrainer.algorithms.protocol import Algorithm, Context, Guided
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of
-from pttrainer.divergence import Guide
+from pttrainer.divergence import Guide, Hearsay
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
@@ -187,7 +187,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     )
 
 
-def _guide(algorithm: Algorithm) -> Guide | None:
+def _guide(algorithm: Algorithm) -> Guide | Hearsay | None:
     return algorithm.guide if isinstance(algorithm, Guided) else None
 
 

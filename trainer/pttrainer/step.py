@@ -22,7 +22,7 @@ from ptapi import rundir
 from pttrainer import reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
-from pttrainer.divergence import Guide
+from pttrainer.divergence import Guide, Hearsay
 from pttrainer.losses import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Mean, Metric
@@ -94,7 +94,7 @@ def train_step(
     rate: optax.Schedule,
     where: Layout,
     micro_batch: int | None,
-    guide: Guide | None = None,
+    guide: Guide | Hearsay | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
     """The compiled step: (state, batch, frozen weights, teacher's weights) -> (new state, metrics).
 

@@ -93,9 +93,9 @@ class Distill(SpecModel):
 
     mode: Literal["on-policy", "online", "offline"] = "on-policy"
     """`on-policy` trains on the student's own samples, which avoids the mismatch between training and use; `online` on
-    the completions of the data."""
+    the completions of the data; `offline` on them with the teacher's log-probs in the data too."""
     teacher: Teacher | None = None
-    """Needed unless `mode` is `offline` (there the teacher's top-k log-probs are in the data)."""
+    """Needed unless `mode` is `offline`: there the columns `teacher_ids` and `teacher_logprobs` say what it said."""
     beta: Fraction = 1.0
     """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL."""
     student_share: Fraction = 1.0

@@ -229,12 +229,15 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("beta of nothing", {**DPO, "spec.algorithm": {"dpo": {"beta": 0}}}, "spec.algorithm.dpo.beta", "0",
           "above 0"),
     Wrong("no teacher", {**SFT, "spec.algorithm": {"distill": {}}}, "spec.algorithm.distill.teacher", "", "a teacher"),
+    Wrong("a teacher who is not asked", {**SFT, "spec.algorithm": {"distill": {
+              "mode": "offline", "teacher": {"uri": "random://tiny"}}}},
+          "spec.algorithm.distill.teacher", "random://tiny", "none where mode is offline"),
+    Wrong("fewer outcomes than the data have", {**SFT, "spec.algorithm": {"distill": {"mode": "offline", "topK": 5}}},
+          "spec.algorithm.distill.topK", "5", "0 where mode is offline"),
     Wrong("a mixture of one", {**SFT, "spec.algorithm": {"distill": {
               "mode": "online", "studentShare": 0.5, "teacher": {"uri": "random://tiny"}}}},
           "spec.algorithm.distill.studentShare", "0.5", "1, because only mode on-policy"),
     # Not supported yet
-    Wrong("a teacher's log-probs in the data", {**SFT, "spec.algorithm": {"distill": {"mode": "offline"}}},
-          "spec.algorithm.distill.mode", "offline", "not supported yet; accepted: on-policy, online"),
     Wrong("quantized weights", {"spec.training": {"lora": {}, "quantization": {"weights": "int8"}}},
           "spec.training.quantization", "int8",
           "not supported yet"),

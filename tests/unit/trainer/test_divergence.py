@@ -11,7 +11,7 @@ import pytest
 
 from pttrainer import divergence
 from pttrainer.batch import Batch
-from pttrainer.divergence import Guide
+from pttrainer.divergence import Guide, Hearsay
 from pttrainer.models import Model, preset
 
 BETAS = (0.0, 0.3, 0.5, 1.0)
@@ -130,3 +130,22 @@ def test_masked_tokens_have_no_divergence_and_no_gradient() -> None:
     gradient = jax.jit(jax.grad(total))(hidden)
     assert np.all(np.abs(gradient).max(axis=-1)[batch().mask_BT == 0] == 0)
     assert np.all(np.abs(gradient).max(axis=-1)[batch().mask_BT > 0] > 0)
+
+
+def test_what_the_data_say_of_the_teacher_is_worth_what_the_teacher_says() -> None:
+    b = jax.tree.map(jnp.asarray, batch())
+    hidden = jax.random.normal(jax.random.key(2), (3, 11, TINY.config.d_model))
+    logits = TINY.logits(TEACHER, TINY.forward(TEACHER, b.tokens_BT, b.positions_BT, b.segment_ids_BT))
+    logps, ids = jax.lax.top_k(jax.nn.log_softmax(logits), 7)
+    told = b._replace(teacher_ids_BTK=ids, teacher_logps_BTK=logps)
+
+    def compared(how: Guide | Hearsay, teacher: Any) -> Any:
+        def loss(hidden: Any) -> Any:
+            return jnp.sum(how.stats(teacher, TINY, hidden, TINY.head(STUDENT), told).divergence_BT)
+
+        return jax.jit(jax.value_and_grad(loss))(hidden)
+
+    found, wanted = compared(Hearsay(0.5, chunk=4), {}), compared(Guide(TINY, 0.5, top_k=7, chunk=4), TEACHER)
+    assert wanted[0] > 0.1
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(found[1], wanted[1], atol=1e-6)

@@ -4,6 +4,7 @@
 
 D_β is the generalised Jensen-Shannon divergence (`divergence`), m is 1 on completion tokens. What x is:
 
+    offline     the data's completions, with the teacher's likeliest tokens and their log-probs in the data
     online      the data's completions: supervised distillation
     on-policy   the student's own completions of the data's prompts (GKD, arXiv 2306.13649): it learns from its own
                 mistakes. With `studentShare` λ < 1 a step is on-policy with probability λ, else online, as GKD mixes.
@@ -35,7 +36,7 @@ from pttrainer.assemble import open_source
 from pttrainer.batch import Batch
 from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.data.prompts import Order, Question
-from pttrainer.divergence import Guide, GuidedStats
+from pttrainer.divergence import Guide, GuidedStats, Hearsay
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Mean, Metric
@@ -56,7 +57,7 @@ class Distill:
         self,
         context: Context,
         spec: DistillSpec,
-        taught: tuple[Guide, Params],
+        taught: tuple[Guide | Hearsay, Params],
         given: PackedRows | None,
         asked: tuple[list[Question], Sampler] | None,
         held_out: list[Batch],
@@ -139,22 +140,22 @@ def build(context: Context) -> Distill:
     """Reads the data and the teacher; raises ConfigError or DataError."""
     spec = context.spec.algorithm.distill
     assert spec is not None
-    taught = _teacher(context, spec)
-    on_policy = spec.mode == "on-policy"
+    on_policy, told = spec.mode == "on-policy", spec.mode == "offline"
+    taught: tuple[Guide | Hearsay, Params] = (Hearsay(spec.beta), {}) if told else _teacher(context, spec)
     given = None
     if not on_policy or spec.student_share < 1.0:
-        given = sft.read_rows(context, "train", learn_prompt=False, pack=True)
+        given = sft.read_rows(context, "train", learn_prompt=False, pack=True, told=told)
     asked = None
     sampler = held_out.native_sampler(context) if on_policy or context.spec.rewards else None
     if on_policy and sampler is not None:
         asked = (held_out.read_questions(context, context.spec.data.train, "spec.data.train"), sampler)
     judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
-    rows = sft.read_rows(context, "eval", learn_prompt=False, pack=True)
+    rows = sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
     return Distill(context, spec, taught, given, asked, batches, judged)
 
 
-def _compare(guide: Guide, student: Model, params: Params, teacher: Params, batch: Batch) -> GuidedStats:
+def _compare(guide: Guide | Hearsay, student: Model, params: Params, teacher: Params, batch: Batch) -> GuidedStats:
     hidden_BTD = student.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     return guide.stats(teacher, student, hidden_BTD, student.head(params), batch)
 

@@ -30,7 +30,7 @@ from jax.sharding import Mesh
 
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.batch import Batch
-from pttrainer.divergence import Guide
+from pttrainer.divergence import Guide, Hearsay
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Metric
@@ -109,5 +109,5 @@ class Algorithm(Protocol):
 class Guided(Protocol):
     """An algorithm with a teacher, whose predictions the step compares with the model's. `teacher`: its weights."""
 
-    guide: Guide
+    guide: Guide | Hearsay
     teacher: Params

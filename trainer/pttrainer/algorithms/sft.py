@@ -89,8 +89,11 @@ def _evaluation(context: Context) -> Evaluation | None:
     return evaluation(context, native_sampler(context)) if context.spec.rewards else None
 
 
-def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool) -> PackedRows | None:
-    """Rows of `data.train` or `data.eval`, laid out; None where the job names no such data. Raises DataError."""
+def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, told: bool = False) -> PackedRows | None:
+    """Rows of `data.train` or `data.eval`, laid out; None where the job names no such data. Raises DataError.
+
+    told: with what a teacher said, from the rows.
+    """
     source = getattr(context.spec.data, part)
     if source is None:
         return None
@@ -98,7 +101,9 @@ def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool) ->
     read = rows.load(
         source, f"spec.data.{part}", data.system_prompt, skip_bad=data.on_bad_row == "skip", note=context.note
     )
-    made = examples.make(read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt)
+    made = examples.make(
+        read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt, told=told
+    )
     packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=pack)
     context.note(
         f"data.{part}: {made.rows} rows ({read.format}: {', '.join(read.columns.values())}), "

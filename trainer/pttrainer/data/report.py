@@ -63,7 +63,9 @@ def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, sho
     """Reads `data.train` or `data.eval` as the job's algorithm would; raises DataError where nothing can be used."""
     source: DataSource = getattr(spec.data, part)
     read = rows.load(source, f"spec.data.{part}", spec.data.system_prompt, skip_bad=True, note=note)
-    look = {"grpo": _prompts, "dpo": _pairs}.get(spec.algorithm.kind, _examples)
+    distill = spec.algorithm.distill
+    samples = distill is not None and distill.mode == "on-policy" and distill.student_share == 1.0 and part == "train"
+    look = _prompts if samples else {"grpo": _prompts, "dpo": _pairs}.get(spec.algorithm.kind, _examples)
     return look(spec, part, read, chat, shown)
 
 
@@ -96,7 +98,8 @@ def statistics(lengths: Sequence[int]) -> dict[str, int]:
 
 def _examples(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
     whole = spec.algorithm.sft is not None and spec.algorithm.sft.loss_on_prompt
-    made = examples.make(read, chat, spec.training.sequence_length, learn_prompt=whole)
+    told = spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
+    made = examples.make(read, chat, spec.training.sequence_length, learn_prompt=whole, told=told)
     length = spec.training.sequence_length + 1
 
     def seen(row: Row) -> Tokens:
