@@ -32,7 +32,7 @@ class Dpo(SpecModel):
     """`sigmoid` is DPO; `orpo` and `simpo` need no reference model. See docs/reference/algorithms.md."""
     beta: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
     """β: strength of the pull towards the reference (orpo: weight of the odds ratio). Unset: 0.1; simpo 2."""
-    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
+    label_smoothing: Annotated[float, Field(ge=0.0, le=0.49)] = 0.0
     """Probability that a preference is mislabelled: with sigmoid conservative DPO, with robust its unbiased form."""
     margin: Annotated[float, Field(ge=0.0, le=1000.0)] | None = None
     """γ, which simpo asks the better answer to lead by; the paper takes about half of β. Unset: 1."""

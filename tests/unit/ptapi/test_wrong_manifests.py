@@ -225,7 +225,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("a margin without a use", {**DPO, "spec.algorithm": {"dpo": {"margin": 1.0}}},
           "spec.algorithm.dpo.margin", "1.0", "unset, because only simpo"),
     Wrong("labels as often wrong as right", {**DPO, "spec.algorithm": {"dpo": {"labelSmoothing": 0.5}}},
-          "spec.algorithm.dpo.labelSmoothing", "0.5", "below 0.5"),
+          "spec.algorithm.dpo.labelSmoothing", "0.5", "to 0.49"),
     Wrong("beta of nothing", {**DPO, "spec.algorithm": {"dpo": {"beta": 0}}}, "spec.algorithm.dpo.beta", "0",
           "above 0"),
     Wrong("no teacher", {**SFT, "spec.algorithm": {"distill": {}}}, "spec.algorithm.distill.teacher", "", "a teacher"),
