@@ -70,7 +70,7 @@ $(PARITY)/.ready: pyproject.toml
 	$(PARITY)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt -e '.[parity]'
 	@touch $@
 
-parity: $(PARITY)/.ready  ## compare with torch, transformers and peft, live (its own environment, 1.3 GB)
+parity: $(PARITY)/.ready  ## compare with torch, transformers, peft and TRL, live (its own environment, 1.3 GB)
 	$(PARITY)/bin/python -m pytest tests/parity -q
 
 TUNIX := .venv-tunix
@@ -83,8 +83,9 @@ $(TUNIX)/.ready: | pyproject.toml
 bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT against Tunix, TRL and plain torch, in one run (30 minutes; quiet machine)
 	$(BIN)/python benchmarks/sft.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
 
-references: $(PARITY)/.ready  ## write the numbers of transformers that the unit tests compare with
+references: $(PARITY)/.ready  ## write the numbers of transformers, peft and TRL that the unit tests compare with
 	$(PARITY)/bin/python scripts/make_parity_references.py
+	$(PARITY)/bin/python scripts/make_loss_references.py
 
 AOT := .venv-aot
 

@@ -171,12 +171,40 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: _is_unique([reward.label for reward in spec.rewards]),
     ),
     Rule(
+        scope="spec.algorithm.dpo",
+        field="labelSmoothing",
+        accepted="0, because only sigmoid, robust and simpo smooth labels",
+        cel="self.labelSmoothing == 0.0 || self.loss in ['sigmoid', 'robust', 'simpo']",
+        is_kept=lambda dpo: dpo.label_smoothing == 0.0 or dpo.loss in ("sigmoid", "robust", "simpo"),
+    ),
+    Rule(
+        scope="spec.algorithm.dpo",
+        field="margin",
+        accepted="unset, because only simpo has a margin",
+        cel="!has(self.margin) || self.loss == 'simpo'",
+        is_kept=lambda dpo: dpo.margin is None or dpo.loss == "simpo",
+    ),
+    Rule(
         scope="spec.algorithm.distill",
         field="teacher",
-        accepted="a teacher, unless mode is offline",
-        cel="has(self.teacher) || self.mode == 'offline'",
-        is_kept=lambda distill: distill.teacher is not None or distill.mode == "offline",
+        accepted="a teacher, and none where mode is offline",
+        cel="has(self.teacher) != (self.mode == 'offline')",
+        is_kept=lambda distill: (distill.teacher is not None) != (distill.mode == "offline"),
         hint="teacher: {uri: gs://bucket/dir}",
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="topK",
+        accepted="0 where mode is offline, because the data say how many",
+        cel="self.topK == 0 || self.mode != 'offline'",
+        is_kept=lambda distill: distill.top_k == 0 or distill.mode != "offline",
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="studentShare",
+        accepted="1, because only mode on-policy mixes the student's samples with the data",
+        cel="self.studentShare == 1.0 || self.mode == 'on-policy'",
+        is_kept=lambda distill: distill.student_share == 1.0 or distill.mode == "on-policy",
     ),
     # Lengths and batches
     Rule(
@@ -219,6 +247,20 @@ RULES: tuple[Rule, ...] = (
         cel="!has(self.algorithm.grpo) || !has(self.training.microBatchSize) || "
         "self.training.microBatchSize % self.algorithm.grpo.groupSize == 0",
         is_kept=_keeps_groups_together,
+    ),
+    Rule(
+        scope="spec",
+        field="training.batchSize",
+        accepted="an even number, because dpo trains on pairs of sequences",
+        cel="!has(self.algorithm.dpo) || self.training.batchSize % 2 == 0",
+        is_kept=lambda spec: spec.algorithm.dpo is None or spec.training.batch_size % 2 == 0,
+    ),
+    Rule(
+        scope="spec",
+        field="training.microBatchSize",
+        accepted="an even number, because a pair is never split",
+        cel="!has(self.algorithm.dpo) || !has(self.training.microBatchSize) || self.training.microBatchSize % 2 == 0",
+        is_kept=lambda spec: spec.algorithm.dpo is None or (spec.training.micro_batch_size or 0) % 2 == 0,
     ),
     Rule(
         scope="spec",

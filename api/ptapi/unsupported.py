@@ -47,8 +47,6 @@ def _plain(value: object) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _unset("spec.algorithm", "dpo", "sft, grpo"),
-    _unset("spec.algorithm", "distill", "sft, grpo"),
     _only("spec.rewards[]", "builtin", "gsm8k", "format", "choice"),
     _custom(
         "spec.rewards[].python",

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 
 
 class Batch(NamedTuple):
-    """mask_BT: 1 where the prediction is trained. weight_BT: its share of the loss (see `reduce`)."""
+    """mask_BT: 1 where the prediction is trained. weight_BT: its share of the loss (see `reduce`).
+
+    ref_sums_B1: the reference's log-prob of all of a row's trained tokens together. teacher_…_BTK: K
+    tokens that a teacher finds likely in the target's place, and their log-probs."""
 
     tokens_BT: Any
     targets_BT: Any
@@ -25,3 +28,6 @@ class Batch(NamedTuple):
     ref_logps_BT: Any = None
     row_BT: Any = None
     """The number of the row in the whole batch; set inside the step where something is drawn per row."""
+    ref_sums_B1: Any = None
+    teacher_ids_BTK: Any = None
+    teacher_logps_BTK: Any = None

@@ -62,5 +62,5 @@ def chunk_size(B: int, T: int, V: int) -> int:
 
 
 def _take(x_BTX: Array, order_BT: Array) -> Array:
-    index = order_BT if x_BTX.ndim == 2 else order_BT[..., None]
+    index = order_BT if x_BTX.ndim == 2 else order_BT[(..., *[None] * (x_BTX.ndim - 2))]
     return jnp.take_along_axis(x_BTX, index, axis=1)

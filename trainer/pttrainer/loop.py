@@ -101,7 +101,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         compiled, was_new = session.compiled(placed)
         if was_new:
             log.restart_clock()
-        session.state, metrics = compiled(session.state, placed, session.frozen)
+        session.state, metrics = compiled(session.state, placed, *session.constants)
         log.flush()
         done = step + 1
         log.begin(done, metrics, dict(of_batch), batch)

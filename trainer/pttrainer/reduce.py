@@ -34,6 +34,15 @@ def fixed_length(mask_BT: np.ndarray, sequences: int, max_new_tokens: int) -> np
     return np.asarray(mask_BT, np.float32) / np.float32(max(sequences * max_new_tokens, 1))
 
 
+def row_mean(mask_BT: np.ndarray) -> np.ndarray:
+    """Weights of the mean over rows whose loss is one number (dpo): all on a row's first token that counts, as
+    spreading that number over its tokens would only round it. A row without tokens does not count."""
+    counts_BT = np.asarray(mask_BT) > 0
+    first_BT = counts_BT & (np.cumsum(counts_BT, axis=1) == 1)
+    weights: np.ndarray = first_BT.astype(np.float32) / np.float32(max(int(first_BT.sum()), 1))
+    return weights
+
+
 class Mean(NamedTuple):
     """A metric that is the mean over tokens that count."""
 
@@ -52,7 +61,13 @@ class Smallest(NamedTuple):
     values_BT: Array
 
 
-Metric = Mean | Largest | Smallest
+class RowMean(NamedTuple):
+    """A metric that is the mean over rows that hold a token that counts."""
+
+    values_B: Array
+
+
+Metric = Mean | Largest | Smallest | RowMean
 Partial = tuple[Array, Array]
 """(sum, count) of a mean; (extreme, 0) of an extreme: what one micro-batch contributes."""
 
@@ -60,6 +75,9 @@ Partial = tuple[Array, Array]
 def partial(metric: Metric, mask_BT: Array) -> Partial:
     """One micro-batch's contribution to a metric."""
     counts_BT = mask_BT > 0
+    if isinstance(metric, RowMean):
+        counts_B = jnp.any(counts_BT, axis=1)
+        return jnp.sum(jnp.where(counts_B, metric.values_B, 0.0)), jnp.sum(counts_B.astype(jnp.float32))
     values = metric.values_BT.astype(jnp.float32)
     zero = jnp.zeros((), jnp.float32)
     if isinstance(metric, Largest):

@@ -23,10 +23,11 @@ from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, optimizer, sharding
 from pttrainer import step as steps
-from pttrainer.algorithms.protocol import Algorithm, Context
+from pttrainer.algorithms.protocol import Algorithm, Context, Guided
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of, read_params
+from pttrainer.divergence import Guide, Hearsay
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
@@ -82,6 +83,11 @@ class Session:
         return ema.of(self.state.optimizer, self.state.params)
 
     @property
+    def constants(self) -> tuple[Any, ...]:
+        """What the train step takes beside state and batch: weights that no step changes."""
+        return (self.frozen, self.algorithm.teacher) if isinstance(self.algorithm, Guided) else (self.frozen,)
+
+    @property
     def base(self) -> Base:
         """The model that the run started from."""
         return Base(self.job.spec.model.uri, self.commit)
@@ -98,7 +104,7 @@ class Session:
             return self._compiled[key], False
         self.reporter.stage("compiling")
         with self.meter.spending("compile"):
-            self._compiled[key] = self.train_step.lower(self.state, batch, self.frozen).compile()
+            self._compiled[key] = self.train_step.lower(self.state, batch, *self.constants).compile()
         self.reporter.stage("training")
         return self._compiled[key], True
 
@@ -215,7 +221,15 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         layout=layout,
         algorithm=algorithm,
         train_step=steps.train_step(
-            parts.model, algorithm, updates, rate, layout, training.micro_batch_size, held=held, noise=noise
+            parts.model,
+            algorithm,
+            updates,
+            rate,
+            layout,
+            training.micro_batch_size,
+            _guide(algorithm),
+            held=held,
+            noise=noise,
         ),
         checkpoints=checkpoints,
         saving=saving,
@@ -228,6 +242,10 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         commit=parts.commit,
         spikes=None if algorithm.needs_params else Spikes(training.optimizer.max_grad_norm),
     )
+
+
+def _guide(algorithm: Algorithm) -> Guide | Hearsay | None:
+    return algorithm.guide if isinstance(algorithm, Guided) else None
 
 
 def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> None:

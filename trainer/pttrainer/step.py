@@ -22,6 +22,7 @@ from ptapi import rundir
 from pttrainer import freezing, moments, neftune, nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
+from pttrainer.divergence import Guide, Hearsay
 from pttrainer.losses import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Model, Params
 from pttrainer.neftune import Noise
@@ -95,16 +96,21 @@ def train_step(
     rate: optax.Schedule,
     where: Layout,
     micro_batch: int | None,
+    guide: Guide | Hearsay | None = None,
     *,
     held: Any = None,
     noise: Noise | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """The compiled step: (state, batch, frozen weights) -> (new state, metrics). The old state's memory is reused.
+    """The compiled step: (state, batch, frozen weights, teacher's weights) -> (new state, metrics).
 
     held: what is frozen (`freezing`). noise: on the embeddings (`neftune`).
+
+    The old state's memory is reused.
     """
 
-    def step(state: TrainState, batch: Batch, frozen: Params | None = None) -> tuple[TrainState, dict[str, Array]]:
+    def step(
+        state: TrainState, batch: Batch, frozen: Params | None = None, teacher: Params | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         kinds: dict[str, type[Metric]] = {}  # filled while tracing: a metric's kind is not an array
 
         def objective(trained: Params, part: Batch) -> tuple[Array, tuple[Array, dict[str, reduce.Partial]]]:
@@ -112,7 +118,12 @@ def train_step(
             noisy = None if noise is None else neftune.added(noise, state.step, part)
             hidden_BTD, balance = _hidden(model, params, part, noisy)
             head = model.head(params).astype(hidden_BTD.dtype)
-            loss, stats = _loss(model, algorithm, hidden_BTD, head, part)
+            stats: Any  # of tokens, or with a guide also their divergence from it
+            if guide is None or teacher is None:
+                loss, stats = _loss(model, algorithm, hidden_BTD, head, part)
+            else:
+                stats = guide.stats(teacher, model, hidden_BTD, model.head(params), part)
+                loss = jnp.sum(algorithm.loss(stats, part)[0] * part.weight_BT)
             _, metrics = algorithm.loss(stats, part)
             kinds.update({name: type(metric) for name, metric in metrics.items()})
             partials = {name: reduce.partial(metric, part.mask_BT) for name, metric in metrics.items()}

@@ -35,12 +35,14 @@ class Sft(SpecModel):
 class Dpo(SpecModel):
     """Preference optimisation (arXiv 2305.18290) and its relatives."""
 
-    loss: Literal["sigmoid", "ipo", "hinge", "orpo", "simpo"] = "sigmoid"
-    """`sigmoid` is DPO; `orpo` and `simpo` need no reference model."""
-    beta: Coefficient = 0.1
-    """Strength of the pull towards the reference; 0.1 is the paper's."""
-    label_smoothing: Annotated[float, Field(ge=0.0, le=0.5)] = 0.0
-    """Probability that a preference is mislabelled (conservative DPO)."""
+    loss: Literal["sigmoid", "robust", "ipo", "hinge", "orpo", "simpo"] = "sigmoid"
+    """`sigmoid` is DPO; `orpo` and `simpo` need no reference model. See docs/reference/algorithms.md."""
+    beta: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
+    """β: strength of the pull towards the reference (orpo: weight of the odds ratio). Unset: 0.1; simpo 2."""
+    label_smoothing: Annotated[float, Field(ge=0.0, le=0.49)] = 0.0
+    """Probability that a preference is mislabelled: with sigmoid conservative DPO, with robust its unbiased form."""
+    margin: Annotated[float, Field(ge=0.0, le=1000.0)] | None = None
+    """γ, which simpo asks the better answer to lead by; the paper takes about half of β. Unset: 1."""
 
 
 class DynamicSampling(SpecModel):
@@ -97,13 +99,16 @@ class Distill(SpecModel):
     """Distillation: offline from the data, online, or on the student's own samples (arXiv 2306.13649)."""
 
     mode: Literal["on-policy", "online", "offline"] = "on-policy"
-    """On-policy avoids the mismatch between training and use, which is why it is the default."""
+    """`on-policy` trains on the student's own samples, which avoids the mismatch between training and use; `online` on
+    the completions of the data; `offline` on them with the teacher's log-probs in the data too."""
     teacher: Teacher | None = None
-    """Needed unless `mode` is `offline` (there the teacher's top-k log-probs are in the data)."""
+    """Needed unless `mode` is `offline`: there the columns `teacher_ids` and `teacher_logprobs` say what it said."""
     beta: Fraction = 1.0
     """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL."""
+    student_share: Fraction = 1.0
+    """λ: with on-policy, the probability that a step trains on the student's samples and not on the data."""
     top_k: NonNegativeInt = 0
-    """Log-probs per token kept of the teacher; 0 is the whole vocabulary."""
+    """Compare the teacher's likeliest tokens, and all others as one outcome; 0 is the whole vocabulary."""
 
 
 class Algorithm(SpecModel):

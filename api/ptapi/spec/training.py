@@ -115,7 +115,7 @@ class Training(SpecModel):
     epochs: Annotated[float, Field(gt=0.0, le=10000.0)] | None = None
     """Passes over the training data."""
     batch_size: PositiveInt = 64
-    """Sequences per optimizer step, over all devices (for grpo: prompts × groupSize)."""
+    """Sequences per optimizer step, over all devices (grpo: prompts × groupSize; dpo: two per pair)."""
     micro_batch_size: PositiveInt | None = None
     """Sequences per forward and backward pass, over all devices; the rest is accumulated. Unset: the batch."""
     sequence_length: Annotated[int, Field(ge=8, le=10_000_000)] = 1024

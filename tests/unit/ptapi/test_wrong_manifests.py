@@ -54,6 +54,7 @@ class Wrong:
 
 
 SFT: dict[str, Any] = {"spec.algorithm": {"sft": {}}, "spec.rewards": GONE}
+DPO: dict[str, Any] = {"spec.algorithm": {"dpo": {}}, "spec.rewards": GONE}
 
 WRONG: tuple[Wrong, ...] = (
     # The object
@@ -254,11 +255,29 @@ WRONG: tuple[Wrong, ...] = (
           "spec.capacity[0].zones", "us-east5-a", "unset with type: existing"),
     Wrong("a node pool for a laptop", {"spec.accelerator": {"type": "cpu-8"}, "spec.capacity": [{"type": "spot"}]},
           "spec.capacity", "spot", "existing only"),
+    # Pairs and teachers
+    Wrong("half a pair in a batch", {**DPO, "spec.training.batchSize": 15}, "spec.training.batchSize", "15",
+          "an even number, because dpo trains on pairs"),
+    Wrong("a pair in two micro-batches", {**DPO, "spec.training": {"batchSize": 6, "microBatchSize": 3}},
+          "spec.training.microBatchSize", "3", "an even number, because a pair is never split"),
+    Wrong("smoothed labels without a use", {**DPO, "spec.algorithm": {"dpo": {"loss": "ipo", "labelSmoothing": 0.1}}},
+          "spec.algorithm.dpo.labelSmoothing", "0.1", "0, because only sigmoid, robust and simpo"),
+    Wrong("a margin without a use", {**DPO, "spec.algorithm": {"dpo": {"margin": 1.0}}},
+          "spec.algorithm.dpo.margin", "1.0", "unset, because only simpo"),
+    Wrong("labels as often wrong as right", {**DPO, "spec.algorithm": {"dpo": {"labelSmoothing": 0.5}}},
+          "spec.algorithm.dpo.labelSmoothing", "0.5", "to 0.49"),
+    Wrong("beta of nothing", {**DPO, "spec.algorithm": {"dpo": {"beta": 0}}}, "spec.algorithm.dpo.beta", "0",
+          "above 0"),
+    Wrong("no teacher", {**SFT, "spec.algorithm": {"distill": {}}}, "spec.algorithm.distill.teacher", "", "a teacher"),
+    Wrong("a teacher who is not asked", {**SFT, "spec.algorithm": {"distill": {
+              "mode": "offline", "teacher": {"uri": "random://tiny"}}}},
+          "spec.algorithm.distill.teacher", "random://tiny", "none where mode is offline"),
+    Wrong("fewer outcomes than the data have", {**SFT, "spec.algorithm": {"distill": {"mode": "offline", "topK": 5}}},
+          "spec.algorithm.distill.topK", "5", "0 where mode is offline"),
+    Wrong("a mixture of one", {**SFT, "spec.algorithm": {"distill": {
+              "mode": "online", "studentShare": 0.5, "teacher": {"uri": "random://tiny"}}}},
+          "spec.algorithm.distill.studentShare", "0.5", "1, because only mode on-policy"),
     # Not supported yet
-    Wrong("dpo", {**SFT, "spec.algorithm": {"dpo": {}}},
-          "spec.algorithm.dpo", "{}", "not supported yet; accepted: sft, grpo"),
-    Wrong("distill", {**SFT, "spec.algorithm": {"distill": {"mode": "offline"}}}, "spec.algorithm.distill", "offline",
-          "not supported yet"),
     Wrong("dropout of adapters", {"spec.training.lora": {"dropout": 0.1}}, "spec.training.lora.dropout", "0.1",
           "rank"),
     Wrong("adapters on a layer that no model has", {"spec.training.lora": {"targets": "router"}},

@@ -151,3 +151,47 @@ def test_gsm8k_as_it_is_has_no_row_without_something_to_learn() -> None:
     found = examples.make(read, CHAT, 2048)
     assert read.format == "prompt-answer"
     assert (len(found.examples), found.dropped) == (200, 0)
+
+
+def said(row: dict[str, Any], entries: int, k: int = 2, **changes: Any) -> dict[str, Any]:
+    """A row with what a teacher said: ids 1, 2, … and log-probs −0.1, −0.2, …, one entry after the other."""
+    count = entries * k
+    table = np.arange(1, count + 1).reshape(entries, k)
+    return {**row, "teacher_ids": table.tolist(), "teacher_logprobs": (-0.1 * table).tolist(), **changes}
+
+
+def test_what_a_teacher_said_stands_at_the_tokens_that_it_is_about_packed_or_not(tmp_path: Path) -> None:
+    rows_ = [said({"prompt": "a", "completion": "bc"}, 3), said({"prompt": "dd", "completion": "e"}, 2)]
+    found = made(tmp_path, *rows_, told=True)
+    for pack in (True, False):
+        packed = PackedRows(found.examples, 32, pack=pack)
+        row = packed[0]
+        at = np.flatnonzero(row["mask"])
+        wanted = [[1, 2], [3, 4], [5, 6]] + ([[1, 2], [3, 4]] if pack else [])
+        assert row["teacher_ids"][at].tolist() == wanted
+        np.testing.assert_allclose(row["teacher_logps"][at], -0.1 * np.array(wanted), rtol=1e-6)
+        assert not row["teacher_ids"][row["mask"] == 0].any()
+    batch = in_order(PackedRows(found.examples, 32, pack=True), 2)[0]
+    assert batch.teacher_ids_BTK.shape == (2, 32, 2)
+
+
+def test_what_a_teacher_said_is_cut_with_its_row(tmp_path: Path) -> None:
+    (example_,) = made(tmp_path, said({"prompt": "a", "completion": "bc"}, 3), told=True, length=5).examples
+    assert example_.told is not None
+    assert example_.learned.sum() == len(example_.told.ids) < 3
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "completion": "bc"}, "line 1: no 'teacher_ids' as a list of lists"),
+        (said({"prompt": "a", "completion": "bc"}, 2), "has 2 entries; accepted: 3, one per token"),
+        (said({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1]] * 3), "is 3 x 1 and teacher_logprobs 3 x 2"),
+        (said({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1, 999]] * 3), "holds 1 to 999; accepted: ids"),
+        (said({"prompt": "a", "completion": "bc"}, 3, teacher_logprobs=[[0.5, 0.5]] * 3), "are not all log-probs"),
+        (said({"prompt": "a", "completion": "bc"}, 3, teacher_ids=[[1, 2], [1], [1, 2]]), "no 'teacher_ids'"),
+    ],
+)  # fmt: skip
+def test_what_no_teacher_can_have_said_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        made(tmp_path, row, told=True)

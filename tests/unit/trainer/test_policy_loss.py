@@ -170,3 +170,36 @@ def test_k1_as_a_loss_would_have_no_gradient_which_is_why_it_is_not_here() -> No
 def test_importance_weights_are_cut_at_two() -> None:
     got = policy_loss.truncated_importance(jnp.array([0.0, -1.0, 3.0]), jnp.array([0.0, 0.0, 0.0]))
     np.testing.assert_allclose(got, [1.0, np.exp(-1.0), 2.0], rtol=1e-6)
+
+
+def larger() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Eight sequences, one of a single token and one of none: new, old, advantages, mask."""
+    random = np.random.default_rng(3)
+    mask = (np.arange(8) < np.array([[8], [5], [1], [3], [0], [7], [2], [4]])).astype(np.float32)
+    old = -random.exponential(1.0, (8, 8)).astype(np.float32) * mask
+    new = old + random.normal(0, 0.3, (8, 8)).astype(np.float32) * mask
+    return new, old, random.normal(0, 1, (8, 1)).astype(np.float32) * mask, mask
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_losses_are_the_same_whatever_order_padding_micro_batches_and_devices(name: str) -> None:
+    variant, arrays = VARIANTS[name], larger()
+
+    def total(new: Array, old: Array, advantages: Array, mask: Array, weights: Array) -> Array:
+        return jnp.sum(variant.loss(new, old, advantages, mask, variant.clip)[0] * weights)
+
+    step = jax.jit(jax.value_and_grad(total))
+    whole = *arrays, variant.weights(arrays[-1], MAX_NEW)
+    value, gradient = step(*whole)
+    assert np.all(gradient[4] == 0)  # a sequence without a token
+    order = np.random.default_rng(1).permutation(8)
+    turned, turned_gradient = step(*(x[order] for x in whole))
+    padded, _ = step(*(np.pad(x, ((0, 0), (0, 5))) for x in whole))
+    parts = [step(*(x[first::4] for x in whole)) for first in range(4)]
+    mesh = jax.make_mesh((4, 2), ("rows", "tokens"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows", "tokens"))
+    spread, spread_gradient = step(*(jax.device_put(x, where) for x in whole))
+    np.testing.assert_allclose([turned, padded, sum(part for part, _ in parts), spread], value, rtol=1e-5)
+    np.testing.assert_allclose(turned_gradient, gradient[order], atol=1e-7)
+    np.testing.assert_allclose(parts[1][1], gradient[1::4], atol=1e-7)
+    np.testing.assert_allclose(spread_gradient, gradient, atol=1e-7)

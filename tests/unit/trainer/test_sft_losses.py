@@ -81,7 +81,7 @@ def test_value_and_gradients_are_those_of_the_formula_on_full_logits(spec: str, 
 def test_losses_of_one_token_by_hand() -> None:
     """Two words with logits ln 3 and 0: probabilities 3/4 and 1/4, log-partition ln 4."""
     one = lambda x: jnp.full((1, 1), x)  # noqa: E731
-    stats = TokenStats(one(math.log(3 / 4)), one(0.0), one(math.log(4)), one(math.log(3) / 2))
+    stats = TokenStats(one(math.log(3 / 4)), one(0.0), None, one(math.log(4)), one(math.log(3) / 2))
     nll = math.log(4 / 3)
     assert float(sft.token(stats, Spec())[0, 0]) == pytest.approx(nll)
     assert float(sft.token(stats, Spec(loss="dft"))[0, 0]) == pytest.approx(0.75 * nll)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # the table is read before jax may be imported (`run`)
 
 MODULES: dict[str, str] = {
     "sft": "pttrainer.algorithms.sft",
+    "dpo": "pttrainer.algorithms.dpo",
     "grpo": "pttrainer.algorithms.grpo",
+    "distill": "pttrainer.algorithms.distill",
 }
 """By the name of the field in `spec.algorithm`. Modules load when they are needed: sft needs no sampler."""
 

@@ -39,9 +39,6 @@ from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.protocol import Draw, Sampling
 from pttrainer.rollout.sampling import Judged, Sampler, reward_facts
 
-MAX_TABLE_ROWS = 256
-"""Most samples of a step that are kept for people to read."""
-
 
 class Grpo:
     """Batches from rollouts; a policy loss."""
@@ -115,7 +112,9 @@ class Grpo:
         rewards_PG = groups.rewards(judged.groups)
         advantages_PG = self._advantages(rewards_PG)
         batch = self._with_scores(self._lay_out(judged.groups, advantages_PG), params)
-        self._context.save_samples(step + 1, groups.table(step + 1, judged.groups, advantages_PG, MAX_TABLE_ROWS))
+        self._context.save_samples(
+            step + 1, groups.table(step + 1, judged.groups, advantages_PG, groups.MAX_TABLE_ROWS)
+        )
         sampled = sum(len(sample.tokens) for group in judged.groups for sample in group.samples)
         return batch, {
             **reward_facts(judged.groups),

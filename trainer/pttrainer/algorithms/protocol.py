@@ -20,15 +20,18 @@ its rollout in `state()` and returns one part of it per call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jax import Array
 from jax.sharding import Mesh
 
 from ptapi.spec import PostTrainJobSpec
+from pttrainer import sharding
 from pttrainer.batch import Batch
+from pttrainer.divergence import Guide, Hearsay
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Metric
@@ -61,6 +64,11 @@ class Context:
     save_samples: Callable[[int, list[dict[str, Any]]], None]
     note: Callable[[str], None]
     leader: bool
+
+    def rows_at_once(self, rows: int) -> int:
+        """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""
+        shards = sharding.mesh_size(self.mesh, "batch")
+        return math.ceil(min(self.spec.evaluation.batch_size, rows) / shards) * shards
 
 
 class Algorithm(Protocol):
@@ -98,3 +106,11 @@ class Algorithm(Protocol):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         ...
+
+
+@runtime_checkable
+class Guided(Protocol):
+    """An algorithm with a teacher, whose predictions the step compares with the model's. `teacher`: its weights."""
+
+    guide: Guide | Hearsay
+    teacher: Params

@@ -19,7 +19,6 @@ from jax import Array, lax
 
 from ptapi import rundir
 from ptapi.spec.algorithm import Sft as SftSpec
-from pttrainer import sharding
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data import examples, rows
@@ -106,10 +105,13 @@ class Sft:
 
 def build(context: Context) -> Sft:
     """Reads and tokenises the data; raises DataError on data that cannot be trained on."""
-    train = _rows(context, "train")
+    spec = context.spec.algorithm.sft
+    assert spec is not None
+    train, held_out = (
+        read_rows(context, part, learn_prompt=spec.loss_on_prompt, pack=spec.packing) for part in ("train", "eval")
+    )
     assert train is not None
-    held_out = _rows(context, "eval")
-    batches = [] if held_out is None else in_order(held_out, _rows_at_once(context, len(held_out)))
+    batches = [] if held_out is None else in_order(held_out, context.rows_at_once(len(held_out)))
     return Sft(context, train, batches, _evaluation(context))
 
 
@@ -118,23 +120,22 @@ def _evaluation(context: Context) -> Evaluation | None:
     return evaluation(context, native_sampler(context)) if context.spec.rewards else None
 
 
-def _rows_at_once(context: Context, rows: int) -> int:
-    """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""
-    shards = sharding.mesh_size(context.mesh, "batch")
-    return math.ceil(min(context.spec.evaluation.batch_size, rows) / shards) * shards
+def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, told: bool = False) -> PackedRows | None:
+    """Rows of `data.train` or `data.eval`, laid out; None where the job names no such data. Raises DataError.
 
-
-def _rows(context: Context, part: str) -> PackedRows | None:
+    told: with what a teacher said, from the rows.
+    """
     source = getattr(context.spec.data, part)
-    sft = context.spec.algorithm.sft
-    if source is None or sft is None:
+    if source is None:
         return None
     data = context.spec.data
     read = rows.load(
         source, f"spec.data.{part}", data.system_prompt, skip_bad=data.on_bad_row == "skip", note=context.note
     )
-    made = examples.make(read, context.chat, context.spec.training.sequence_length, learn_prompt=sft.loss_on_prompt)
-    packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=sft.packing)
+    made = examples.make(
+        read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt, told=told
+    )
+    packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=pack)
     context.note(
         f"data.{part}: {made.rows} rows ({read.format}: {', '.join(read.columns.values())}), "
         f"{made.cut} longer than sequenceLength and cut, {made.dropped} without a token to learn, "

@@ -46,6 +46,10 @@ def lay_out(examples: Sequence[Example], width: int) -> dict[str, np.ndarray]:
     """One row: tokens, targets, positions, segment ids (from 1; 0 is padding), mask."""
     row = {name: np.zeros(width, np.int32) for name in ("tokens", "targets", "positions", "segment_ids")}
     row["mask"] = np.zeros(width, np.float32)
+    told = next((example.told for example in examples if example.told is not None), None)
+    if told is not None:
+        row["teacher_ids"] = np.zeros((width, told.ids.shape[1]), np.int32)
+        row["teacher_logps"] = np.zeros((width, told.ids.shape[1]), np.float32)
     at = 0
     for segment, example in enumerate(examples, start=1):
         here = slice(at, at + example.length)
@@ -54,6 +58,9 @@ def lay_out(examples: Sequence[Example], width: int) -> dict[str, np.ndarray]:
         row["positions"][here] = np.arange(example.length)
         row["segment_ids"][here] = segment
         row["mask"][here] = example.learned[1:]
+        if example.told is not None:
+            learned = np.flatnonzero(example.learned[1:]) + at
+            row["teacher_ids"][learned], row["teacher_logps"][learned] = example.told
         at += example.length
     return row
 
@@ -89,6 +96,8 @@ def to_batch(rows: Mapping[str, np.ndarray]) -> Batch:
         segment_ids_BT=rows["segment_ids"],
         mask_BT=rows["mask"],
         weight_BT=reduce.token_mean(rows["mask"]),
+        teacher_ids_BTK=rows.get("teacher_ids"),
+        teacher_logps_BTK=rows.get("teacher_logps"),
     )
 
 

@@ -7,21 +7,24 @@ learn is dropped and counted; a data set of which nothing is left is an error th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pttrainer.chat import Chat, Tokens
+from pttrainer.data import teacher
 from pttrainer.data.rows import Row, Rows
+from pttrainer.data.teacher import Told
 from pttrainer.errors import DataError
 
 
 @dataclass(frozen=True)
 class Example:
-    """tokens: [n] int32; learned: [n] bool (never the first token: nothing predicts it)."""
+    """tokens: [n] int32; learned: [n] bool (never the first token: nothing predicts it). told: of learned tokens."""
 
     tokens: np.ndarray
     learned: np.ndarray
+    told: Told | None = None
 
     @property
     def length(self) -> int:
@@ -46,8 +49,10 @@ class Examples:
     lengths: Sequence[int] = ()
 
 
-def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> Examples:
-    """Examples of all rows that have something to learn; raises DataError when none has."""
+def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False, told: bool = False) -> Examples:
+    """Examples of all rows that have something to learn; raises DataError when none has. told: with what a teacher
+    said of each learned token, from the rows."""
+    outcomes = 0
     if rows.format == "preference":
         raise DataError(
             f"{rows.uri}: rows are preferences (chosen, rejected); accepted for sft: messages, prompt-completion, "
@@ -60,6 +65,11 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> 
     for row in rows.rows:
         try:
             tokens = row_tokens(row, chat)
+            said = (
+                teacher.told(row.fields, row.where, sum(tokens.said[1:]), outcomes, chat.tokenizer.size)
+                if told
+                else None
+            )
         except DataError as error:
             if not rows.skip_bad:
                 raise
@@ -68,6 +78,9 @@ def make(rows: Rows, chat: Chat, length: int, *, learn_prompt: bool = False) -> 
         lengths.append(len(tokens.ids))
         unsaid += not learn_prompt and not any(tokens.said[1:])
         example = _example(tokens, length, learn_prompt)
+        if said is not None:
+            outcomes, learned = said.ids.shape[1], int(example.learned.sum())
+            example = replace(example, told=Told(said.ids[:learned], said.logps[:learned]))
         if example.learned.any():
             found.append(example)
     if not lengths:

@@ -6,7 +6,7 @@ Everything is found by the code that training uses; bad rows are always collecte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ptapi.spec import DataSource, PostTrainJobSpec
 from pttrainer.chat import Chat, Tokens
-from pttrainer.data import examples, files, prompts, rows
+from pttrainer.data import examples, files, preferences, prompts, rows
 from pttrainer.data.rows import Row, Rows
 from pttrainer.errors import DataError
 from pttrainer.rewards import NEEDS_ANSWER
@@ -63,7 +63,10 @@ def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, sho
     """Reads `data.train` or `data.eval` as the job's algorithm would; raises DataError where nothing can be used."""
     source: DataSource = getattr(spec.data, part)
     read = rows.load(source, f"spec.data.{part}", spec.data.system_prompt, skip_bad=True, note=note)
-    return _prompts(spec, part, read, chat, shown) if spec.algorithm.grpo else _examples(spec, part, read, chat, shown)
+    distill = spec.algorithm.distill
+    samples = distill is not None and distill.mode == "on-policy" and distill.student_share == 1.0 and part == "train"
+    look = _prompts if samples else {"grpo": _prompts, "dpo": _pairs}.get(spec.algorithm.kind, _examples)
+    return look(spec, part, read, chat, shown)
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -95,7 +98,8 @@ def statistics(lengths: Sequence[int]) -> dict[str, int]:
 
 def _examples(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
     whole = spec.algorithm.sft is not None and spec.algorithm.sft.loss_on_prompt
-    made = examples.make(read, chat, spec.training.sequence_length, learn_prompt=whole)
+    told = spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
+    made = examples.make(read, chat, spec.training.sequence_length, learn_prompt=whole, told=told)
     length = spec.training.sequence_length + 1
 
     def seen(row: Row) -> Tokens:
@@ -121,6 +125,19 @@ def _prompts(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: i
     return _report(
         part, read, counts, found.bad, [_shown(row, seen(row), chat) for row in _good(read, found.bad, shown)]
     )
+
+
+def _pairs(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
+    """Lengths are the longer answer's; both answers of a row are shown."""
+    made = preferences.make(read, chat, spec.training.sequence_length)
+    trainable = sum(int(one.learned.sum()) for pair in made.pairs for one in (pair.chosen, pair.rejected))
+    counts = (len(made.pairs), made.lengths, made.cut, 0, 0, trainable)
+    rows = [
+        _shown(replace(row, where=f"{row.where}, {side}"), tokens, chat)
+        for row in _good(read, made.bad, shown)
+        for side, tokens in zip(("chosen", "rejected"), preferences.pair_tokens(row, chat), strict=True)
+    ]
+    return _report(part, read, counts, made.bad, rows)
 
 
 def _report(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from ptapi.spec import Columns, DataSource
@@ -44,7 +45,8 @@ class Row:
     """A row of data. `messages` is the conversation (empty for plain text); `answer` the gold answer.
 
     line: its number in its file, a line or a row as the file has them; where: that in words, with the file's name.
-    tools: what the assistant may call, as the chat template wants it.
+    tools: what the assistant may call, as the chat template wants it. rejected: of a preference, the conversation
+    with the worse answer (`messages` is the one with the better).
     """
 
     line: int
@@ -54,6 +56,7 @@ class Row:
     answer: str | None
     fields: Mapping[str, Any]
     tools: Sequence[Any] | None = None
+    rejected: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def prompt(self) -> tuple[Mapping[str, Any], ...]:
@@ -188,34 +191,59 @@ def _row(reading: _Reading, record: Record, raw: Mapping[str, Any], system: str 
     gold = None if answer is None else str(answer)
     if form == "text":
         return Row(record.number, where, (), _text(raw, columns["text"], where), gold, raw)
+    tools = conversation.tools(raw.get(TOOLS), where)
+    if form == "preference":
+        chosen, rejected = (_with_system(said, system) for said in _answers(columns, raw, where))
+        return Row(record.number, where, chosen, None, gold, raw, tools, rejected)
     messages = _messages(form, columns, raw, where)
+    return Row(record.number, where, _with_system(messages, system), None, gold, raw, tools)
+
+
+def _with_system(messages: list[Mapping[str, Any]], system: str | None) -> tuple[Mapping[str, Any], ...]:
+    """The conversation, opened by the job's system prompt where it has none of its own."""
     if system is not None and (not messages or messages[0]["role"] != "system"):
-        messages = [{"role": "system", "content": system}, *messages]
-    return Row(record.number, where, tuple(messages), None, gold, raw, conversation.tools(raw.get(TOOLS), where))
+        return ({"role": "system", "content": system}, *messages)
+    return tuple(messages)
 
 
 def _messages(form: str, columns: Mapping[str, str], raw: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     if form == "messages":
         return conversation.turns(raw[columns["messages"]], columns["messages"], where)
-    prompt: list[Mapping[str, Any]] = []
-    if raw.get(columns.get("prompt", "")) is not None or form != "preference":
-        prompt = _turns(raw, columns["prompt"], "user", where)
-    if form == "preference":
-        return _preferred(prompt, columns, raw, where)
+    prompt = _turns(raw, columns["prompt"], "user", where)
     said = {"prompt-completion": "completion", "prompt-answer": "answer"}[form]
     return [*prompt, *_turns(raw, columns[said], "assistant", where)]
 
 
-def _preferred(
-    prompt: list[Mapping[str, Any]], columns: Mapping[str, str], raw: Mapping[str, Any], where: str
-) -> list[Mapping[str, Any]]:
-    """The chosen conversation; both must be readable. They may repeat the prompt, which is then theirs."""
+def _answers(
+    columns: Mapping[str, str], raw: Mapping[str, Any], where: str
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The conversations with the better and with the worse answer. They may repeat the prompt, which is then theirs;
+    texts that do without a column for it share their beginning."""
     chosen, rejected = (_turns(raw, columns[part], "assistant", where) for part in ("chosen", "rejected"))
     if chosen == rejected:
         raise DataError(
             f"{where}: {columns['chosen']!r} and {columns['rejected']!r} are the same; accepted: two answers"
         )
-    return chosen if chosen[0]["role"] != "assistant" else [*prompt, *chosen]
+    if raw.get(columns.get("prompt", "")) is None:
+        texts = isinstance(raw[columns["chosen"]], str) and isinstance(raw[columns["rejected"]], str)
+        return _apart(chosen[0]["content"], rejected[0]["content"]) if texts else (chosen, rejected)
+    prompt = _turns(raw, columns["prompt"], "user", where)
+    first, second = (said if said[0]["role"] != "assistant" else [*prompt, *said] for said in (chosen, rejected))
+    return first, second
+
+
+def _apart(chosen: str, rejected: str) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Two texts with one beginning, which is the prompt; the space before the first difference is the answers'."""
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False)))
+    if shared and chosen[shared - 1] == " ":
+        shared -= 1
+    prompt = {"role": "user", "content": chosen[:shared]}
+
+    def said(text: str) -> list[Mapping[str, Any]]:
+        answer = {"role": "assistant", "content": text[shared:]}
+        return [prompt, answer] if shared else [answer]
+
+    return said(chosen), said(rejected)
 
 
 def _turns(raw: Mapping[str, Any], column: str, role: str, where: str) -> list[Mapping[str, Any]]:

@@ -17,6 +17,9 @@ from pttrainer.data.prompts import Question
 from pttrainer.rollout.native import slots_for
 from pttrainer.rollout.protocol import Completions
 
+MAX_TABLE_ROWS = 256
+"""Most samples of a step that are kept for people to read."""
+
 
 class Sample(NamedTuple):
     """One completion. reward: the weighted sum, NaN where any reward is missing."""

@@ -14,19 +14,21 @@ from pttrainer.batch import Batch
 
 def to_json(batch: Batch) -> dict[str, Any]:
     """Shape, type and compressed bytes of every array."""
-    return {name: _encode(np.asarray(x)) for name, x in batch._asdict().items() if x is not None}
+    return {name: encode(np.asarray(x)) for name, x in batch._asdict().items() if x is not None}
 
 
 def from_json(document: Mapping[str, Any]) -> Batch:
     """The batch that `to_json` wrote."""
-    return Batch(**{name: _decode(array) for name, array in document.items()})
+    return Batch(**{name: decode(array) for name, array in document.items()})
 
 
-def _encode(x: np.ndarray) -> dict[str, Any]:
+def encode(x: np.ndarray) -> dict[str, Any]:
+    """One array."""
     data = base64.b64encode(zlib.compress(x.tobytes(), 1)).decode()
     return {"shape": list(x.shape), "dtype": x.dtype.str, "data": data}
 
 
-def _decode(array: Mapping[str, Any]) -> np.ndarray:
+def decode(array: Mapping[str, Any]) -> np.ndarray:
+    """The array that `encode` wrote."""
     content = zlib.decompress(base64.b64decode(array["data"]))
     return np.frombuffer(content, np.dtype(array["dtype"])).reshape(array["shape"])

@@ -1,0 +1,154 @@
+"""Distillation around its loss: which completions a step trains on, what a checkpoint holds, one step on any layout."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import numpy as np
+import pytest
+
+from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
+from pttrainer import optimizer, sharding, step
+from pttrainer.algorithms import distill, sft
+from pttrainer.algorithms.distill import Distill
+from pttrainer.algorithms.protocol import Context
+from pttrainer.batch import Batch
+from pttrainer.chat import Chat
+from pttrainer.data.prompts import Question
+from pttrainer.divergence import Guide
+from pttrainer.errors import ConfigError
+from pttrainer.models import Model, preset
+from pttrainer.rollout.groups import Group, Sample
+from pttrainer.rollout.sampling import Judged
+from pttrainer.session import put
+from pttrainer.tokenizer import byte_tokenizer
+
+MODEL = Model(preset("tiny"))
+CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
+EOS = 257
+QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {}) for i in range(5)]
+
+
+class FakeSampler:
+    """Answers with as many tokens as the question's number asks for; remembers the numbers."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def sample(self, params: Any, questions: Any, numbers: Any, samples: int, sampling: Any, draw: Any) -> Judged:
+        assert samples == 1
+        self.asked.append(list(numbers))
+        said = [[7] * (number % 3 + 1) + [EOS] for number in numbers]
+        made = [Sample(t, np.zeros(len(t), np.float32), True, "", {}, 0.0) for t in said]
+        return Judged([Group(q, [s]) for q, s in zip(questions, made, strict=True)], 1.0, 0.0)
+
+
+def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
+    rows = [{"prompt": f"{i}?", "completion": "y" * (i % 4 + 1)} for i in range(9)]
+    (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = PostTrainJobSpec.model_validate(
+        {
+            "model": {"uri": "random://tiny"}, "algorithm": {"distill": {"teacher": {"uri": "random://tiny"}, **spec}},
+            "data": {"train": {"uri": f"file://{directory}/rows.jsonl"}}, "rollout": {"max_new_tokens": 8},
+            "training": {"batch_size": 4, "sequence_length": 32, "steps": 8},
+            "accelerator": {"type": "cpu-1"}, "output": {"uri": "file:///none"},
+        }
+    )  # fmt: skip
+    used = {"model": MODEL, "tokenizer": byte_tokenizer(), "chat": CHAT, "mesh": mesh, "leader": True}
+    unused = ("score", "initial_params", "place", "fetch")
+    quiet = {"note": lambda text: None, "save_samples": lambda step, rows: None}
+    return Context(spec=whole, **cast(Any, used | quiet | dict.fromkeys(unused)))
+
+
+def algorithm(directory: Path, **spec: Any) -> tuple[Distill, FakeSampler]:
+    given = context(directory, **spec)
+    sampler, distilled = FakeSampler(), cast(Any, given.spec.algorithm.distill)
+    rows = sft.read_rows(given, "train", learn_prompt=False, pack=True) if distilled.student_share < 1 else None
+    taught = (Guide(MODEL, distilled.beta), MODEL.init(jax.random.key(1)))
+    return Distill(given, distilled, taught, rows, (QUESTIONS, cast(Any, sampler)), [], None), sampler
+
+
+def test_the_student_answers_the_next_prompts_of_a_shuffled_endless_row(tmp_path: Path) -> None:
+    made, sampler = algorithm(tmp_path)
+    batches = [made.next_batch(number, cast(Any, None))[0] for number in range(3)]
+    assert sampler.asked == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    seen = [int(row[1]) for batch in batches for row in batch.tokens_BT]
+    assert sorted(seen[:5]) == sorted(seen[5:10]) == [10, 11, 12, 13, 14]
+
+
+def test_exactly_the_students_tokens_are_learned_its_end_included_as_one_mean(tmp_path: Path) -> None:
+    batch, _ = algorithm(tmp_path)[0].next_batch(0, cast(Any, None))
+    assert batch.mask_BT.sum(axis=1).tolist() == [2, 3, 4, 2]
+    np.testing.assert_array_equal(batch.targets_BT[batch.mask_BT > 0], [7, EOS, 7, 7, EOS, 7, 7, 7, EOS, 7, EOS])
+    np.testing.assert_allclose(batch.weight_BT, batch.mask_BT / 11)
+    assert batch.advantages_BT is None
+    assert batch.sampler_logps_BT is None
+
+
+def test_a_share_of_the_steps_is_the_students_and_the_same_ones_every_time(tmp_path: Path) -> None:
+    runs = []
+    for _ in range(2):
+        made, sampler = algorithm(tmp_path, student_share=0.5)
+        was = []
+        for number in range(40):
+            before = len(sampler.asked)
+            made.next_batch(number, cast(Any, None))
+            was.append(len(sampler.asked) > before)
+        runs.append(was)
+    assert runs[0] == runs[1]
+    assert 10 < sum(runs[0]) < 30
+
+
+def test_a_resumed_run_draws_what_the_first_would_have_drawn(tmp_path: Path) -> None:
+    one, first = algorithm(tmp_path, student_share=0.5)
+    for number in range(5):
+        one.next_batch(number, cast(Any, None))
+    other, second = algorithm(tmp_path, student_share=0.5)
+    other.restore(json.loads(json.dumps(one.state())))
+    for number in range(5, 12):
+        wanted, found = (made.next_batch(number, cast(Any, None))[0] for made in (one, other))
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)
+    assert second.asked == first.asked[-len(second.asked) :]
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SimpleNamespace(config=SimpleNamespace(vocab_size=100))
+    monkeypatch.setattr(distill, "open_source", lambda *args: small)
+    with pytest.raises(ConfigError, match=r"teacher.uri: random://tiny: has 100 tokens and the student .* tokenizer"):
+        distill.build(context(tmp_path, mode="online"))
+
+
+def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: int | None) -> Any:
+    """One step: metrics and new weights. A large eps makes the step the gradient."""
+    axis_types = (jax.sharding.AxisType.Auto,) * 4
+    devices = jax.devices()[: math.prod(shape)]
+    mesh = jax.make_mesh(shape, sharding.MESH_AXES, devices=devices, axis_types=axis_types)
+    rate = optimizer.schedule(Schedule(), 1.0, 10)
+    updates = optimizer.build(Optimizer(eps=1.0), rate)
+    layout = step.layout(MODEL, updates, mesh)
+    function = step.train_step(MODEL, made, updates, rate, layout, micro, made.guide)
+    fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
+    weights = sharding.weight_shardings(mesh, MODEL.abstract(), MODEL.logical_axes())
+    with jax.set_mesh(mesh):
+        teacher = jax.device_put(jax.device_get(made.teacher), weights)
+        state, metrics = function(fresh(), put(mesh, batch), None, teacher)
+    return {name: float(value) for name, value in metrics.items()}, jax.device_get(state.params)
+
+
+def test_a_step_is_the_same_whatever_micro_batches_devices_order_and_padding(tmp_path: Path) -> None:
+    made, _ = algorithm(tmp_path, beta=0.5)
+    made.teacher["embedding"] = made.teacher["embedding"] * 20  # far from uniform
+    batch, _ = made.next_batch(0, cast(Any, None))
+    whole = after(made, batch, (1, 1, 1, 1), None)
+    assert whole[0]["loss"] > 0.01
+    turned = jax.tree.map(lambda x: np.pad(x[np.array([3, 1, 0, 2])], ((0, 0), (0, 8))), batch)
+    other = after(made, turned, (2, 1, 2, 2), 2)
+    for name, value in whole[0].items():
+        assert other[0][name] == pytest.approx(value, rel=5e-5, abs=1e-5), name
+    jax.tree.map(partial(np.testing.assert_allclose, atol=3e-5), other[1], whole[1])

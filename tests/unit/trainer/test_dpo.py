@@ -1,0 +1,175 @@
+"""DPO around its loss: pairs through a real step, the reference asked once, what a checkpoint holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import lru_cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import numpy as np
+import pytest
+
+from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
+from pttrainer import optimizer, sharding, step
+from pttrainer.algorithms.dpo import Dpo, build
+from pttrainer.algorithms.protocol import Context
+from pttrainer.batch import Batch
+from pttrainer.chat import Chat
+from pttrainer.losses import TokenStats
+from pttrainer.models import Model, preset
+from pttrainer.session import put
+from pttrainer.tokenizer import byte_tokenizer
+
+MODEL = Model(preset("tiny"))
+CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
+
+
+class Scores:
+    """Weights that are a number x say −x to every token; counts the rows that it is asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, params: Any, batch: Batch, temperature: float) -> TokenStats:
+        self.asked.append(int((batch.mask_BT.sum(axis=1) > 0).sum()))
+        logps_BT = -float(params) * np.asarray(batch.mask_BT)
+        return TokenStats(logps_BT, 0.0 * logps_BT)
+
+
+def algorithm(directory: Path, dpo: dict[str, Any], rows: int = 8, **training: Any) -> tuple[Dpo, Scores]:
+    lines = [{"prompt": f"{i}?", "chosen": "y" * (i + 1), "rejected": "n" * (2 + i % 3)} for i in range(rows)]
+    (directory / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = {"uri": f"file://{directory}/rows.jsonl"}
+    spec = PostTrainJobSpec.model_validate(
+        {
+            "model": {"uri": "random://tiny"}, "algorithm": {"dpo": dpo}, "data": {"train": source, "eval": source},
+            "training": {"batch_size": 8, "sequence_length": 64, "steps": 4, **training},
+            "accelerator": {"type": "cpu-1"}, "output": {"uri": "file:///none"},
+        }
+    )  # fmt: skip
+    scores = Scores()
+    unused = ("model", "tokenizer", "initial_params", "place", "fetch", "save_samples")
+    used = {"mesh": SimpleNamespace(shape={"data": 1, "fsdp": 1}), "chat": CHAT, "score": scores, "leader": True}
+    context = Context(spec=spec, note=lambda text: None, **cast(Any, used | dict.fromkeys(unused)))
+    return build(context), scores
+
+
+def test_the_reference_is_asked_once_about_pairs_that_the_run_will_see_and_no_others(tmp_path: Path) -> None:
+    few, scores = algorithm(tmp_path, {}, rows=40, steps=2)
+    assert few.needs_params
+    few.next_batch(0, cast(Any, 1.0))
+    assert not few.needs_params
+    few.next_batch(1, cast(Any, 2.0))
+    assert sum(scores.asked) == 2 * 8 + 2 * 40  # rows of two steps, and all held-out rows
+
+
+@pytest.mark.parametrize("loss", ["simpo", "orpo"])
+def test_losses_without_a_reference_never_ask_one(tmp_path: Path, loss: str) -> None:
+    free, scores = algorithm(tmp_path, {"loss": loss})
+    assert not free.needs_params
+    assert free.next_batch(0, cast(Any, 1.0))[0].ref_sums_B1 is None
+    assert scores.asked == []
+
+
+def test_a_batch_carries_what_the_first_weights_said(tmp_path: Path) -> None:
+    dpo, _ = algorithm(tmp_path, {})
+    dpo.evaluate(0, cast(Any, 0.5))
+    for number in range(3):
+        batch, _ = dpo.next_batch(number, cast(Any, 9.0))
+        np.testing.assert_allclose(batch.ref_sums_B1[:, 0], -0.5 * batch.mask_BT.sum(axis=1))
+
+
+def test_an_epoch_sees_every_pair_once_and_the_next_one_in_another_order(tmp_path: Path) -> None:
+    dpo, _ = algorithm(tmp_path, {"loss": "orpo"}, steps=None, epochs=2.0)
+    assert dpo.total_steps == 4
+    lengths = [tuple(dpo.next_batch(number, cast(Any, 1.0))[0].mask_BT[:4].sum(axis=1)) for number in range(4)]
+    first, second = lengths[0] + lengths[1], lengths[2] + lengths[3]
+    assert sorted(first) == sorted(second) == list(range(2, 10))
+    assert first != second
+
+
+def test_a_resumed_run_has_the_references_of_the_first_weights(tmp_path: Path) -> None:
+    before, _ = algorithm(tmp_path, {})
+    before.next_batch(0, cast(Any, 0.5))
+    after, scores = algorithm(tmp_path, {})
+    after.restore(json.loads(json.dumps(before.state())))
+    wanted, found = (dpo.next_batch(1, cast(Any, 7.0))[0] for dpo in (before, after))
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+    assert scores.asked == []
+
+
+def test_held_out_figures_by_hand_whatever_the_batches(tmp_path: Path) -> None:
+    """The policy says −2 per token, the reference −1: h is tokens of the rejected less tokens of the chosen answer."""
+    dpo, _ = algorithm(tmp_path, {"beta": 0.3})
+    dpo.evaluate(0, cast(Any, 1.0))
+    chosen, rejected = np.arange(8) + 2.0, 3.0 + np.arange(8) % 3
+    h = rejected - chosen
+    found = dpo.evaluate(1, cast(Any, 2.0))
+    assert found["eval/loss"] == pytest.approx(np.mean(np.log1p(np.exp(-0.3 * h))), rel=1e-6)
+    assert found["eval/rewards/accuracies"] == np.mean(h > 0)
+    assert found["eval/rewards/margins"] == pytest.approx(0.3 * h.mean(), rel=1e-6)
+    assert found["eval/logps/chosen"] == pytest.approx(-2 * chosen.mean(), rel=1e-6)
+    assert found["eval/kl"] == pytest.approx(math.e - 2, rel=1e-5)
+
+
+@lru_cache
+def trained(shape: tuple[int, int, int, int], micro: int | None, dpo: Dpo) -> Any:
+    """One step of real weights on a mesh: metrics and new weights. A large eps makes the step the gradient."""
+    count = math.prod(shape)
+    axis_types = (jax.sharding.AxisType.Auto,) * 4
+    mesh = jax.make_mesh(shape, sharding.MESH_AXES, devices=jax.devices()[:count], axis_types=axis_types)
+    rate = optimizer.schedule(Schedule(), 1.0, 10)
+    updates = optimizer.build(Optimizer(eps=1.0), rate)
+    layout = step.layout(MODEL, updates, mesh)
+    function = step.train_step(MODEL, dpo, updates, rate, layout, micro)
+    return (
+        mesh,
+        function,
+        jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state),
+    )
+
+
+def after(dpo: Dpo, batch: Batch, shape: tuple[int, int, int, int] = (1, 1, 1, 1), micro: int | None = None) -> Any:
+    mesh, function, fresh = trained(shape, micro, dpo)
+    with jax.set_mesh(mesh):
+        state, metrics = function(fresh(), put(mesh, batch))
+    return {name: float(value) for name, value in metrics.items()}, jax.device_get(state.params)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    for name, wanted in other[0].items():
+        assert one[0][name] == pytest.approx(wanted, rel=3e-5, abs=1e-5), name
+    jax.tree.map(partial(np.testing.assert_allclose, atol=3e-5), one[1], other[1])
+
+
+@pytest.fixture(scope="module")
+def first_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dpo, Batch]:
+    """The reference says −6 to every token."""
+    dpo, _ = algorithm(tmp_path_factory.mktemp("dpo"), {})
+    return dpo, dpo.next_batch(0, cast(Any, 6.0))[0]
+
+
+def test_a_step_is_the_same_whatever_micro_batches_devices_order_and_padding(first_step: tuple[Dpo, Batch]) -> None:
+    dpo, batch = first_step
+    whole = after(dpo, batch)
+    assert whole[0]["grad_norm"] > 0.1
+    turned = jax.tree.map(lambda x: x[np.array([3, 1, 0, 2, 7, 5, 4, 6])], batch)
+    padded = jax.tree.map(lambda x: x if x.shape[1] == 1 else np.pad(x, ((0, 0), (0, 16))), turned)
+    assert_same(after(dpo, padded, (2, 1, 2, 2), 4), whole)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_pairs_of_the_formula(first_step: tuple[Dpo, Batch]) -> None:
+    dpo, batch = first_step
+    metrics, _ = after(dpo, batch)
+    params = jax.jit(MODEL.init)(jax.random.key(0))
+    hidden_BTD = jax.jit(MODEL.forward)(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+    logps_BTV = np.asarray(jax.nn.log_softmax(hidden_BTD @ MODEL.head(params).T))
+    said_BT = np.take_along_axis(logps_BTV, batch.targets_BT[..., None], axis=2)[..., 0] * batch.mask_BT
+    chosen, rejected = (said_BT.sum(axis=1) - batch.ref_sums_B1[:, 0]).reshape(2, 4)
+    assert metrics["loss"] == pytest.approx(np.mean(np.log1p(np.exp(-0.1 * (chosen - rejected)))), rel=1e-5)
+    assert metrics["rewards/chosen"] == pytest.approx(0.1 * chosen.mean(), rel=1e-5)
+    assert metrics["logps/rejected"] == pytest.approx(said_BT[4:].sum(axis=1).mean(), rel=1e-5)

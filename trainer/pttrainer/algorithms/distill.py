@@ -1,0 +1,184 @@
+"""Distillation: the student learns to predict as a frozen teacher does.
+
+    loss = Σ_t m_t · D_β(teacher(· | x_<t), student(· | x_<t)) / Σ m        sums over the whole optimizer step
+
+D_β is the generalised Jensen-Shannon divergence (`divergence`), m is 1 on completion tokens. What x is:
+
+    offline     the data's completions, with the teacher's likeliest tokens and their log-probs in the data
+    online      the data's completions: supervised distillation
+    on-policy   the student's own completions of the data's prompts (GKD, arXiv 2306.13649): it learns from its own
+                mistakes. With `studentShare` λ < 1 a step is on-policy with probability λ, else online, as GKD mixes.
+
+Samples are drawn at the rollout's temperature and no gradient flows through the drawing, as in the paper; the
+divergence is that of the plain predictions. The teacher is sharded over the same devices, in the compute format, and
+runs inside the step, one micro-batch at a time: its hidden states are all that is kept. What is left out: teachers
+with other tokenizers, teachers behind a server. Degenerate case: a student that is its teacher has loss and gradient 0.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from ptapi import rundir
+from ptapi.spec import Distill as DistillSpec
+from pttrainer import reduce, sharding
+from pttrainer.algorithms import sft
+from pttrainer.algorithms.protocol import Context
+from pttrainer.assemble import open_source
+from pttrainer.batch import Batch
+from pttrainer.data.batches import Batches, PackedRows, in_order
+from pttrainer.data.prompts import Order, Question
+from pttrainer.divergence import Guide, GuidedStats, Hearsay
+from pttrainer.errors import ConfigError
+from pttrainer.models import Model, Params
+from pttrainer.reduce import Mean, Metric
+from pttrainer.rollout import groups, held_out
+from pttrainer.rollout.held_out import Evaluation
+from pttrainer.rollout.protocol import Draw, Sampling
+from pttrainer.rollout.sampling import Sampler
+
+
+class Distill:
+    """Batches from the data or from the student; the teacher's predictions as targets."""
+
+    temperature = 1.0
+    entropy = True
+    level = False
+    by_token = False
+
+    def __init__(
+        self,
+        context: Context,
+        spec: DistillSpec,
+        taught: tuple[Guide | Hearsay, Params],
+        given: PackedRows | None,
+        asked: tuple[list[Question], Sampler] | None,
+        held_out: list[Batch],
+        evaluation: Evaluation | None,
+    ) -> None:
+        training = context.spec.training
+        self._context, self._evaluation, self._held_out = context, evaluation, held_out
+        self.guide, self.teacher = taught
+        self._compare = jax.jit(partial(_compare, self.guide, context.model))
+        self._given = None if given is None else Batches(given, training.batch_size, training.seed)
+        self._asked = asked
+        self._share = spec.student_share if asked is not None else 0.0
+        rows = len(asked[0]) if asked is not None else len(given or [])
+        self._order = Order(rows, training.seed)
+        self._drawn = 0
+        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * rows / training.batch_size))
+        self.needs_params = asked is not None
+
+    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """A step's completions come from the student or from the data, by a coin that (seed, step) tosses."""
+        coin = np.random.default_rng((self._context.spec.training.seed, step)).random()
+        if self._given is None or coin < self._share:
+            return self._roll_out(step, params)
+        return next(self._given), {}
+
+    def loss(self, stats: Any, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """The divergence of each token. `stats` are the guide's (`GuidedStats`)."""
+        return stats.divergence_BT, {"nll": Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
+
+    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+        """Divergence and perplexity on held-out completions, and rewards of greedy ones if asked for."""
+        divergence, nll, count = 0.0, 0.0, 0.0
+        for batch in self._held_out:
+            stats = self._context.fetch(self._compare(params, self.teacher, self._context.place(batch)))
+            divergence += float(stats.divergence_BT.sum(dtype="float64"))
+            nll -= float(stats.logps_BT.sum(dtype="float64"))
+            count += float(batch.mask_BT.sum(dtype="float64"))
+        rewards = {} if self._evaluation is None else self._evaluation.run(params)
+        if not count:
+            return rewards
+        perplexity = math.exp(min(nll / count, 700.0))
+        return {rundir.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity, **rewards}
+
+    def state(self) -> dict[str, Any]:
+        """Prompts drawn, and the position in the data."""
+        return {"drawn": self._drawn, "given": None if self._given is None else self._given.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._drawn = int(state["drawn"])
+        if self._given is not None:
+            self._given.restore(state["given"])
+
+    def _roll_out(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
+        assert self._asked is not None
+        questions, sampler = self._asked
+        training, rollout = self._context.spec.training, self._context.spec.rollout
+        numbers = list(range(self._drawn, self._drawn + training.batch_size))
+        self._drawn += training.batch_size
+        sampling = Sampling(
+            max_new_tokens=rollout.max_new_tokens,
+            max_length=training.sequence_length,
+            temperature=rollout.temperature,
+            top_k=rollout.top_k,
+            top_p=rollout.top_p,
+            stop=tuple(rollout.stop),
+        )
+        chosen = [questions[self._order[number]] for number in numbers]
+        judged = sampler.sample(params, chosen, numbers, 1, sampling, Draw(training.seed, step))
+        advantages_P1 = np.zeros((len(chosen), 1))
+        pad_id = self._context.tokenizer.pad_id
+        laid = groups.lay_out(judged.groups, advantages_P1, pad_id, training.sequence_length)
+        batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
+        table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
+        self._context.save_samples(step + 1, table)
+        return batch, {**groups.facts(judged.groups), "seconds/generate": judged.generate_s}
+
+
+def build(context: Context) -> Distill:
+    """Reads the data and the teacher; raises ConfigError or DataError."""
+    spec = context.spec.algorithm.distill
+    assert spec is not None
+    on_policy, told = spec.mode == "on-policy", spec.mode == "offline"
+    taught: tuple[Guide | Hearsay, Params] = (Hearsay(spec.beta), {}) if told else _teacher(context, spec)
+    given = None
+    if not on_policy or spec.student_share < 1.0:
+        given = sft.read_rows(context, "train", learn_prompt=False, pack=True, told=told)
+    asked = None
+    sampler = held_out.native_sampler(context) if on_policy or context.spec.rewards else None
+    if on_policy and sampler is not None:
+        asked = (held_out.read_questions(context, context.spec.data.train, "spec.data.train"), sampler)
+    judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
+    rows = sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
+    batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
+    return Distill(context, spec, taught, given, asked, batches, judged)
+
+
+def _compare(guide: Guide | Hearsay, student: Model, params: Params, teacher: Params, batch: Batch) -> GuidedStats:
+    hidden_BTD = student.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+    return guide.stats(teacher, student, hidden_BTD, student.head(params), batch)
+
+
+def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
+    """The teacher's weights, sharded as the student's are, in the format that it computes in."""
+    assert spec.teacher is not None
+    field = "spec.algorithm.distill.teacher.uri"
+    started = time.monotonic()
+    source = open_source(spec.teacher.uri, field, context.note, spec.teacher.revision)
+    sizes = source.config.vocab_size, context.model.config.vocab_size
+    if min(sizes) < context.tokenizer.size:
+        raise ConfigError(
+            f"{field}: {spec.teacher.uri}: has {sizes[0]} tokens and the student {sizes[1]}, but the tokenizer has "
+            f"{context.tokenizer.size}; accepted: a teacher with the student's tokenizer"
+        )
+    student = context.model
+    model = Model(source.config, student.compute_dtype, student.compute_dtype)
+    shardings = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
+    # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
+    params = source.params(model, shardings, seed=context.spec.training.seed + 1)
+    context.note(
+        f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
+    )
+    return Guide(model, spec.beta, spec.top_k), params
