@@ -237,7 +237,7 @@ def test_the_config_map_holds_the_whole_job_and_its_uid() -> None:
     document = yaml.safe_load(made["data"]["job.yaml"])
     assert document["metadata"]["uid"] == UID
     assert parse_job(document).spec == job(CASES["sft-cpu"]).spec
-    assert document["spec"]["training"]["optimizer"]["beta2"] == 0.95
+    assert document["spec"]["training"]["optimizer"]["maxGradNorm"] == 1.0
 
 
 def test_a_queued_jobset_is_made_suspended_for_kueue_to_admit() -> None:

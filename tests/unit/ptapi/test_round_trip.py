@@ -20,7 +20,7 @@ TIED = {
     "samplerShare", "pathways", "runtime", "preflight", "reservation", "revision", "uid", "best", "checkpoint",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
-    "labelSmoothing",
+    "labelSmoothing", "profile",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
@@ -106,6 +106,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     training = spec.setdefault("training", {})
     training |= {"batchSize": micro * draw(st.integers(1, 4)), "sequenceLength": draw(st.integers(64, 4096))}
     training |= draw(st.sampled_from([{}, {"steps": 5}, {"epochs": 0.5}]))
+    training |= draw(st.sampled_from([{}, {"profile": {"start": 1, "steps": 5}}]))
     training |= draw(st.sampled_from([{}, {"microBatchSize": micro}]))
     training |= draw(st.sampled_from([{}, {"parallelism": {"fsdp": devices}}, {"parallelism": {"data": "auto"}}]))
     spec["accelerator"] = {"type": f"cpu-{devices}"}
@@ -117,7 +118,9 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     else:
         spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
+    spec["checkpoint"] = draw(below("checkpoint")) | {"everySteps": draw(st.integers(1, 1000))}
     if "eval" in spec["data"]:
+        spec["checkpoint"] |= draw(st.sampled_from([{}, {"best": {"metric": "eval/loss", "keep": 2}}]))
         spec.setdefault("evaluation", {})["everySteps"] = draw(st.integers(0, 100))
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
     spec["env"] = [variable for variable in spec.get("env", []) if variable["name"].startswith("_")]
