@@ -102,8 +102,7 @@ def _load(directory: Path, dtype: str) -> dict[str, int]:
 
     source = open_source(f"file://{directory}", "--load", lambda text: None)
     model = Model(source.config, param_dtype=dtype)
-    shape = (1, jax.device_count(), *(1 for _ in sharding.MESH_AXES[2:]))
-    mesh = jax.make_mesh(shape, sharding.MESH_AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
+    mesh = sharding.make_mesh((1, jax.device_count()))
     shardings = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # the compiler's own memory
     before = _status("VmRSS")

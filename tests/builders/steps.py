@@ -41,8 +41,7 @@ def batch(seed: int = 0) -> Batch:
 
 def single() -> jax.sharding.Mesh:
     """A mesh of one device, of the eight that tests have."""
-    kinds = (jax.sharding.AxisType.Auto,) * 4
-    return jax.make_mesh((1, 1, 1, 1), sharding.MESH_AXES, devices=jax.devices()[:1], axis_types=kinds)
+    return sharding.make_mesh((1,), jax.devices()[:1])
 
 
 @dataclass

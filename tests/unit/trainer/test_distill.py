@@ -126,9 +126,7 @@ def test_a_teacher_of_another_tokenizer_is_refused(tmp_path: Path, monkeypatch: 
 
 def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: int | None) -> Any:
     """One step: metrics and new weights. A large eps makes the step the gradient."""
-    axis_types = (jax.sharding.AxisType.Auto,) * 4
-    devices = jax.devices()[: math.prod(shape)]
-    mesh = jax.make_mesh(shape, sharding.MESH_AXES, devices=devices, axis_types=axis_types)
+    mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
     rate = optimizer.schedule(Schedule(), 1.0, 10)
     updates = optimizer.build(Optimizer(eps=1.0), rate)
     layout = step.layout(MODEL, updates, mesh)

@@ -6,7 +6,6 @@ import json
 import math
 from functools import lru_cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
@@ -53,7 +52,7 @@ def algorithm(directory: Path, dpo: dict[str, Any], rows: int = 8, **training: A
     )  # fmt: skip
     scores = Scores()
     unused = ("model", "tokenizer", "initial_params", "place", "fetch", "save_samples")
-    used = {"mesh": SimpleNamespace(shape={"data": 1, "fsdp": 1}), "chat": CHAT, "score": scores, "leader": True}
+    used = {"mesh": sharding.make_mesh((1,), jax.devices()[:1]), "chat": CHAT, "score": scores, "leader": True}
     context = Context(spec=spec, note=lambda text: None, **cast(Any, used | dict.fromkeys(unused)))
     return build(context), scores
 
@@ -119,9 +118,7 @@ def test_held_out_figures_by_hand_whatever_the_batches(tmp_path: Path) -> None:
 @lru_cache
 def trained(shape: tuple[int, int, int, int], micro: int | None, dpo: Dpo) -> Any:
     """One step of real weights on a mesh: metrics and new weights. A large eps makes the step the gradient."""
-    count = math.prod(shape)
-    axis_types = (jax.sharding.AxisType.Auto,) * 4
-    mesh = jax.make_mesh(shape, sharding.MESH_AXES, devices=jax.devices()[:count], axis_types=axis_types)
+    mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
     rate = optimizer.schedule(Schedule(), 1.0, 10)
     updates = optimizer.build(Optimizer(eps=1.0), rate)
     layout = step.layout(MODEL, updates, mesh)

@@ -65,10 +65,7 @@ def batch(vocabulary: int) -> Batch:
 
 
 def mesh_of(shape: tuple[int, ...]) -> jax.sharding.Mesh:
-    if np.prod(shape) > 1:
-        return sharding.make_mesh(shape)
-    types = (jax.sharding.AxisType.Auto,) * 5
-    return jax.make_mesh((1,) * 5, sharding.MESH_AXES, devices=jax.devices()[:1], axis_types=types)
+    return sharding.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
 
 
 @lru_cache

@@ -24,10 +24,7 @@ def sampled(shape: tuple[int, ...]) -> Completions:
     config = dataclasses.replace(from_hf(CASES["qwen-3-moe"]), layers=1, vocab_size=264)
     assert config.experts is not None
     model = Model(dataclasses.replace(config, experts=dataclasses.replace(config.experts, count=8)))
-    axis_types = (jax.sharding.AxisType.Auto,) * 5
-    sizes = (*shape, *(1,) * (5 - len(shape)))
-    devices = jax.devices()[: int(np.prod(shape))]
-    mesh = jax.make_mesh(sizes, sharding.MESH_AXES, devices=devices, axis_types=axis_types)
+    mesh = sharding.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
     with jax.set_mesh(mesh):
         weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
         params = jax.jit(model.init, out_shardings=weights)(jax.random.key(0))

@@ -74,8 +74,7 @@ def trained(
 
 
 def single() -> jax.sharding.Mesh:
-    axis_types = (jax.sharding.AxisType.Auto,) * 5
-    return jax.make_mesh((1,) * 5, sharding.MESH_AXES, devices=jax.devices()[:1], axis_types=axis_types)
+    return sharding.make_mesh((1,), jax.devices()[:1])
 
 
 def after(batch: Batch, steps: int = 1, **layout: Any) -> tuple[list[dict[str, float]], Any]:
