@@ -287,6 +287,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         scope="spec",
+        field="evaluation.answers",
+        accepted="unset, or together with data.eval and sft or grpo: held-out prompts are answered and compared",
+        cel="self.evaluation.answers.size() == 0 || "
+        "(has(self.data.eval) && (has(self.algorithm.sft) || has(self.algorithm.grpo)))",
+        is_kept=lambda spec: (
+            not spec.evaluation.answers
+            or (spec.data.eval is not None and bool(spec.algorithm.sft or spec.algorithm.grpo))
+        ),
+        hint="data.eval: {uri: …}",
+    ),
+    Rule(
+        scope="spec.evaluation",
+        field="labels",
+        accepted="unset, or together with answers: accuracy or macroF1, which compare labels",
+        cel="self.labels.size() == 0 || self.answers.exists(metric, metric != 'exactMatch')",
+        is_kept=lambda evaluation: not evaluation.labels or any(name != "exactMatch" for name in evaluation.answers),
+        hint="answers: [accuracy, macroF1]",
+    ),
+    Rule(
+        scope="spec",
         field="data.eval",
         accepted="held-out data, because evaluation.everySteps asks for it",
         cel="self.evaluation.everySteps == 0 || has(self.data.eval)",

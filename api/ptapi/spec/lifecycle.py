@@ -10,7 +10,8 @@ from ptapi.spec.base import NonNegativeInt, OutputUri, PositiveInt, SpecModel
 
 
 class Evaluation(SpecModel):
-    """Evaluation on `data.eval`: loss for sft, rewards of greedy samples for grpo, and for sft that names rewards."""
+    """Evaluation on `data.eval`: loss for sft, rewards of greedy samples for grpo, and for sft that names rewards or
+    `answers`."""
 
     every_steps: NonNegativeInt = 0
     """Evaluate every N steps; 0: only as `atStart` and `atEnd` say."""
@@ -22,6 +23,11 @@ class Evaluation(SpecModel):
     """Rows evaluated at once."""
     max_new_tokens: PositiveInt | None = None
     """Longest greedy completion. Unset: `rollout.maxNewTokens`."""
+    answers: Annotated[list[Literal["exactMatch", "accuracy", "macroF1"]], Field(max_length=3)] = []
+    """What to measure of greedy answers against the gold answer of each row, or what the assistant says last in it.
+    Texts are compared trimmed, white space as one space, case folded; accuracy and macroF1 compare labels."""
+    labels: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=1000)] = []
+    """The labels that an answer may be. Unset: the gold answers that occur."""
 
 
 class BestCheckpoints(SpecModel):

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from tests.builders.runs import losses, run, start, write_job
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
 
 STEPS, HALF = 6, 3
 TOLERANCE = 1e-4
-"""Relative, of the loss; Adam's steps magnify what layouts round differently. Measured: 5e-6 after 6 steps."""
+"""Relative, of the loss; Adam's steps magnify what layouts round differently."""
 
 
 @pytest.fixture(scope="module")
@@ -44,47 +40,9 @@ def job(home: Path, name: str, devices: int = 1, slices: int = 1, training: Any 
         "checkpoint": {"everySteps": HALF, "keep": 5},
         "tensorboard": {"enabled": False},
         "accelerator": {"type": f"cpu-{devices}", "slices": slices},
-        "output": {"uri": f"file://{home}/runs"},
         **parts,
     }  # fmt: skip
-    document = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": name}}
-    path = home / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({**document, "spec": spec}))
-    return path
-
-
-def start(home: Path, path: Path, processes: int = 1) -> list[subprocess.Popen[str]]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    clean["JAX_COMPILATION_CACHE_DIR"] = str(home / "xla")
-    if processes > 1:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            clean["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{free.getsockname()[1]}"
-        clean["JAX_NUM_PROCESSES"] = str(processes)
-    command = [sys.executable, "-m", "pttrainer", "run", str(path)]
-    return [
-        subprocess.Popen(
-            command,
-            env=clean | ({"JAX_PROCESS_ID": str(rank)} if processes > 1 else {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-
-
-def run(home: Path, path: Path, processes: int = 1) -> str:
-    """Runs to the end; what the leader said on stderr."""
-    running = start(home, path, processes)
-    results = [process.communicate(timeout=300) for process in running]
-    assert [process.returncode for process in running] == [0] * processes, results
-    return results[0][1]
-
-
-def losses(home: Path, name: str) -> list[float]:
-    lines = (home / "runs" / name / rundir.METRICS).read_text().splitlines()
-    return [row["loss"] for row in map(json.loads, lines) if "loss" in row]
+    return write_job(home, name, spec)
 
 
 @pytest.fixture(scope="module")

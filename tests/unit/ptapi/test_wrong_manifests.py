@@ -255,6 +255,11 @@ WRONG: tuple[Wrong, ...] = (
           "spec.capacity[0].zones", "us-east5-a", "unset with type: existing"),
     Wrong("a node pool for a laptop", {"spec.accelerator": {"type": "cpu-8"}, "spec.capacity": [{"type": "spot"}]},
           "spec.capacity", "spot", "existing only"),
+    Wrong("answers to no questions", {**SFT, "spec.evaluation": {"answers": ["exactMatch"]}},
+          "spec.evaluation.answers", "exactMatch", "together with data.eval"),
+    Wrong("labels of nothing", {**SFT, "spec.data.eval": {"uri": "gs://b/e.jsonl"},
+                                "spec.evaluation": {"answers": ["exactMatch"], "labels": ["a"]}},
+          "spec.evaluation.labels", "a", "together with answers: accuracy or macroF1"),
     # Pairs and teachers
     Wrong("half a pair in a batch", {**DPO, "spec.training.batchSize": 15}, "spec.training.batchSize", "15",
           "an even number, because dpo trains on pairs"),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ptapi.spec import Evaluation as EvaluationSpec
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.algorithm import DynamicSampling, Overlong
 from ptapi.spec.algorithm import Grpo as GrpoSpec
@@ -267,7 +268,9 @@ def test_every_loss_reduces_with_its_own_weights(loss: Any) -> None:
 
 def test_evaluation_counts_every_row_once_although_its_last_batch_is_filled_up() -> None:
     sampler = FakeSampler(lambda call, p, g: 1.0 if call == 0 else 0.0)
-    evaluation = Evaluation(cast(Sampler, sampler), QUESTIONS, Sampling(8, 64, greedy=True), rows_at_once=4)
+    evaluation = Evaluation(
+        cast(Sampler, sampler), QUESTIONS, Sampling(8, 64, greedy=True), EvaluationSpec(batch_size=4)
+    )
     facts = evaluation.run({})
     assert [len(asked) for asked in sampler.asked] == [4, 4]
     assert facts["eval/reward"] == pytest.approx(4 / 6)

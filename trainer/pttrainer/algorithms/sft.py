@@ -117,7 +117,8 @@ def build(context: Context) -> Sft:
 
 def _evaluation(context: Context) -> Evaluation | None:
     """Answers to held-out prompts are sampled only where the job says how they are judged."""
-    return evaluation(context, native_sampler(context)) if context.spec.rewards else None
+    is_asked = context.spec.rewards or context.spec.evaluation.answers
+    return evaluation(context, native_sampler(context)) if is_asked else None
 
 
 def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, told: bool = False) -> PackedRows | None:

@@ -20,11 +20,13 @@ from pttrainer.errors import DataError
 
 @dataclass(frozen=True)
 class Question:
-    """What a completion answers. fields: the row as rewards see it, with the gold answer under `answer`."""
+    """What a completion answers. fields: the row as rewards see it, with the gold answer under `answer`; gold: that
+    answer, or what the assistant says in the row."""
 
     tokens: Sequence[int]
     text: str
     fields: Mapping[str, Any]
+    gold: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,4 +91,5 @@ def _question(row: Row, chat: Chat, field: str, *, with_answer: bool) -> Questio
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error
     fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
-    return Question(tokens, "\n".join(str(message.get("content", "")) for message in row.prompt), fields)
+    text = "\n".join(str(message.get("content", "")) for message in row.prompt)
+    return Question(tokens, text, fields, row.said if row.answer is None else row.answer)

@@ -66,6 +66,11 @@ class Row:
             end -= 1
         return self.messages[:end]
 
+    @property
+    def said(self) -> str:
+        """What the assistant says after the prompt."""
+        return "\n".join(str(message.get("content") or "") for message in self.messages[len(self.prompt) :])
+
 
 @dataclass(frozen=True)
 class Rows:

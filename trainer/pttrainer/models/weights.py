@@ -205,6 +205,8 @@ def _read(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
     """Piece by piece into one buffer per device."""
     parts = weight.sharding.addressable_devices_indices_map(weight.shape)
     indices = {device: _bounds(index, weight.shape) for device, index in parts.items()}
+    # With the run's mesh in context, a computation on one of its devices alone is refused.
+    alone = {device: jax.sharding.Mesh(np.array([device]), ("device",)) for device in parts}
     buffers = _empty(weight)
     pending = 0
     for place in weight.places:
@@ -218,12 +220,13 @@ def _read(checkpoint: Checkpoint, weight: Weight) -> jax.Array:
                     part, start = _cut(piece, first, index)
                     where = [at - low for at, (low, _) in zip(place, holders[device], strict=False)]
                     where += start[::-1] if weight.stored.transposed else start
-                    buffers[device] = _put(
-                        buffers[device],
-                        jax.device_put(part, device),
-                        np.array(where, np.int32),
-                        weight.stored.transposed,
-                    )
+                    with jax.set_mesh(alone[device]):
+                        buffers[device] = _put(
+                            buffers[device],
+                            jax.device_put(part, device),
+                            np.array(where, np.int32),
+                            weight.stored.transposed,
+                        )
             pending += piece.nbytes
             if pending >= PIECE_BYTES:  # the host must not run ahead: what is queued is held
                 jax.block_until_ready(list(buffers.values()))

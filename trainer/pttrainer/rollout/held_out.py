@@ -1,6 +1,7 @@
-"""What a model is worth: rewards of its greedy completions of held-out prompts.
+"""What a model is worth: its greedy completions of held-out prompts, by rewards and against gold answers.
 
-GRPO measures it always; SFT does when the job names rewards and `data.eval`, so that both can be compared.
+GRPO measures rewards always; SFT does when the job names rewards and `data.eval`, so that both can be compared. Gold
+answers are compared where `evaluation.answers` asks for it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ptapi.spec import DataSource
+from ptapi.spec import Evaluation as EvaluationSpec
+from pttrainer import answers
 from pttrainer.algorithms.protocol import Context
 from pttrainer.data import prompts, rows
 from pttrainer.data.prompts import Question
@@ -24,9 +27,11 @@ from pttrainer.rollout.sampling import Sampler, reward_facts
 class Evaluation:
     """Greedy completions of held-out prompts: the mean reward is what the model is worth."""
 
-    def __init__(self, sampler: Sampler, questions: Sequence[Question], sampling: Sampling, rows_at_once: int) -> None:
-        self._sampler, self._questions, self._sampling = sampler, questions, sampling
-        self._rows_at_once = min(rows_at_once, len(questions))
+    def __init__(
+        self, sampler: Sampler, questions: Sequence[Question], sampling: Sampling, spec: EvaluationSpec
+    ) -> None:
+        self._sampler, self._questions, self._sampling, self._spec = sampler, questions, sampling, spec
+        self._rows_at_once = min(spec.batch_size, len(questions))
 
     def run(self, params: Params) -> Mapping[str, float]:
         """Metrics named `eval/…`."""
@@ -38,8 +43,15 @@ class Evaluation:
             numbers = list(range(start, start + len(filled)))
             done = self._sampler.sample(params, filled, numbers, 1, self._sampling, Draw(0, 0))
             judged += done.groups[: len(chosen)]
-        facts = {name: value for name, value in reward_facts(judged).items() if name != "reward/std"}
-        return {f"eval/{name}": value for name, value in (facts | groups.facts(judged)).items()}
+        is_judged = bool(judged[0].samples[0].rewards)
+        facts = {name: value for name, value in reward_facts(judged).items() if is_judged and name != "reward/std"}
+        facts |= groups.facts(judged) | self._against_gold(judged)
+        return {f"eval/{name}": value for name, value in facts.items()}
+
+    def _against_gold(self, judged: Sequence[Group]) -> dict[str, float]:
+        said = [group.samples[0].text for group in judged]
+        gold = [group.question.gold for group in judged]
+        return answers.measure(self._spec.answers, said, gold, self._spec.labels)
 
 
 def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
@@ -50,7 +62,7 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
     questions = read_questions(context, spec.data.eval, "spec.data.eval")
     new_tokens = spec.evaluation.max_new_tokens or spec.rollout.max_new_tokens
     sampling = Sampling(new_tokens, spec.training.sequence_length, stop=tuple(spec.rollout.stop), greedy=True)
-    return Evaluation(sampler, questions, sampling, spec.evaluation.batch_size)
+    return Evaluation(sampler, questions, sampling, spec.evaluation)
 
 
 def native_sampler(context: Context) -> Sampler:
