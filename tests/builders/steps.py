@@ -41,8 +41,8 @@ def batch(seed: int = 0) -> Batch:
 
 def single() -> jax.sharding.Mesh:
     """A mesh of one device, of the eight that tests have."""
-    kinds = (jax.sharding.AxisType.Auto,) * 4
-    return jax.make_mesh((1, 1, 1, 1), sharding.MESH_AXES, devices=jax.devices()[:1], axis_types=kinds)
+    sizes, kinds = (1,) * len(sharding.MESH_AXES), (jax.sharding.AxisType.Auto,) * len(sharding.MESH_AXES)
+    return jax.make_mesh(sizes, sharding.MESH_AXES, devices=jax.devices()[:1], axis_types=kinds)
 
 
 @dataclass

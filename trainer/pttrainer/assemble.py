@@ -163,7 +163,7 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
     lora = training.lora
     if lora is None:
         return None
-    return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora)
+    return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora, lora.dropout)
 
 
 def _remat(training: Training) -> Remat:

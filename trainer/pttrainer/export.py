@@ -98,7 +98,7 @@ def adapter_config(model: Model, base: Base) -> dict[str, Any]:
         "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
         "use_rslora": lora.is_rank_stabilised,
         "target_modules": adapters.modules(model.config, lora),
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

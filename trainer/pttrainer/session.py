@@ -28,6 +28,7 @@ from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of, read_params
 from pttrainer.divergence import Guide, Hearsay
+from pttrainer.dropout import Dropout
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
@@ -201,6 +202,8 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     axes = parts.model.trained(parts.model.logical_axes())
     held = freezing.held(training.freeze, parts.model.config) if training.freeze else None
     noise = None if training.neftune_alpha is None else Noise(training.neftune_alpha, training.seed)
+    rate_dropped = 0.0 if training.lora is None else training.lora.dropout
+    dropout = Dropout(rate_dropped, training.seed) if rate_dropped else None
     updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
     layout = steps.layout(parts.model, updates, mesh)
     origin = None if job.spec.checkpoint.fork is None else _origin(place, job.spec.checkpoint.fork)
@@ -230,6 +233,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
             _guide(algorithm),
             held=held,
             noise=noise,
+            dropout=dropout,
         ),
         checkpoints=checkpoints,
         saving=saving,

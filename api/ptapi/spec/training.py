@@ -56,6 +56,9 @@ class Lora(SpecModel):
     those of attention: routers and experts get none."""
     rs_lora: bool = False
     """Scale by alpha / √rank instead (arXiv 2312.03732), which keeps large ranks learning."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of each adapter's inputs that training drops. Runs of few steps over much data need none, and each mask
+    costs time; 0.05 to 0.1 where a small set is seen several times."""
 
 
 class Quantization(SpecModel):

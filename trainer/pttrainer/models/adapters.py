@@ -45,6 +45,8 @@ class Adapters:
     alpha: float
     matrices: tuple[str, ...]
     is_rank_stabilised: bool = False
+    dropout: float = 0.0
+    """Of training (`pttrainer.dropout`); an export says it."""
 
     @property
     def scale(self) -> float:

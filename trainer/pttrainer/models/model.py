@@ -35,7 +35,7 @@ from pttrainer.models.attention import (
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.experts import balance_loss
-from pttrainer.models.layers import Attend
+from pttrainer.models.layers import Attend, Drop
 
 Params = dict[str, Any]
 Remat = Literal["none", "full"]
@@ -122,13 +122,14 @@ class Model:
         positions_BT: Array,
         segment_ids_BT: Array,
         noisy: Callable[[Array], Array] | None = None,
+        dropped: Callable[[Array], Drop] | None = None,
     ) -> Array:
         """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied.
 
         Segment ids tell the examples of a row apart (0 is padding); positions restart with each example. noisy:
-        what training makes of embeddings.
+        what training makes of embeddings; dropped: of what a layer's adapters read, by the layer's number.
         """
-        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None, noisy)[0]
+        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None, noisy, dropped)[0]
 
     def forward_balanced(
         self,
@@ -137,10 +138,12 @@ class Model:
         positions_BT: Array,
         segment_ids_BT: Array,
         noisy: Callable[[Array], Array] | None = None,
+        dropped: Callable[[Array], Drop] | None = None,
     ) -> tuple[Array, Array]:
         """As `forward`, and the load-balance loss of the experts (a scalar; padding does not count)."""
         assert self.config.experts is not None
-        hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, segment_ids_BT > 0, noisy)
+        counts_BT = segment_ids_BT > 0
+        hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, counts_BT, noisy, dropped)
         return hidden_BTD, balance_loss(use, self.config.experts)
 
     def logits(self, params: Params, hidden_BTD: Array) -> Array:
@@ -225,6 +228,7 @@ class Model:
         segment_ids_BT: Array,
         counts_BT: Array | None,
         noisy: Callable[[Array], Array] | None,
+        dropped: Callable[[Array], Drop] | None,
     ) -> tuple[Array, Any]:
         """Final hidden states, and the router's use per layer if tokens that count are given.
 
@@ -233,11 +237,13 @@ class Model:
         decoder = self._decoder(params)
         views = [self._packed_view(is_local, positions_BT, segment_ids_BT) for is_local in self._kinds()]
         flags_L = None if len(views) == 1 else jnp.array(self.config.local_layers)
+        numbers_L = None if dropped is None else jnp.arange(self.config.layers)
         graphdef, stacked = nnx.split(decoder.layers)
 
-        def layer(x_BTD: Array, of_layer: tuple[Any, Array | None]) -> tuple[Array, Any]:
-            weights, is_local = of_layer
+        def layer(x_BTD: Array, of_layer: tuple[Any, Array | None, Array | None]) -> tuple[Array, Any]:
+            weights, is_local, number = of_layer
             block: DecoderLayer = nnx.merge(graphdef, weights)
+            drop = None if dropped is None or number is None else dropped(number)
             rotation, mask_BTT = views[0] if is_local is None else _select(is_local, views[1], views[0])
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
@@ -247,11 +253,11 @@ class Model:
                     return attend_packed(q, _whole_row(k), _whole_row(v), mask_BTT, scoring), None
                 return self._fused(kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
 
-            x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT)
+            x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT, drop)
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 
         x_BTD = self._embed(decoder, tokens_BT, noisy)
-        x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L))
+        x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L, numbers_L))
         return decoder.norm(x_BTD), use
 
     def _fused(
