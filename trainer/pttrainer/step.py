@@ -23,6 +23,90 @@ from pttrainer import dropout as droppings
 from pttrainer import freezing, moments, neftune, nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
+from pttrainer.divergence import Guide, Hearsay
+from pttrainer.dropout import Dropout
+from pttrainer.losses import Head, TokenStats, token_loss, token_stats
+from pttrainer.models import Model, Params
+from pttrainer.models.layers import Drop
+from pttrainer.neftune import Noise
+from pttrainer.reduce import Mean, Metric
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes. params: the trained weights (adapters alone, where there are any); step:
+    optimizer steps done, int32; skipped: how many of them were skipped, and how many in a row, int32."""
+
+    params: Params
+    optimizer: Any
+    step: Any
+    skipped: Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The mesh, and where each part of the state lives on it."""
+
+    mesh: Mesh
+    state: TrainState
+    frozen: Params | None
+    """Of the weights that no step changes; None where there are none."""
+
+    @property
+    def whole(self) -> NamedSharding:
+        """A copy on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+
+def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) -> Layout:
+    """Shardings of the state, from shapes alone. Moments live where their weights do."""
+    weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+    whole = NamedSharding(mesh, PartitionSpec())
+    trained = model.trained(weights)
+    shapes = jax.eval_shape(optimizer.init, model.trained(model.abstract()))
+    state = moments.shardings(shapes, model.trained(model.abstract()), trained, whole)
+    return Layout(mesh, TrainState(trained, state, whole, whole), model.frozen(weights))
+
+
+def abstract_state(model: Model, optimizer: optax.GradientTransformation, where: Layout) -> TrainState:
+    """Shapes, dtypes and shardings of the state: what a checkpoint is restored to."""
+    shapes = jax.eval_shape(lambda params: new_state(params, optimizer), model.trained(model.abstract()))
+    place: Callable[[Any, Any], Any] = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)  # noqa: E731
+    state: TrainState = jax.tree.map(place, shapes, where.state)
+    return state
+
+
+def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32))
+
+
+def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, float], TokenStats]:
+    """Log-probs of a batch's targets, without gradient; the result is whole on every process."""
+
+    def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
+        hidden_BTD = model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+        head = model.head(params).astype(hidden_BTD.dtype)
+        cap = model.config.final_softcap
+        return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
+
+    return jax.jit(score, out_shardings=whole, static_argnums=2)
+
+
+def train_step(
+    model: Model,
+    algorithm: Algorithm,
+    optimizer: optax.GradientTransformation,
+    rate: optax.Schedule,
+    where: Layout,
+    micro_batch: int | None,
+    guide: Guide | Hearsay | None = None,
+    *,
+    held: Any = None,
+    noise: Noise | None = None,
+    dropout: Dropout | None = None,
+) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """The compiled step: (state, batch, frozen weights, teacher's weights) -> (new state, metrics).
+
     held: what is frozen (`freezing`). noise: on the embeddings (`neftune`). dropout: on what adapters read.
 
     The old state's memory is reused.

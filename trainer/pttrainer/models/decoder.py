@@ -62,9 +62,7 @@ class DecoderLayer(nnx.Module):
             added_BTD = self.mlp_post_norm(added_BTD)
         return x_BTD + added_BTD, kept, use
 
-    def _feed_forward(
-        self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None
-    ) -> tuple[Array, RouterUse | None]:
+    def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
         if isinstance(self.mlp, ExpertMLP):
             return self.mlp(x_BTD, counts_BT)
         return self.mlp(x_BTD, drop), None
