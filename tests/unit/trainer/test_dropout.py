@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -71,7 +71,7 @@ def test_the_adapter_reads_what_the_mask_leaves_and_the_weights_read_all() -> No
 
 
 def trained(rate: float | None, micro: int | None, shape: tuple[int, int, int, int]) -> Callable[[Any, int], Any]:
-    """A function from a state (None: fresh) and a number of steps to losses and the state after them."""
+    """A function from a state (None: the first) and a number of steps to losses and the states after each."""
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else build.single()
     updates = optimizer.build(Optimizer(eps=1.0), lambda _: 1.0)
     layout = step.layout(MODEL, updates, mesh)
@@ -80,37 +80,37 @@ def trained(rate: float | None, micro: int | None, shape: tuple[int, int, int, i
 
     def run(before: Any, steps: int) -> Any:
         with jax.set_mesh(mesh):
-            plain = dataclasses.replace(MODEL, adapters=None)
-            frozen = jax.jit(plain.init, out_shardings=layout.frozen)(jax.random.key(0))
-            fresh = jax.jit(lambda x: step.new_state(x, updates), out_shardings=layout.state)
-            state = fresh(started()) if before is None else jax.device_put(before, layout.state)
-            losses = []
+            params = jax.device_put(adapted(), (layout.frozen, layout.state.params))
+            state = step.new_state(params[1], updates) if before is None else before
+            state, losses, states = jax.device_put(state, layout.state), [], []
             for _ in range(steps):
-                state, metrics = function(state, put(mesh, build.batch()), frozen)
+                state, metrics = function(state, put(mesh, build.batch()), params[0])
                 losses.append(float(metrics["loss"]))
-        return losses, jax.device_get(state)
+                states.append(jax.device_get(state))
+        return losses, states
 
     return run
 
 
-def started() -> Any:
-    """Adapters that are no longer fresh."""
+@lru_cache
+def adapted() -> Any:
+    """Weights, and adapters that are no longer fresh."""
     random = np.random.default_rng(1)
+    weights = jax.device_get(jax.jit(MODEL.without_adapters.init)(jax.random.key(0)))
     of = MODEL.trained(MODEL.abstract())
-    return jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), of)
+    return weights, jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), of)
 
 
 def test_micro_batches_and_devices_drop_what_one_batch_drops_and_a_resumed_run_what_a_whole_one_does() -> None:
     run = trained(0.5, None, (1, 1, 1, 1))
-    losses, whole = run(None, 3)
-    _, half = run(None, 1)
-    later, resumed = run(half, 2)
+    losses, states = run(None, 3)
+    later, resumed = run(states[0], 2)
     assert later == losses[1:]
-    jax.tree.map(np.testing.assert_array_equal, resumed, whole)
+    jax.tree.map(np.testing.assert_array_equal, resumed[-1], states[-1])
 
     in_parts, parts = trained(0.5, 4, (2, 2, 1, 1))(None, 3)
     np.testing.assert_allclose(in_parts, losses, rtol=2e-5)
-    jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), parts.params, whole.params)
+    jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), parts[-1].params, states[-1].params)
 
     without, _ = trained(None, None, (1, 1, 1, 1))(None, 1)
     assert abs(without[0] - losses[0]) > 1e-3
