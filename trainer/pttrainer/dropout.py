@@ -38,9 +38,13 @@ def dropped(dropout: Dropout, step: Array, part: Batch) -> Callable[[Array], Dro
 
         def drop(matrix: str, x_BTX: Array) -> Array:
             own = jax.random.fold_in(of_this, zlib.crc32(matrix.encode()))
-            rows = jax.vmap(lambda row: jax.random.bernoulli(jax.random.fold_in(own, row), kept, x_BTX.shape[1:]))
+
+            def of_row(row: Array) -> Array:
+                return jax.random.bernoulli(jax.random.fold_in(own, row), kept, x_BTX.shape[1:])
+
+            mask_BTX = jax.vmap(of_row)(part.row_BT[:, 0])
             scale = jnp.asarray(1.0 / kept, x_BTX.dtype)
-            return jnp.where(rows(part.row_BT[:, 0]), x_BTX * scale, jnp.zeros((), x_BTX.dtype))
+            return jnp.where(mask_BTX, x_BTX * scale, jnp.zeros((), x_BTX.dtype))
 
         return drop
 

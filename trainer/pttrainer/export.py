@@ -22,8 +22,6 @@ from pttrainer.storage import Directory, Place, write_error
 from pttrainer.tokenizer import Tokenizer
 
 CONFIG = "config.json"
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTERS = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ def export_adapters(
     names = adapters.names(model.config, model.adapters)
 
     def write_weights(scratch: Path | None) -> None:
-        save_adapters(names, trained, scratch and scratch / ADAPTERS, write.fetch)
+        save_adapters(names, trained, scratch and scratch / adapters.WEIGHTS_FILE, write.fetch)
 
-    _write(target, ADAPTER_CONFIG, adapter_config(model, base), words, write_weights, write.is_writer)
+    _write(target, adapters.CONFIG_FILE, adapter_config(model, base), words, write_weights, write.is_writer)
 
 
 def adapter_config(model: Model, base: Base) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def _write(
     if not is_writer:
         write_weights(None)
         return
-    for name in (CONFIG, ADAPTER_CONFIG):
+    for name in (CONFIG, adapters.CONFIG_FILE):
         target.remove(name)
     _write_weights(target, write_weights)
     for name, content in words.tokenizer.files.items():

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import Fraction, NonNegativeInt, PositiveInt, SpecModel
+from ptapi.spec.base import DataUri, Fraction, NonNegativeInt, PositiveInt, SpecModel
 
 AxisSize = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
 
@@ -59,6 +59,9 @@ class Lora(SpecModel):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each adapter's inputs that training drops. Runs of few steps over much data need none, and each mask
     costs time; 0.05 to 0.1 where a small set is seen several times."""
+    origin: Annotated[DataUri | None, Field(alias="from")] = None
+    """Adapters in PEFT's layout to begin with, such as another run's export: `hf://`, `gs://` or `file://`. Rank,
+    alpha, rsLora and targets must be theirs. Unset: fresh ones."""
 
 
 class Quantization(SpecModel):

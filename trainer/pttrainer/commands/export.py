@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer.export import Base, Words, Writing, export, export_adapters
 
     place = storage.Directory(directory)
-    parts = assemble(job.spec.model, job.spec.training, _note, runs.pinned_commit(place, job))
+    parts = assemble(job.spec.model, job.spec.training, _note, runs.pinned_commits(place, job))
     mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))
     model = parts.model
     layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())

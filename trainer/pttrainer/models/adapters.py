@@ -33,6 +33,8 @@ SUFFIX = "_lora"
 
 ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """What PEFT puts before a weight's name."""
 
