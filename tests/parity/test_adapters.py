@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import peft
 import pytest
 from safetensors.numpy import load_file
 from tests.builders import reference
-from tests.builders.adapters import CASES, adapted, export_both
+from tests.builders.adapters import CASES, EMBEDDED, adapted, export_both
 from tests.builders.inference import forward, greedy, load_model, plain
 from tests.builders.models import CASES as MODELS
 from tests.builders.models import LENGTH, examples, write_checkpoint
+
+from pttrainer.origin import open_origin
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""
@@ -21,12 +24,15 @@ TOLERANCE = 1e-4
 ALL_LINEAR = [name for name, (targets, _) in CASES.items() if targets == "all-linear" and name != "qwen-3-moe"]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_both_exports_have_the_logits_of_our_adapters_there(name: str, tmp_path: Path) -> None:
+WITH_TABLES = [(name, False) for name in CASES] + [(name, True) for name in EMBEDDED]
+
+
+@pytest.mark.parametrize(("name", "embeddings"), WITH_TABLES)
+def test_both_exports_have_the_logits_of_our_adapters_there(name: str, embeddings: bool, tmp_path: Path) -> None:
     raw = MODELS[name]
     base = write_checkpoint(tmp_path / "base", raw)
     plain_model, weights = load_model(base)
-    model, params = adapted(plain_model, weights, name)
+    model, params = adapted(plain_model, weights, name, embeddings=embeddings)
     whole, *short = examples(raw)
     (ours_TV,) = forward(model, params, [plain(whole, LENGTH)])
     (without_TV,) = forward(plain_model, weights, [plain(whole, LENGTH)])
@@ -47,6 +53,19 @@ def test_every_stored_adapter_is_one_that_peft_would_store(name: str, tmp_path: 
     theirs = peft.get_peft_model(reference.load_reference(base), peft.LoraConfig.from_pretrained(apart))
     theirs.save_pretrained(tmp_path / "theirs")
     assert _shapes(apart) == _shapes(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_adapters_that_peft_made_on_embedding_and_head_are_read_as_it_reads_them(name: str, tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", MODELS[name])
+    model, params = adapted(*load_model(base), name, embeddings=True)
+    apart, _ = export_both(model, params, base, tmp_path)
+    theirs = peft.PeftModel.from_pretrained(reference.load_reference(base), apart)
+    theirs.save_pretrained(tmp_path / "theirs")
+    origin = open_origin(f"file://{tmp_path / 'theirs'}", model, lambda line: None)
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    found = origin.params(model, jax.tree.map(lambda _: device, model.trained(model.abstract())))
+    jax.tree.map(np.testing.assert_array_equal, found, model.trained(params))
 
 
 @pytest.mark.parametrize("name", ALL_LINEAR)

@@ -169,7 +169,7 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
     lora = training.lora
     if lora is None:
         return None
-    return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora, lora.dropout)
+    return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora, lora.dropout, lora.embeddings)
 
 
 def _origin(training: Training, model: Model, note: Note, pinned: str | None) -> Origin | None:

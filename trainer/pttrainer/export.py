@@ -97,6 +97,7 @@ def adapter_config(model: Model, base: Base) -> dict[str, Any]:
         "use_rslora": lora.is_rank_stabilised,
         "target_modules": adapters.modules(model.config, lora),
         "lora_dropout": lora.dropout,
+        **({"ensure_weight_tying": True} if lora.embeddings and model.config.tied_head else {}),
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,

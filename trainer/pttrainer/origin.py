@@ -49,7 +49,12 @@ class Origin:
         names = adapters.names(model.config, model.adapters)
         abstract = model.trained(model.abstract())
         loaded: Params = load_adapters(
-            names, self.directory, adapters.WEIGHTS_FILE, abstract, shardings, f"{FIELD}: {self.uri}"
+            names,
+            self.directory / adapters.WEIGHTS_FILE,
+            abstract,
+            shardings,
+            called=f"{FIELD}: {self.uri}",
+            unread=adapters.repeated(model.config, model.adapters),
         )
         return loaded
 

@@ -54,6 +54,9 @@ class Lora(SpecModel):
     targets: Literal["all-linear", "attention", "mlp"] = "all-linear"
     """Which matrices get adapters; all linear layers match full fine-tuning most closely. In a model with experts,
     those of attention: routers and experts get none."""
+    embeddings: bool = False
+    """Adapters on embedding and head too, as a new vocabulary or language may need. They cost memory: the head's
+    gradient is computed whole. A head that is the embedding shares its adapter."""
     rs_lora: bool = False
     """Scale by alpha / √rank instead (arXiv 2312.03732), which keeps large ranks learning."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0

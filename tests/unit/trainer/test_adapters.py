@@ -113,6 +113,32 @@ def test_unmerged_logits_are_those_of_the_merged_weights(is_rank_stabilised: boo
     np.testing.assert_allclose(unmerged, logits(PLAIN, model.merged(grown())), atol=1e-5)
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_adapters_on_embedding_and_head_are_low_rank_updates_of_the_tables(is_tied: bool) -> None:
+    plain = dataclasses.replace(PLAIN, config=dataclasses.replace(PLAIN.config, tied_head=is_tied))
+    model = dataclasses.replace(plain, adapters=Adapters(4, 8.0, ALL, embeddings=True))
+    weights = jax.device_get(jax.jit(plain.init)(jax.random.key(0)))
+    first = fresh_adapters(model)
+    tables = [name for name in (adapters.EMBEDDING, adapters.HEAD) if name in first]
+    assert tables == [adapters.EMBEDDING] if is_tied else [adapters.EMBEDDING, adapters.HEAD]
+    assert not any(np.any(first[name]["a"]) for name in tables)
+    assert np.std(first[adapters.EMBEDDING]["b"]) == pytest.approx(1.0, abs=0.1)  # as PEFT's
+    np.testing.assert_array_equal(logits(model, model.whole(weights, first)), logits(plain, weights))
+
+    random = np.random.default_rng(3)
+    moved = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), first)
+    params, changed = model.whole(weights, moved), dict(weights)
+    for name, table in zip(tables, ("embedding", "head"), strict=False):
+        changed[table] = weights[table] + 2.0 * moved[name]["a"] @ moved[name]["b"]
+    without_tables = dataclasses.replace(plain, adapters=Adapters(4, 8.0, ALL))
+    by_hand = without_tables.whole(changed, {"layers": moved["layers"]})
+    wanted = logits(without_tables, by_hand)
+    np.testing.assert_allclose(logits(model, params), wanted, atol=1e-5)
+    np.testing.assert_allclose(logits(plain, model.merged(params)), wanted, atol=1e-5)
+    gradient = model.trained(jax.jit(jax.grad(lambda params: loss_of(model, params)))(params))
+    assert all(np.abs(gradient[name][part]).max() > 1e-5 for name in tables for part in "ab")
+
+
 def test_gradients_of_adapters_are_those_of_the_merged_weights_through_the_product() -> None:
     """W' = W + s·A·B, so dA = s·dW'·Bᵀ and dB = s·Aᵀ·dW', where dW' is full fine-tuning's gradient."""
     with jax.default_matmul_precision("highest"):

@@ -20,7 +20,7 @@ from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.experts import ExpertMLP, RouterUse
-from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, RMSNorm, weight
+from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
 
 EMBEDDING_STD = 0.02
 """Small, so that a fresh model's loss is close to ln V."""
@@ -80,9 +80,12 @@ class Decoder(nnx.Module):
     ) -> None:
         shape = (config.vocab_size, config.d_model)
         self.embedding = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
+        on_tables = adapters if adapters is not None and adapters.embeddings else None
+        self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
         self.layers = DecoderLayer(config, config.layers, rngs, adapters)
         if quantization is not None:
             quant.put_into(self.layers, quantization)
         self.norm = RMSNorm((config.d_model,), config, ("embed",))
         if not config.tied_head:
             self.head = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
+            self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)

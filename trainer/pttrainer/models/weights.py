@@ -95,13 +95,16 @@ def load(
     return _tree(abstract, loaded)
 
 
-def load_adapters(names: Names, directory: Path, file: str, abstract: Any, shardings: Any, called: str) -> Any:
-    """As `load`, from the one file that PEFT writes. Raises ConfigError on tensors that the job's adapters have not."""
-    if not (directory / file).is_file():
-        raise ConfigError(f"{called}: no {file}; accepted: PEFT's layout, with tensors in safetensors format")
-    checkpoint = Checkpoint(directory, called, file)
+def load_adapters(
+    names: Names, file: Path, abstract: Any, shardings: Any, *, called: str, unread: frozenset[str] = frozenset()
+) -> Any:
+    """As `load`, from the one file that PEFT writes. Raises ConfigError on tensors that the job's adapters have not,
+    but for those that nobody reads."""
+    if not file.is_file():
+        raise ConfigError(f"{called}: no {file.name}; accepted: PEFT's layout, with tensors in safetensors format")
+    checkpoint = Checkpoint(file.parent, called, file.name)
     weights = _weights(names, abstract, shardings)
-    problems = _problems(checkpoint, weights, "the job's adapters are")
+    problems = _problems(checkpoint, weights, "the job's adapters are", unread)
     if problems:
         raise ConfigError(f"{called}: tensors are not those of the job's adapters: {'; '.join(problems)}")
     return _tree(abstract, {weight.path: _read(checkpoint, weight) for weight in weights})
@@ -296,16 +299,14 @@ def _put(buffer: jax.Array, piece: jax.Array, where: jax.Array, transposed: bool
 
 
 def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -> None:
-    tied = {"lm_head.weight"} if config.tied_head else set()
+    tied = frozenset({"lm_head.weight"} if config.tied_head else ())
     problems = _problems(checkpoint, weights, "config.json says", tied)
     if problems:
         listed = "; ".join(problems)
         raise ConfigError(f"{checkpoint.called}: weights do not fit config.json: {listed}")
 
 
-def _problems(
-    checkpoint: Checkpoint, weights: list[Weight], wanted: str, unread: frozenset[str] | set[str] = frozenset()
-) -> list[str]:
+def _problems(checkpoint: Checkpoint, weights: list[Weight], wanted: str, unread: frozenset[str]) -> list[str]:
     """What is missing, extra or misshapen. wanted: words before a shape of ours; unread: what may be there."""
     expected = {weight.name(place): (weight, place) for weight in weights for place in weight.places}
     there = checkpoint.names()
