@@ -18,7 +18,7 @@ from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora
 from pttrainer import assemble, optimizer, sharding, step
 from pttrainer.errors import ConfigError
-from pttrainer.export import Base, Words, Writing, export_adapters
+from pttrainer.export import Base, Words, Writing, export, export_adapters
 from pttrainer.models import Model, Params, adapters, preset
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import Experts
@@ -155,17 +155,23 @@ def test_gradients_of_adapters_are_those_of_the_merged_weights_through_the_produ
             np.testing.assert_allclose(got["b"], of_b, atol=1e-6, rtol=1e-3, err_msg=name)
 
 
-def trained(shape: tuple[int, int, int, int], micro: int | None = None, steps: int = 3) -> Any:
+def with_tables() -> Model:
+    return dataclasses.replace(MODEL, adapters=Adapters(4, 8.0, ALL, embeddings=True))
+
+
+@lru_cache
+def trained(shape: tuple[int, int, int, int], micro: int | None = None, embeddings: bool = False) -> Any:
     """Losses, adapters, frozen weights before and after, and the optimizer's state of some steps."""
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
+    model = with_tables() if embeddings else MODEL
     updates = optimizer.build(Optimizer(eps=1.0), lambda step: 1.0)
-    layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, Likelihood(), updates, lambda step: 1.0, layout, micro)  # type: ignore[arg-type]
+    layout = step.layout(model, updates, mesh)
+    function = step.train_step(model, Likelihood(), updates, lambda step: 1.0, layout, micro)  # type: ignore[arg-type]
     with jax.set_mesh(mesh):
         frozen = jax.device_put(MODEL.frozen(fresh()), layout.frozen)
         first = jax.jit(lambda params: step.new_state(params, updates), out_shardings=layout.state)
-        state, losses = first(MODEL.trained(fresh())), []
-        for _ in range(steps):
+        state, losses = first(fresh_adapters(model)), []
+        for _ in range(3):
             state, metrics = function(state, put(mesh, one_per_row()), frozen)
             losses.append(float(metrics["loss"]))
     return losses, jax.device_get(state), jax.device_get(frozen)
@@ -192,17 +198,31 @@ def test_eight_devices_train_adapters_as_one_does(shape: tuple[int, int, int, in
     jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), state.params, wanted.params)
 
 
-def test_the_sampler_uses_the_adapters() -> None:
-    loud = {**grown(), "embedding": 8.0 * grown()["embedding"]}
+@pytest.mark.parametrize(("shape", "micro"), [((2, 2, 2, 1), 4)])
+def test_eight_devices_train_adapters_of_tables_as_one_does(shape: tuple[int, int, int, int], micro: int) -> None:
+    losses, state, _ = trained(shape, micro, embeddings=True)
+    wanted_losses, wanted, _ = trained((1, 1, 1, 1), embeddings=True)
+    assert wanted_losses[-1] < wanted_losses[0]
+    np.testing.assert_allclose(losses, wanted_losses, rtol=2e-5)
+    jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), state.params, wanted.params)
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_the_sampler_uses_the_adapters(embeddings: bool) -> None:
+    model = with_tables() if embeddings else MODEL
+    random, weights = np.random.default_rng(5), MODEL.frozen(grown()) or {}
+    shapes = model.trained(model.abstract())
+    moved = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), shapes)
+    loud = model.whole({**weights, "embedding": 8.0 * weights["embedding"]}, moved)
     prompts, sampling = [Prompt([256, 259, *b"one"], 0)], Sampling(max_new_tokens=12, max_length=64)
 
     def sampled(model: Model, params: Params) -> Completions:
         return NativeEngine(model, byte_tokenizer()).generate(params, prompts, 2, sampling, Draw(7, 3))
 
-    unmerged, merged = sampled(MODEL, loud), sampled(PLAIN, MODEL.merged(loud))
+    unmerged, merged = sampled(model, loud), sampled(PLAIN, model.merged(loud))
     np.testing.assert_array_equal(unmerged.tokens_NT, merged.tokens_NT)
     np.testing.assert_allclose(unmerged.logps_NT, merged.logps_NT, atol=1e-4)
-    assert (unmerged.tokens_NT != sampled(PLAIN, MODEL.frozen(loud) or {}).tokens_NT).any()
+    assert (unmerged.tokens_NT != sampled(PLAIN, model.frozen(loud) or {}).tokens_NT).any()
 
 
 def test_weights_in_bfloat16_have_adapters_in_float32() -> None:
@@ -228,6 +248,20 @@ def test_adapters_learn_ten_times_as_fast_unless_the_job_says_otherwise() -> Non
     assert optimizer.peak_rate(Training(), "sft") == 2e-5
     assert optimizer.peak_rate(Training(lora=Lora()), "sft") == pytest.approx(2e-4)
     assert optimizer.peak_rate(Training(lora=Lora(), optimizer=Optimizer(learning_rate=0.5)), "sft") == 0.5
+
+
+@pytest.mark.parametrize("written", ["float32", "bfloat16"])
+@pytest.mark.parametrize("chosen", [None, MODEL.adapters])
+def test_a_whole_export_is_in_the_format_of_the_masters_with_adapters_or_without(
+    written: str, chosen: Adapters | None, tmp_path: Path
+) -> None:
+    model = dataclasses.replace(MODEL, adapters=chosen, param_dtype=written)
+    params = grown() if chosen is not None else MODEL.frozen(grown())
+    params = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), params, model.abstract())
+    export(Directory(tmp_path), model, params, Words(byte_tokenizer(), None), Writing(jax.device_get))
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == written
+    found = {str(tensor.dtype) for tensor in read_header(tmp_path / "model.safetensors").values()}
+    assert found == {written}
 
 
 def test_the_export_has_the_names_and_numbers_of_peft(tmp_path: Path) -> None:
