@@ -164,9 +164,10 @@ def trained(shape: tuple[int, int, int, int], micro: int | None = None, embeddin
     """Losses, adapters, frozen weights before and after, and the optimizer's state of some steps."""
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     model = with_tables() if embeddings else MODEL
-    updates = optimizer.build(Optimizer(eps=1.0), lambda step: 1.0)
+    rate = 0.1 if embeddings else 1.0  # an embedding's adapter begins with numbers of size 1
+    updates = optimizer.build(Optimizer(eps=1.0), lambda step: rate)
     layout = step.layout(model, updates, mesh)
-    function = step.train_step(model, Likelihood(), updates, lambda step: 1.0, layout, micro)  # type: ignore[arg-type]
+    function = step.train_step(model, Likelihood(), updates, lambda step: rate, layout, micro)  # type: ignore[arg-type]
     with jax.set_mesh(mesh):
         frozen = jax.device_put(MODEL.frozen(fresh()), layout.frozen)
         first = jax.jit(lambda params: step.new_state(params, updates), out_shardings=layout.state)

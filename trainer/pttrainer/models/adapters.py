@@ -6,8 +6,8 @@ Adapters stand in the same tree as the weights, beside their matrix: `attention.
 So whatever takes a model's weights takes them too: training, scoring, rollout. What differs is only which part
 of the tree is trained (`only`, `without`, `join`). B starts at zero, so a fresh adapter changes nothing.
 
-Targets are the linear layers of attention and of the dense MLP; embedding and head where asked for. Left out: adapters on
-routers and experts (with PEFT, `all-linear` leaves out those of gpt-oss too, and takes in both of Qwen 3 MoE).
+Targets are the linear layers of attention and of the dense MLP; embedding and head where asked for. Left out: adapters
+on routers and experts (with PEFT, `all-linear` leaves out those of gpt-oss too, and takes in both of Qwen 3 MoE).
 """
 
 from __future__ import annotations
