@@ -169,7 +169,13 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
     lora = training.lora
     if lora is None:
         return None
-    return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora, lora.dropout, lora.embeddings)
+    chosen = matrices(config, lora.targets)
+    if lora.dropout and config.experts is not None and "gate" in chosen:
+        raise ConfigError(
+            f"spec.training.lora.dropout: {lora.dropout}: not for the experts of {config.family}; accepted: 0, "
+            "or targets: attention"
+        )
+    return Adapters(lora.rank, lora.alpha, chosen, lora.rs_lora, lora.dropout, lora.embeddings)
 
 
 def _origin(training: Training, model: Model, note: Note, pinned: str | None) -> Origin | None:

@@ -52,8 +52,8 @@ class Lora(SpecModel):
     alpha: Annotated[float, Field(gt=0.0, le=65536.0)] = 32.0
     """The update is scaled by alpha / rank."""
     targets: Literal["all-linear", "attention", "mlp"] = "all-linear"
-    """Which matrices get adapters; all linear layers match full fine-tuning most closely. In a model with experts,
-    those of attention: routers and experts get none."""
+    """Which matrices get adapters; all linear layers match full fine-tuning most closely. In Qwen 3 MoE these are also
+    the router and every expert's (`mlp`: the experts alone); in gpt-oss those of attention alone, as in PEFT."""
     embeddings: bool = False
     """Adapters on embedding and head too, as a new vocabulary or language may need. They cost memory: the head's
     gradient is computed whole. A head that is the embedding shares its adapter."""

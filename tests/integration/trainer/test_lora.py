@@ -247,10 +247,10 @@ def test_grpo_samples_from_quantised_weights_and_their_adapters(home: Path) -> N
 
 def test_targets_that_the_model_does_not_have_are_refused_with_those_it_has(home: Path, tmp_path: Path) -> None:
     config = {
-        "model_type": "qwen3_moe", "vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "head_dim": 8,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32, "num_experts": 4,
-        "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 128,
+        "model_type": "gpt_oss", "vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "head_dim": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 16, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 128, "sliding_window": 8,
+        "rope_theta": 10000.0,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"")

@@ -21,7 +21,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.export import Base, Words, Writing, export, export_adapters
 from pttrainer.models import Model, Params, adapters, preset
 from pttrainer.models.adapters import Adapters
-from pttrainer.models.config import Experts
+from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.tensorfile import read_header
 from pttrainer.rollout.native import NativeEngine
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
@@ -232,11 +232,44 @@ def test_weights_in_bfloat16_have_adapters_in_float32() -> None:
     assert {x.dtype for x in jax.tree.leaves(MODEL.frozen(shapes))} == {jnp.dtype("bfloat16")}
 
 
-def test_adapters_on_experts_are_refused_with_what_is_accepted() -> None:
-    config = dataclasses.replace(preset("tiny"), family="qwen3_moe", experts=Experts(4, 2, 32))
-    assert adapters.matrices(config, "all-linear") == adapters.ATTENTION
+def mixture(biased: bool = False) -> ModelConfig:
+    experts = Experts(4, 2, 32, biased=biased)
+    return dataclasses.replace(preset("tiny"), family="gpt_oss" if biased else "qwen3_moe", experts=experts)
+
+
+def test_words_mean_in_a_mixture_what_they_mean_in_peft() -> None:
+    assert adapters.matrices(mixture(), "all-linear") == (*adapters.ATTENTION, "router", *adapters.MLP)
+    assert adapters.matrices(mixture(), "mlp") == adapters.MLP
+    assert adapters.matrices(mixture(biased=True), "all-linear") == adapters.ATTENTION
     with pytest.raises(ConfigError, match=r"spec.training.lora.targets: mlp: .* accepted: all-linear, attention"):
-        adapters.matrices(config, "mlp")
+        adapters.matrices(mixture(biased=True), "mlp")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 1, 1, 4), (2, 1, 2, 1, 2)])
+def test_adapters_of_experts_are_low_rank_updates_of_each_on_any_mesh(shape: tuple[int, ...]) -> None:
+    plain = Model(mixture())
+    model = dataclasses.replace(plain, adapters=Adapters(4, 8.0, adapters.matrices(plain.config, "all-linear")))
+    random, weights = np.random.default_rng(2), jax.device_get(jax.jit(plain.init)(jax.random.key(0)))
+    shapes = model.trained(model.abstract())
+    assert shapes["layers"]["mlp"]["gate_lora"]["a"].shape == (plain.config.layers, 4, plain.config.d_model, 4)
+    trained = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), shapes)
+    params = model.whole(weights, trained)
+    merged = model.merged(params)
+    adapter = trained["layers"]["mlp"]["down_lora"]
+    of_one = weights["layers"]["mlp"]["down"][1, 3] + 2.0 * adapter["a"][1, 3] @ adapter["b"][1, 3]
+    np.testing.assert_allclose(merged["layers"]["mlp"]["down"][1, 3], of_one, atol=1e-6)
+    wanted = logits(plain, merged)
+    assert np.abs(wanted - logits(plain, weights)).max() > 1e-2
+    mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
+    with jax.set_mesh(mesh):
+        where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+        np.testing.assert_allclose(logits(model, jax.device_put(params, where)), wanted, atol=1e-5)
+
+
+def test_dropout_is_refused_where_experts_have_adapters() -> None:
+    with pytest.raises(ConfigError, match=r"spec.training.lora.dropout: 0.1: .* accepted: 0, or targets: attention"):
+        assemble._adapters(Training(lora=Lora(dropout=0.1)), mixture())
+    assert assemble._adapters(Training(lora=Lora(dropout=0.1, targets="attention")), mixture()) is not None
 
 
 def test_a_job_says_which_matrices_and_how_strong() -> None:

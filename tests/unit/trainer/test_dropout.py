@@ -16,14 +16,13 @@ from tests.builders import steps as build
 from ptapi.spec import Optimizer
 from pttrainer import dropout, neftune, optimizer, sharding, step
 from pttrainer.dropout import Dropout
-from pttrainer.models import Model, adapters, preset
+from pttrainer.models import Model, preset
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.layers import Drop, LowRank, project
 from pttrainer.session import put
 
 B, T, X = 8, 16, 96
-ALL = adapters.ATTENTION + adapters.MLP
-MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, ALL))
+MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, ("q", "down")))
 
 
 def of_layer(rate: float = 0.25, seed: int = 0, at: int = 3, layer: int = 1, rows: slice = slice(None)) -> Drop:

@@ -6,8 +6,8 @@ Adapters stand in the same tree as the weights, beside their matrix: `attention.
 So whatever takes a model's weights takes them too: training, scoring, rollout. What differs is only which part
 of the tree is trained (`only`, `without`, `join`). B starts at zero, so a fresh adapter changes nothing.
 
-Targets are the linear layers of attention and of the dense MLP; embedding and head where asked for. Left out: adapters
-on routers and experts (with PEFT, `all-linear` leaves out those of gpt-oss too, and takes in both of Qwen 3 MoE).
+Targets are the linear layers of attention and MLP, of Qwen 3 MoE router and every expert's among them; embedding
+and head where asked for. Left out: the experts of gpt-oss, which PEFT's `all-linear` leaves out too.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SUFFIX = "_lora"
 
 ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
+"""Of a model with experts: of each of them."""
+ROUTER = ("router",)
 EMBEDDING, HEAD = "embedding_lora", "head_lora"
 TABLES = (EMBEDDING, HEAD)
 """Adapters of tables [V, D]: `a` is [V, rank] and `b` [rank, D]."""
@@ -62,12 +64,15 @@ class Adapters:
 
 
 def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
-    """The matrices that the spec's word means in this model; raises ConfigError where there are none."""
-    if config.experts is None:
-        return {"all-linear": ATTENTION + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
+    """The matrices that the spec's word means in this model, as PEFT understands it; raises ConfigError where there
+    are none: the experts of gpt-oss are no linear layers there."""
+    experts = config.experts
+    if experts is None or not experts.biased:
+        router = () if experts is None else ROUTER
+        return {"all-linear": ATTENTION + router + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
     if targets == "mlp":
         raise ConfigError(
-            f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and experts get no "
+            f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and these get no "
             "adapters; accepted: all-linear, attention (here the same: q_proj, k_proj, v_proj, o_proj)"
         )
     return ATTENTION

@@ -40,7 +40,7 @@ class DecoderLayer(nnx.Module):
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, layers, rngs, adapters)
         else:
-            self.mlp = ExpertMLP(config, layers, rngs)
+            self.mlp = ExpertMLP(config, layers, rngs, adapters)
         self.attention_post_norm = norm() if config.post_norms else None
         self.mlp_post_norm = norm() if config.post_norms else None
 
