@@ -320,6 +320,15 @@ RULES: tuple[Rule, ...] = (
         cel="self.loss != 'dft' || self.labelSmoothing == 0.0",
         is_kept=lambda sft: sft.loss != "dft" or sft.label_smoothing == 0.0,
     ),
+    Rule(
+        scope="spec",
+        field="training.lora.from",
+        accepted="unset with checkpoint.fork: a run begins with the adapters of one or of the other",
+        cel="!has(self.checkpoint.fork) || !has(self.training.lora) || !has(self.training.lora.from)",
+        is_kept=lambda spec: (
+            spec.checkpoint.fork is None or spec.training.lora is None or not spec.training.lora.origin
+        ),
+    ),
     # The update rule
     *(
         Rule(

@@ -34,10 +34,14 @@ REFERENCES = ("llama-3.1", "qwen-2.5", "qwen-3-moe", "gemma-3")
 """Those whose numbers are committed."""
 
 
-def adapted(model: Model, params: Params, name: str) -> tuple[Model, Params]:
+EMBEDDED = ("llama-3.1", "qwen-2.5", "gemma-2")
+"""Those compared with adapters on embedding and head as well: untied, tied, tied with scaled embeddings."""
+
+
+def adapted(model: Model, params: Params, name: str, *, embeddings: bool = False) -> tuple[Model, Params]:
     """The model with adapters that are no longer fresh."""
     targets, is_rank_stabilised = CASES[name]
-    chosen = Adapters(5, 8.0, adapters.matrices(model.config, targets), is_rank_stabilised)
+    chosen = Adapters(5, 8.0, adapters.matrices(model.config, targets), is_rank_stabilised, embeddings=embeddings)
     with_adapters = dataclasses.replace(model, adapters=chosen)
     numbers = jax.tree_util.tree_map_with_path(_numbers, with_adapters.trained(with_adapters.abstract()))
     return with_adapters, with_adapters.whole(params, numbers)

@@ -22,7 +22,8 @@ from pttrainer.models.adapters import Adapters, matrices
 from pttrainer.models.model import Remat
 from pttrainer.models.quantization import Errors
 from pttrainer.models.weights import Quantizing, load
-from pttrainer.sources import Note
+from pttrainer.origin import Origin, open_origin
+from pttrainer.sources import NOTHING_PINNED, Note, Pinned
 from pttrainer.tokenizer import Tokenizer
 
 RANDOM = "random://"
@@ -41,6 +42,8 @@ class Assembled:
     """Of the model, where it has one (hf://)."""
     seed: int = 0
     """Of fresh adapters."""
+    origin: Origin | None = None
+    """Where adapters begin, if they are not fresh."""
     quantization_errors: Errors = field(default_factory=Errors)
     """What quantising the weights changed; known when `initial_params` has been called."""
 
@@ -54,15 +57,17 @@ class Assembled:
         where = self.model.trained(shardings)
         if self.model.adapters is None:
             return self.initial_params(where)
+        if self.origin is not None:
+            return self.origin.params(self.model, where)
         return self.model.init_adapters(where, self.seed)
 
 
-def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None = None) -> Assembled:
+def assemble(spec: ModelSpec, training: Training, note: Note, pinned: Pinned = NOTHING_PINNED) -> Assembled:
     """Reads config and tokenizer; raises ConfigError. Weights are read when asked for.
 
-    pinned: the commit that an earlier attempt of this run began with; a branch may have moved since.
+    pinned: the commits that an earlier attempt of this run began with; a branch may have moved since.
     """
-    source = open_source(spec.uri, "spec.model.uri", note, pinned or spec.revision)
+    source = open_source(spec.uri, "spec.model.uri", note, pinned.model or spec.revision)
     config = source.config
     chat = _chat(spec, source, note)
     adapters = _adapters(training, config)
@@ -71,7 +76,8 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None
 
     errors = Errors()
     initial = partial(source.params, model.without_adapters, seed=training.seed, errors=errors)
-    return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed, errors)
+    origin = _origin(training, model, note, pinned.adapters)
+    return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed, origin, errors)
 
 
 def open_chat(spec: ModelSpec, note: Note) -> Chat:
@@ -163,7 +169,19 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
     lora = training.lora
     if lora is None:
         return None
-    return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora)
+    chosen = matrices(config, lora.targets)
+    if lora.dropout and config.experts is not None and "gate" in chosen:
+        raise ConfigError(
+            f"spec.training.lora.dropout: {lora.dropout}: not for the experts of {config.family}; accepted: 0, "
+            "or targets: attention"
+        )
+    return Adapters(lora.rank, lora.alpha, chosen, lora.rs_lora, lora.dropout, lora.embeddings)
+
+
+def _origin(training: Training, model: Model, note: Note, pinned: str | None) -> Origin | None:
+    if training.lora is None or training.lora.origin is None:
+        return None
+    return open_origin(training.lora.origin, model, note, pinned)
 
 
 def _remat(training: Training) -> Remat:

@@ -19,6 +19,7 @@ from ptapi.spec import DataSource, DataSpec, PostTrainJob
 from pttrainer import storage
 from pttrainer.data import files
 from pttrainer.errors import ConfigError
+from pttrainer.sources import NOTHING_PINNED, Pinned
 from pttrainer.storage import Place
 
 PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
@@ -68,14 +69,15 @@ def known_lineage(place: Place) -> dict[str, Any]:
     return {} if content is None else json.loads(content)
 
 
-def pinned_commit(place: Place, job: PostTrainJob) -> str | None:
-    """The model's commit that an earlier attempt of this run began with, from its lineage."""
-    content = place.read(rundir.LINEAGE)
-    if content is None:
-        return None
-    lineage = json.loads(content)
+def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:
+    """The commits of the model and of first adapters that an earlier attempt of this run began with."""
+    lineage = known_lineage(place)
+    if not lineage:
+        return NOTHING_PINNED
     same = lineage["model"] == {"uri": job.spec.model.uri, "revision": job.spec.model.revision}
-    return lineage.get("modelCommit") if same else None
+    lora, origin = job.spec.training.lora, lineage.get("adaptersFrom", {})
+    same_origin = lora is not None and lora.origin == origin.get("uri")
+    return Pinned(lineage.get("modelCommit") if same else None, origin.get("commit") if same_origin else None)
 
 
 def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:

@@ -22,8 +22,6 @@ from pttrainer.storage import Directory, Place, write_error
 from pttrainer.tokenizer import Tokenizer
 
 CONFIG = "config.json"
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTERS = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ def export_adapters(
     names = adapters.names(model.config, model.adapters)
 
     def write_weights(scratch: Path | None) -> None:
-        save_adapters(names, trained, scratch and scratch / ADAPTERS, write.fetch)
+        save_adapters(names, trained, scratch and scratch / adapters.WEIGHTS_FILE, write.fetch)
 
-    _write(target, ADAPTER_CONFIG, adapter_config(model, base), words, write_weights, write.is_writer)
+    _write(target, adapters.CONFIG_FILE, adapter_config(model, base), words, write_weights, write.is_writer)
 
 
 def adapter_config(model: Model, base: Base) -> dict[str, Any]:
@@ -98,7 +96,8 @@ def adapter_config(model: Model, base: Base) -> dict[str, Any]:
         "lora_alpha": int(lora.alpha) if lora.alpha.is_integer() else lora.alpha,
         "use_rslora": lora.is_rank_stabilised,
         "target_modules": adapters.modules(model.config, lora),
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
+        **({"ensure_weight_tying": True} if lora.embeddings and model.config.tied_head else {}),
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
@@ -116,7 +115,7 @@ def _write(
     if not is_writer:
         write_weights(None)
         return
-    for name in (CONFIG, ADAPTER_CONFIG):
+    for name in (CONFIG, adapters.CONFIG_FILE):
         target.remove(name)
     _write_weights(target, write_weights)
     for name, content in words.tokenizer.files.items():

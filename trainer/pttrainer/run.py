@@ -43,11 +43,18 @@ def run_job(path: Path) -> ExitCode:
 def read_job(path: Path) -> PostTrainJob:
     """The job, checked; raises ConfigError with every finding."""
     try:
-        job = load.load_job(path.read_text())
+        text = path.read_text()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
+    return check_job(text)
+
+
+def check_job(text: str) -> PostTrainJob:
+    """As `read_job`, of a file's text."""
+    try:
+        job = load.load_job(text)
     except SpecError as error:
         raise ConfigError(str(error)) from error
     if job.spec.algorithm.kind not in MODULES:

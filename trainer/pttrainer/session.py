@@ -28,6 +28,7 @@ from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of, read_params
 from pttrainer.divergence import Guide, Hearsay
+from pttrainer.dropout import Dropout
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
@@ -35,6 +36,7 @@ from pttrainer.meter import Meter, peak_flops
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.neftune import Noise
+from pttrainer.origin import Origin
 from pttrainer.progress import Reporter
 from pttrainer.saving import Saving
 from pttrainer.spikes import Spikes
@@ -176,7 +178,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     reporter.stage("loading")
     watchdog = Watchdog(reporter.beat, place, jax.process_index(), job.spec.run_policy.hang_timeout_seconds)
     training = job.spec.training
-    parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commit(place, job))
+    parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commits(place, job))
     shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)
     mesh = sharding.make_mesh(shape)
     check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
@@ -201,6 +203,8 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     axes = parts.model.trained(parts.model.logical_axes())
     held = freezing.held(training.freeze, parts.model.config) if training.freeze else None
     noise = None if training.neftune_alpha is None else Noise(training.neftune_alpha, training.seed)
+    rate_dropped = 0.0 if training.lora is None else training.lora.dropout
+    dropout = Dropout(rate_dropped, training.seed) if rate_dropped else None
     updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
     layout = steps.layout(parts.model, updates, mesh)
     origin = None if job.spec.checkpoint.fork is None else _origin(place, job.spec.checkpoint.fork)
@@ -230,6 +234,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
             _guide(algorithm),
             held=held,
             noise=noise,
+            dropout=dropout,
         ),
         checkpoints=checkpoints,
         saving=saving,
@@ -366,6 +371,10 @@ def _fork_facts(origin: fork.Source | None) -> dict[str, Any]:
     return {} if origin is None else {"fork": {"uri": origin.uri, "step": origin.step}}
 
 
+def _adapters_from(origin: Origin | None) -> dict[str, Any]:
+    return {} if origin is None else {"adaptersFrom": {"uri": origin.uri, "commit": origin.commit}}
+
+
 def _quantised(model: Model, changed: Mapping[str, float]) -> str:
     each = ", ".join(f"{name} {error:.2%}" for name, error in changed.items())
     return f"frozen weights quantized to {model.quantization}: relative error {each}"
@@ -374,6 +383,7 @@ def _quantised(model: Model, changed: Mapping[str, float]) -> str:
 def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any, changed: Mapping[str, float]) -> dict[str, Any]:
     return {
         "modelCommit": parts.commit,
+        **_adapters_from(parts.origin),
         "parameters": parts.model.config.parameters,
         "trainedParameters": freezing.moving(parts.model.trained(parts.model.abstract()), held),
         "devices": {

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pttrainer import distributed, hub, storage
 from pttrainer.downloads import download_all
@@ -21,8 +22,19 @@ Note = Callable[[str], None]
 
 FILES = ("*.json", "*.jinja")
 WEIGHTS = ("*.safetensors",)
+ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")
 NOT_OURS = ("*/*", "consolidated*", "adapter_*")
 """Folders hold other formats; `consolidated` files repeat the weights under other names."""
+
+
+class Pinned(NamedTuple):
+    """Commits that a run began with."""
+
+    model: str | None = None
+    adapters: str | None = None
+
+
+NOTHING_PINNED = Pinned()
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,13 @@ def fetch(uri: str, field: str, note: Note, *, revision: str | None = None, weig
     return _from_bucket(uri, field, note, weights)
 
 
+def fetch_adapters(uri: str, field: str, note: Note, *, revision: str | None = None) -> ModelFiles:
+    """As `fetch`, of adapters in PEFT's layout. A hub's repository may hold a model beside them, which stays there."""
+    if uri.startswith(HUB):
+        return _snapshot(uri, field, note, revision, ADAPTERS, ())
+    return fetch(uri, field, note)
+
+
 def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
     bucket = storage.bucket(uri)
     suffixes = (".json", ".jinja", ".safetensors") if weights else (".json", ".jinja")
@@ -63,16 +82,28 @@ def _from_bucket(uri: str, field: str, note: Note, weights: bool) -> ModelFiles:
 
 
 def _from_hub(uri: str, field: str, note: Note, revision: str | None, patterns: tuple[str, ...]) -> ModelFiles:
+    files = _snapshot(uri, field, note, revision, patterns, NOT_OURS)
+    if not (files.directory / "config.json").is_file() and WEIGHTS[0] in patterns:
+        raise ConfigError(
+            f"{_named(uri, field, revision)}: has no config.json; accepted: a language model in safetensors format"
+        )
+    return files
+
+
+def _snapshot(
+    uri: str, field: str, note: Note, revision: str | None, patterns: tuple[str, ...], ignored: tuple[str, ...]
+) -> ModelFiles:
     from huggingface_hub import snapshot_download
 
     note(f"fetching {uri}" + (f" at {revision}" if revision else ""))
-    where = f"{field}: {uri}" + (f" at {revision}" if revision else "")
-    with hub.told(where, "model", ConfigError):
+    with hub.told(_named(uri, field, revision), "model", ConfigError):
         snapshot = snapshot_download(
-            uri.removeprefix(HUB), revision=revision, allow_patterns=list(patterns), ignore_patterns=list(NOT_OURS)
+            uri.removeprefix(HUB), revision=revision, allow_patterns=list(patterns), ignore_patterns=list(ignored)
         )
     directory = Path(snapshot)
-    if not (directory / "config.json").is_file() and WEIGHTS[0] in patterns:
-        raise ConfigError(f"{where}: has no config.json; accepted: a language model in safetensors format")
     # A snapshot's directory is named by its commit.
     return ModelFiles(directory, directory.name)
+
+
+def _named(uri: str, field: str, revision: str | None) -> str:
+    return f"{field}: {uri}" + (f" at {revision}" if revision else "")

@@ -19,12 +19,15 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi import rundir
+from pttrainer import dropout as droppings
 from pttrainer import freezing, moments, neftune, nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.divergence import Guide, Hearsay
+from pttrainer.dropout import Dropout
 from pttrainer.losses import Head, TokenStats, token_loss, token_stats
 from pttrainer.models import Model, Params
+from pttrainer.models.layers import Drop
 from pttrainer.neftune import Noise
 from pttrainer.reduce import Mean, Metric
 
@@ -100,10 +103,11 @@ def train_step(
     *,
     held: Any = None,
     noise: Noise | None = None,
+    dropout: Dropout | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
     """The compiled step: (state, batch, frozen weights, teacher's weights) -> (new state, metrics).
 
-    held: what is frozen (`freezing`). noise: on the embeddings (`neftune`).
+    held: what is frozen (`freezing`). noise: on the embeddings (`neftune`). dropout: on what adapters read.
 
     The old state's memory is reused.
     """
@@ -116,7 +120,8 @@ def train_step(
         def objective(trained: Params, part: Batch) -> tuple[Array, tuple[Array, dict[str, reduce.Partial]]]:
             params = model.whole(frozen, freezing.stop(trained, held))
             noisy = None if noise is None else neftune.added(noise, state.step, part)
-            hidden_BTD, balance = _hidden(model, params, part, noisy)
+            dropped = None if dropout is None else droppings.dropped(dropout, state.step, part)
+            hidden_BTD, balance = _hidden(model, params, part, noisy, dropped)
             head = model.head(params).astype(hidden_BTD.dtype)
             stats: Any  # of tokens, or with a guide also their divergence from it
             if guide is None or teacher is None:
@@ -132,7 +137,7 @@ def train_step(
             parts = batch.tokens_BT.shape[0] // part.tokens_BT.shape[0]
             return loss + _balance_term(model, balance) / parts, (loss, partials)
 
-        if noise is not None:
+        if noise is not None or dropout is not None:
             batch = neftune.numbered(batch)
         gradient_of = jax.value_and_grad(objective, has_aux=True)
         loss, partials, gradient = _accumulate(gradient_of, state.params, batch, micro_batch)
@@ -170,10 +175,14 @@ def _loss(
 
 
 def _hidden(
-    model: Model, params: Params, part: Batch, noisy: Callable[[Array], Array] | None
+    model: Model,
+    params: Params,
+    part: Batch,
+    noisy: Callable[[Array], Array] | None,
+    dropped: Callable[[Array], Drop] | None,
 ) -> tuple[Array, Array | None]:
     """Hidden states, and how evenly the experts are used, where the model has any and is to be balanced."""
-    inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy)
+    inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy, dropped)
     experts = model.config.experts
     if experts is None or not experts.balance_coefficient:
         return model.forward(*inputs), None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import Fraction, NonNegativeInt, PositiveInt, SpecModel
+from ptapi.spec.base import DataUri, Fraction, NonNegativeInt, PositiveInt, SpecModel
 
 AxisSize = Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"]
 
@@ -52,10 +52,19 @@ class Lora(SpecModel):
     alpha: Annotated[float, Field(gt=0.0, le=65536.0)] = 32.0
     """The update is scaled by alpha / rank."""
     targets: Literal["all-linear", "attention", "mlp"] = "all-linear"
-    """Which matrices get adapters; all linear layers match full fine-tuning most closely. In a model with experts,
-    those of attention: routers and experts get none."""
+    """Which matrices get adapters; all linear layers match full fine-tuning most closely. In Qwen 3 MoE these are also
+    the router and every expert's (`mlp`: the experts alone); in gpt-oss those of attention alone, as in PEFT."""
+    embeddings: bool = False
+    """Adapters on embedding and head too, as a new vocabulary or language may need. They cost memory: the head's
+    gradient is computed whole. A head that is the embedding shares its adapter."""
     rs_lora: bool = False
     """Scale by alpha / √rank instead (arXiv 2312.03732), which keeps large ranks learning."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of each adapter's inputs that training drops. Runs of few steps over much data need none, and each mask
+    costs time; 0.05 to 0.1 where a small set is seen several times."""
+    origin: Annotated[DataUri | None, Field(alias="from")] = None
+    """Adapters in PEFT's layout to begin with, such as another run's export: `hf://`, `gs://` or `file://`. Rank,
+    alpha, rsLora and targets must be theirs. Unset: fresh ones."""
 
 
 class Quantization(SpecModel):

@@ -44,9 +44,13 @@ def job(home: Path, name: str, data: str, output: str, steps: int) -> Path:
 
 
 def start(home: Path, path: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    return start_command(home, environment, "run", str(path))
+
+
+def start_command(home: Path, environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
     environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla"), "XDG_CACHE_HOME": str(home), **environment}
-    command = [sys.executable, "-m", "pttrainer", "run", str(path)]
+    command = [sys.executable, "-m", "pttrainer", *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -91,6 +95,16 @@ def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tm
         exported = f"runs/remote/{rundir.EXPORT}/model.safetensors"
         there = (tmp_path / "runs" / "local" / rundir.EXPORT / "model.safetensors").read_bytes()
         assert buckets.content("out", exported) == there
+
+        step = f"gs://out/runs/remote/{rundir.CHECKPOINTS}/{steps}"
+        export = ("export", "--out", str(tmp_path / "again"), "--checkpoint")
+        code, out = finish(start_command(tmp_path, buckets.environment(), *export, step))
+        assert code == ExitCode.OK, out
+        assert (tmp_path / "again" / "model.safetensors").read_bytes() == there
+        code, out = finish(start_command(tmp_path, buckets.environment(), *export, "gs://out/runs/nowhere"))
+        assert code == ExitCode.CONFIG_ERROR, out
+        assert "gs://out/runs/nowhere: no spec.yaml in gs://out/runs/nowhere" in out
+        assert "Traceback" not in out
 
 
 @pytest.mark.slow

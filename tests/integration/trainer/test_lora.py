@@ -145,6 +145,42 @@ def test_a_merged_export_is_what_the_adapters_say(home: Path, reference: Path) -
     np.testing.assert_allclose(after, before + update, atol=1e-6)
 
 
+def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in_dropout_ends_with_the_same_bits(
+    home: Path, reference: Path
+) -> None:
+    held_out = {"data": {"eval": {"uri": f"file://{home}/train.jsonl", "limit": 16}}}
+    lora = {"rank": 4, "alpha": 8, "from": f"file://{reference}/export", "dropout": 0.2}
+    first = {**held_out, "evaluation": {"atStart": False, "atEnd": True}}
+    after = {**held_out, "evaluation": {"atStart": True, "atEnd": False}, "training": {"lora": lora, "steps": 4}}
+    assert run(home, "run", str(job(home, "evaluated", **first)))[0] == 0
+    code, errors = run(home, "run", str(job(home, "continued", **after)))
+    assert code == 0, errors
+    began, ended = (_evaluated(home / "runs" / name) for name in ("continued", "evaluated"))
+    assert began == pytest.approx(ended, rel=1e-6)
+    lineage = json.loads((home / "runs" / "continued" / rundir.LINEAGE).read_text())
+    assert lineage["adaptersFrom"] == {"uri": lora["from"], "commit": None}
+    assert (
+        json.loads((home / "runs" / "continued" / "export" / "adapter_config.json").read_text())["lora_dropout"] == 0.2
+    )
+
+    assert killed_and_killed(home, job(home, "continued-killed", **after), random.Random(3)) >= 1
+    assert metrics(home / "runs" / "continued-killed") == metrics(home / "runs" / "continued")
+    whole, killed = ((home / "runs" / name / ADAPTERS).read_bytes() for name in ("continued", "continued-killed"))
+    assert whole == killed
+
+    wrong = {"training": {"lora": {**lora, "rank": 8, "targets": "attention"}}}
+    code, errors = run(home, "run", str(job(home, "other-rank", **wrong)))
+    assert code == ExitCode.CONFIG_ERROR, errors
+    assert "r is 4 there and 8 by spec.training.lora.rank; target_modules are" in errors
+    assert "Traceback" not in errors
+
+
+def _evaluated(directory: Path) -> float:
+    """The loss of the only evaluation."""
+    (found,) = (line[rundir.EVAL_LOSS] for line in metrics(directory) if rundir.EVAL_LOSS in line)
+    return float(found)
+
+
 def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_bit(home: Path) -> None:
     grpo = {
         "algorithm": {"sft": None, "grpo": {"groupSize": 4, "beta": 0.05}},
@@ -211,10 +247,10 @@ def test_grpo_samples_from_quantised_weights_and_their_adapters(home: Path) -> N
 
 def test_targets_that_the_model_does_not_have_are_refused_with_those_it_has(home: Path, tmp_path: Path) -> None:
     config = {
-        "model_type": "qwen3_moe", "vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "head_dim": 8,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32, "num_experts": 4,
-        "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True, "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 128,
+        "model_type": "gpt_oss", "vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "head_dim": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 16, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "rms_norm_eps": 1e-6, "max_position_embeddings": 128, "sliding_window": 8,
+        "rope_theta": 10000.0,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"")

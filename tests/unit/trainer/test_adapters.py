@@ -18,10 +18,10 @@ from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora
 from pttrainer import assemble, optimizer, sharding, step
 from pttrainer.errors import ConfigError
-from pttrainer.export import Base, Words, Writing, export_adapters
+from pttrainer.export import Base, Words, Writing, export, export_adapters
 from pttrainer.models import Model, Params, adapters, preset
 from pttrainer.models.adapters import Adapters
-from pttrainer.models.config import Experts
+from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.tensorfile import read_header
 from pttrainer.rollout.native import NativeEngine
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
@@ -113,6 +113,32 @@ def test_unmerged_logits_are_those_of_the_merged_weights(is_rank_stabilised: boo
     np.testing.assert_allclose(unmerged, logits(PLAIN, model.merged(grown())), atol=1e-5)
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_adapters_on_embedding_and_head_are_low_rank_updates_of_the_tables(is_tied: bool) -> None:
+    plain = dataclasses.replace(PLAIN, config=dataclasses.replace(PLAIN.config, tied_head=is_tied))
+    model = dataclasses.replace(plain, adapters=Adapters(4, 8.0, ALL, embeddings=True))
+    weights = jax.device_get(jax.jit(plain.init)(jax.random.key(0)))
+    first = fresh_adapters(model)
+    tables = [name for name in (adapters.EMBEDDING, adapters.HEAD) if name in first]
+    assert tables == [adapters.EMBEDDING] if is_tied else [adapters.EMBEDDING, adapters.HEAD]
+    assert not any(np.any(first[name]["a"]) for name in tables)
+    assert np.std(first[adapters.EMBEDDING]["b"]) == pytest.approx(1.0, abs=0.1)  # as PEFT's
+    np.testing.assert_array_equal(logits(model, model.whole(weights, first)), logits(plain, weights))
+
+    random = np.random.default_rng(3)
+    moved = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), first)
+    params, changed = model.whole(weights, moved), dict(weights)
+    for name, table in zip(tables, ("embedding", "head"), strict=False):
+        changed[table] = weights[table] + 2.0 * moved[name]["a"] @ moved[name]["b"]
+    without_tables = dataclasses.replace(plain, adapters=Adapters(4, 8.0, ALL))
+    by_hand = without_tables.whole(changed, {"layers": moved["layers"]})
+    wanted = logits(without_tables, by_hand)
+    np.testing.assert_allclose(logits(model, params), wanted, atol=1e-5)
+    np.testing.assert_allclose(logits(plain, model.merged(params)), wanted, atol=1e-5)
+    gradient = model.trained(jax.jit(jax.grad(lambda params: loss_of(model, params)))(params))
+    assert all(np.abs(gradient[name][part]).max() > 1e-5 for name in tables for part in "ab")
+
+
 def test_gradients_of_adapters_are_those_of_the_merged_weights_through_the_product() -> None:
     """W' = W + s·A·B, so dA = s·dW'·Bᵀ and dB = s·Aᵀ·dW', where dW' is full fine-tuning's gradient."""
     with jax.default_matmul_precision("highest"):
@@ -129,17 +155,24 @@ def test_gradients_of_adapters_are_those_of_the_merged_weights_through_the_produ
             np.testing.assert_allclose(got["b"], of_b, atol=1e-6, rtol=1e-3, err_msg=name)
 
 
-def trained(shape: tuple[int, int, int, int], micro: int | None = None, steps: int = 3) -> Any:
+def with_tables() -> Model:
+    return dataclasses.replace(MODEL, adapters=Adapters(4, 8.0, ALL, embeddings=True))
+
+
+@lru_cache
+def trained(shape: tuple[int, int, int, int], micro: int | None = None, embeddings: bool = False) -> Any:
     """Losses, adapters, frozen weights before and after, and the optimizer's state of some steps."""
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
-    updates = optimizer.build(Optimizer(eps=1.0), lambda step: 1.0)
-    layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, Likelihood(), updates, lambda step: 1.0, layout, micro)  # type: ignore[arg-type]
+    model = with_tables() if embeddings else MODEL
+    rate = 0.1 if embeddings else 1.0  # an embedding's adapter begins with numbers of size 1
+    updates = optimizer.build(Optimizer(eps=1.0), lambda step: rate)
+    layout = step.layout(model, updates, mesh)
+    function = step.train_step(model, Likelihood(), updates, lambda step: rate, layout, micro)  # type: ignore[arg-type]
     with jax.set_mesh(mesh):
         frozen = jax.device_put(MODEL.frozen(fresh()), layout.frozen)
         first = jax.jit(lambda params: step.new_state(params, updates), out_shardings=layout.state)
-        state, losses = first(MODEL.trained(fresh())), []
-        for _ in range(steps):
+        state, losses = first(fresh_adapters(model)), []
+        for _ in range(3):
             state, metrics = function(state, put(mesh, one_per_row()), frozen)
             losses.append(float(metrics["loss"]))
     return losses, jax.device_get(state), jax.device_get(frozen)
@@ -166,17 +199,31 @@ def test_eight_devices_train_adapters_as_one_does(shape: tuple[int, int, int, in
     jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), state.params, wanted.params)
 
 
-def test_the_sampler_uses_the_adapters() -> None:
-    loud = {**grown(), "embedding": 8.0 * grown()["embedding"]}
+@pytest.mark.parametrize(("shape", "micro"), [((2, 2, 2, 1), 4)])
+def test_eight_devices_train_adapters_of_tables_as_one_does(shape: tuple[int, int, int, int], micro: int) -> None:
+    losses, state, _ = trained(shape, micro, embeddings=True)
+    wanted_losses, wanted, _ = trained((1, 1, 1, 1), embeddings=True)
+    assert wanted_losses[-1] < wanted_losses[0]
+    np.testing.assert_allclose(losses, wanted_losses, rtol=2e-5)
+    jax.tree.map(lambda got, x: np.testing.assert_allclose(got, x, atol=1e-4), state.params, wanted.params)
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_the_sampler_uses_the_adapters(embeddings: bool) -> None:
+    model = with_tables() if embeddings else MODEL
+    random, weights = np.random.default_rng(5), MODEL.frozen(grown()) or {}
+    shapes = model.trained(model.abstract())
+    moved = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), shapes)
+    loud = model.whole({**weights, "embedding": 8.0 * weights["embedding"]}, moved)
     prompts, sampling = [Prompt([256, 259, *b"one"], 0)], Sampling(max_new_tokens=12, max_length=64)
 
     def sampled(model: Model, params: Params) -> Completions:
         return NativeEngine(model, byte_tokenizer()).generate(params, prompts, 2, sampling, Draw(7, 3))
 
-    unmerged, merged = sampled(MODEL, loud), sampled(PLAIN, MODEL.merged(loud))
+    unmerged, merged = sampled(model, loud), sampled(PLAIN, model.merged(loud))
     np.testing.assert_array_equal(unmerged.tokens_NT, merged.tokens_NT)
     np.testing.assert_allclose(unmerged.logps_NT, merged.logps_NT, atol=1e-4)
-    assert (unmerged.tokens_NT != sampled(PLAIN, MODEL.frozen(loud) or {}).tokens_NT).any()
+    assert (unmerged.tokens_NT != sampled(PLAIN, model.frozen(loud) or {}).tokens_NT).any()
 
 
 def test_weights_in_bfloat16_have_adapters_in_float32() -> None:
@@ -185,11 +232,44 @@ def test_weights_in_bfloat16_have_adapters_in_float32() -> None:
     assert {x.dtype for x in jax.tree.leaves(MODEL.frozen(shapes))} == {jnp.dtype("bfloat16")}
 
 
-def test_adapters_on_experts_are_refused_with_what_is_accepted() -> None:
-    config = dataclasses.replace(preset("tiny"), family="qwen3_moe", experts=Experts(4, 2, 32))
-    assert adapters.matrices(config, "all-linear") == adapters.ATTENTION
+def mixture(biased: bool = False) -> ModelConfig:
+    experts = Experts(4, 2, 32, biased=biased)
+    return dataclasses.replace(preset("tiny"), family="gpt_oss" if biased else "qwen3_moe", experts=experts)
+
+
+def test_words_mean_in_a_mixture_what_they_mean_in_peft() -> None:
+    assert adapters.matrices(mixture(), "all-linear") == (*adapters.ATTENTION, "router", *adapters.MLP)
+    assert adapters.matrices(mixture(), "mlp") == adapters.MLP
+    assert adapters.matrices(mixture(biased=True), "all-linear") == adapters.ATTENTION
     with pytest.raises(ConfigError, match=r"spec.training.lora.targets: mlp: .* accepted: all-linear, attention"):
-        adapters.matrices(config, "mlp")
+        adapters.matrices(mixture(biased=True), "mlp")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 2, 1, 1, 4), (2, 1, 2, 1, 2)])
+def test_adapters_of_experts_are_low_rank_updates_of_each_on_any_mesh(shape: tuple[int, ...]) -> None:
+    plain = Model(mixture())
+    model = dataclasses.replace(plain, adapters=Adapters(4, 8.0, adapters.matrices(plain.config, "all-linear")))
+    random, weights = np.random.default_rng(2), jax.device_get(jax.jit(plain.init)(jax.random.key(0)))
+    shapes = model.trained(model.abstract())
+    assert shapes["layers"]["mlp"]["gate_lora"]["a"].shape == (plain.config.layers, 4, plain.config.d_model, 4)
+    trained = jax.tree.map(lambda x: (0.1 * random.standard_normal(x.shape)).astype(x.dtype), shapes)
+    params = model.whole(weights, trained)
+    merged = model.merged(params)
+    adapter = trained["layers"]["mlp"]["down_lora"]
+    of_one = weights["layers"]["mlp"]["down"][1, 3] + 2.0 * adapter["a"][1, 3] @ adapter["b"][1, 3]
+    np.testing.assert_allclose(merged["layers"]["mlp"]["down"][1, 3], of_one, atol=1e-6)
+    wanted = logits(plain, merged)
+    assert np.abs(wanted - logits(plain, weights)).max() > 1e-2
+    mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
+    with jax.set_mesh(mesh):
+        where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+        np.testing.assert_allclose(logits(model, jax.device_put(params, where)), wanted, atol=1e-5)
+
+
+def test_dropout_is_refused_where_experts_have_adapters() -> None:
+    with pytest.raises(ConfigError, match=r"spec.training.lora.dropout: 0.1: .* accepted: 0, or targets: attention"):
+        assemble._adapters(Training(lora=Lora(dropout=0.1)), mixture())
+    assert assemble._adapters(Training(lora=Lora(dropout=0.1, targets="attention")), mixture()) is not None
 
 
 def test_a_job_says_which_matrices_and_how_strong() -> None:
@@ -202,6 +282,20 @@ def test_adapters_learn_ten_times_as_fast_unless_the_job_says_otherwise() -> Non
     assert optimizer.peak_rate(Training(), "sft") == 2e-5
     assert optimizer.peak_rate(Training(lora=Lora()), "sft") == pytest.approx(2e-4)
     assert optimizer.peak_rate(Training(lora=Lora(), optimizer=Optimizer(learning_rate=0.5)), "sft") == 0.5
+
+
+@pytest.mark.parametrize("written", ["float32", "bfloat16"])
+@pytest.mark.parametrize("chosen", [None, MODEL.adapters])
+def test_a_whole_export_is_in_the_format_of_the_masters_with_adapters_or_without(
+    written: str, chosen: Adapters | None, tmp_path: Path
+) -> None:
+    model = dataclasses.replace(MODEL, adapters=chosen, param_dtype=written)
+    params = grown() if chosen is not None else MODEL.frozen(grown())
+    params = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), params, model.abstract())
+    export(Directory(tmp_path), model, params, Words(byte_tokenizer(), None), Writing(jax.device_get))
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == written
+    found = {str(tensor.dtype) for tensor in read_header(tmp_path / "model.safetensors").values()}
+    assert found == {written}
 
 
 def test_the_export_has_the_names_and_numbers_of_peft(tmp_path: Path) -> None:

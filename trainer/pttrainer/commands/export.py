@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ptapi import rundir
+from ptapi.spec import PostTrainJob
 from pttrainer import storage
 from pttrainer.commands.ending import ended
 from pttrainer.errors import ConfigError
@@ -36,15 +37,8 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Restores the weights alone and exports them; of a run with adapters, the adapters, or both merged."""
     directory, step = find(options.checkpoint)
-    job_file = directory / rundir.SPEC
-    if not job_file.is_file():
-        raise ConfigError(
-            f"--checkpoint: {options.checkpoint}: no {rundir.SPEC} in {directory}; "
-            "accepted: a run directory, or a step in it"
-        )
-    from pttrainer.run import read_job
-
-    job = read_job(job_file)
+    place = storage.place(directory)
+    job = _job(place, options.checkpoint)
     if options.merge_lora and job.spec.training.lora is None:
         raise ConfigError(
             f"--merge-lora: {options.checkpoint}: the run has no adapters; accepted: runs with spec.training.lora"
@@ -54,11 +48,10 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer import directory as runs
     from pttrainer import sharding
     from pttrainer.assemble import assemble
-    from pttrainer.checkpoint import read_params
+    from pttrainer.checkpoint import path_of, read_params
     from pttrainer.export import Base, Words, Writing, export, export_adapters
 
-    place = storage.Directory(directory)
-    parts = assemble(job.spec.model, job.spec.training, _note, runs.pinned_commit(place, job))
+    parts = assemble(job.spec.model, job.spec.training, _note, runs.pinned_commits(place, job))
     mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))
     model = parts.model
     layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
@@ -69,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
 
     like = jax.tree.map(stored, *shapes)
-    trained, found = read_params(directory / rundir.CHECKPOINTS, step, like, averaged=is_averaged)
+    trained, found = read_params(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), step, like, averaged=is_averaged)
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
     target = storage.Directory(options.out.absolute())
     words = Words(parts.tokenizer, parts.chat.source)
@@ -78,19 +71,29 @@ def run(options: argparse.Namespace) -> None:
         export_adapters(target, model, base, trained, words, Writing(jax.device_get))
     else:
         export(target, model, model.whole(parts.frozen(layout), trained), words, Writing(jax.device_get))
-    _note(f"{options.out}: step {found} of {directory}")
+    _note(f"{options.out}: step {found} of {place.uri}")
 
 
 def _note(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def find(uri: str) -> tuple[Path, int | None]:
+def find(uri: str) -> tuple[str, int | None]:
     """Run directory and step (None: the newest) that a URI names."""
-    scheme, path = storage.split(uri)
-    if scheme != "file":
-        raise ConfigError(f"--checkpoint: {uri}: not supported yet; accepted: file://")
-    directory = Path(path)
-    if directory.name.isdigit() and directory.parent.name == rundir.CHECKPOINTS:
-        return directory.parent.parent, int(directory.name)
-    return (directory.parent if directory.name == rundir.CHECKPOINTS else directory), None
+    if not uri.startswith(("file://", "gs://")):
+        raise ConfigError(f"--checkpoint: {uri}: not a run directory; accepted: file://, gs://")
+    parts = uri.rstrip("/").split("/")
+    if parts[-1].isdigit() and parts[-2] == rundir.CHECKPOINTS:
+        return "/".join(parts[:-2]), int(parts[-1])
+    return "/".join(parts[:-1] if parts[-1] == rundir.CHECKPOINTS else parts), None
+
+
+def _job(place: storage.Place, uri: str) -> PostTrainJob:
+    from pttrainer.run import check_job
+
+    content = place.read(rundir.SPEC)
+    if content is None:
+        raise ConfigError(
+            f"--checkpoint: {uri}: no {rundir.SPEC} in {place.uri}; accepted: a run directory, or a step in it"
+        )
+    return check_job(content.decode())

@@ -6,9 +6,8 @@ Adapters stand in the same tree as the weights, beside their matrix: `attention.
 So whatever takes a model's weights takes them too: training, scoring, rollout. What differs is only which part
 of the tree is trained (`only`, `without`, `join`). B starts at zero, so a fresh adapter changes nothing.
 
-Targets are the linear layers of attention and of the dense MLP. Left out: adapters on routers and experts (with
-PEFT, `all-linear` leaves out those of gpt-oss too, and takes in the experts of Qwen 3 MoE), on embedding and head;
-dropout.
+Targets are the linear layers of attention and MLP, of Qwen 3 MoE router and every expert's among them; embedding
+and head where asked for. Left out: the experts of gpt-oss, which PEFT's `all-linear` leaves out too.
 """
 
 from __future__ import annotations
@@ -33,8 +32,16 @@ SUFFIX = "_lora"
 
 ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
+"""Of a model with experts: of each of them."""
+ROUTER = ("router",)
+EMBEDDING, HEAD = "embedding_lora", "head_lora"
+TABLES = (EMBEDDING, HEAD)
+"""Adapters of tables [V, D]: `a` is [V, rank] and `b` [rank, D]."""
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """What PEFT puts before a weight's name."""
+EMBED_TOKENS, LM_HEAD = f"{PREFIX}model.embed_tokens", f"{PREFIX}lm_head"
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,10 @@ class Adapters:
     alpha: float
     matrices: tuple[str, ...]
     is_rank_stabilised: bool = False
+    dropout: float = 0.0
+    """Of training (`pttrainer.dropout`); an export says it."""
+    embeddings: bool = False
+    """Whether embedding and head have adapters too; a tied head has the embedding's."""
 
     @property
     def scale(self) -> float:
@@ -53,12 +64,15 @@ class Adapters:
 
 
 def matrices(config: ModelConfig, targets: str) -> tuple[str, ...]:
-    """The matrices that the spec's word means in this model; raises ConfigError where there are none."""
-    if config.experts is None:
-        return {"all-linear": ATTENTION + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
+    """The matrices that the spec's word means in this model, as PEFT understands it; raises ConfigError where there
+    are none: the experts of gpt-oss are no linear layers there."""
+    experts = config.experts
+    if experts is None or not experts.biased:
+        router = () if experts is None else ROUTER
+        return {"all-linear": ATTENTION + router + MLP, "attention": ATTENTION, "mlp": MLP}[targets]
     if targets == "mlp":
         raise ConfigError(
-            f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and experts get no "
+            f"spec.training.lora.targets: mlp: {config.family} has experts in place of the MLP, and these get no "
             "adapters; accepted: all-linear, attention (here the same: q_proj, k_proj, v_proj, o_proj)"
         )
     return ATTENTION
@@ -83,7 +97,8 @@ def join(frozen: dict[str, Any], adapters: dict[str, Any]) -> dict[str, Any]:
 
 
 def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero.
+    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero. Of a table [V, D], the
+    part of the vocabulary is zero; the other is normal for the embedding, for the head as A is.
 
     Every array has a key of its own, so another choice of targets does not change an array's numbers. They come
     from the host: compiling their generation takes seconds, and they are few.
@@ -91,9 +106,13 @@ def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict
 
     def one(path: Any, x: Any, where: Any) -> Array:
         numbers = np.zeros(x.shape, x.dtype)
-        if path[-1].key == "a":
-            own = np.random.Philox(key=[seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
-            numbers = (2 * np.random.Generator(own).random(x.shape, x.dtype) - 1) * np.float32(x.shape[-2] ** -0.5)
+        is_table = path[0].key in TABLES
+        own = np.random.Philox(key=[seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
+        if path[0].key == EMBEDDING and path[-1].key == "b":
+            numbers = np.random.Generator(own).standard_normal(x.shape, x.dtype)
+        elif path[-1].key == ("b" if is_table else "a"):
+            inputs = x.shape[-1 if is_table else -2]
+            numbers = (2 * np.random.Generator(own).random(x.shape, x.dtype) - 1) * np.float32(inputs**-0.5)
         return jax.make_array_from_callback(x.shape, where, lambda index: numbers[index])
 
     made: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract, shardings)
@@ -148,18 +167,33 @@ def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
             beside, module = (*path[:-1], f"{path[-1]}{SUFFIX}"), PREFIX + stored.name.removesuffix(".weight")
             found[*beside, "a"] = Stored(f"{module}.lora_A.weight", transposed=True)
             found[*beside, "b"] = Stored(f"{module}.lora_B.weight", transposed=True)
+    if adapters.embeddings:
+        found[EMBEDDING, "a"] = Stored(f"{EMBED_TOKENS}.lora_embedding_A", transposed=True)
+        found[EMBEDDING, "b"] = Stored(f"{EMBED_TOKENS}.lora_embedding_B", transposed=True)
+        if not config.tied_head:  # a linear layer, from D to V: its A is our b
+            found[HEAD, "a"] = Stored(f"{LM_HEAD}.lora_B.weight")
+            found[HEAD, "b"] = Stored(f"{LM_HEAD}.lora_A.weight")
     return found
+
+
+def repeated(config: ModelConfig, adapters: Adapters) -> frozenset[str]:
+    """What PEFT may store beside them and nobody needs: the tables themselves, a tied head's adapter once more."""
+    if not adapters.embeddings:
+        return frozenset()
+    tables = {f"{module}.base_layer.weight" for module in (EMBED_TOKENS, LM_HEAD)}
+    tied = {f"{LM_HEAD}.lora_{part}.weight" for part in "AB"} if config.tied_head else set()
+    return frozenset(tables | tied)
 
 
 def modules(config: ModelConfig, adapters: Adapters) -> list[str]:
     """PEFT's `target_modules`: the last part of each linear layer's name."""
-    return sorted({stored.name.split(".")[-3] for stored in names(config, adapters).values()})
+    return sorted({stored.name.partition(".lora_")[0].split(".")[-1] for stored in names(config, adapters).values()})
 
 
 @jax.jit
 def _merged(matrix: Array, adapter: dict[str, Array], scale: float) -> Array:
     with jax.default_matmul_precision("highest"):
-        update = jnp.einsum("lir,lro->lio", adapter["a"].astype(jnp.float32), adapter["b"].astype(jnp.float32))
+        update = jnp.einsum("...ir,...ro->...io", adapter["a"].astype(jnp.float32), adapter["b"].astype(jnp.float32))
     return (matrix.astype(jnp.float32) + scale * update).astype(matrix.dtype)
 
 

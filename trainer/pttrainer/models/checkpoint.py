@@ -15,13 +15,14 @@ ONE_FILE = "model.safetensors"
 
 
 class Checkpoint:
-    """Tensors by name, read in rows. Only headers are read at first. called: what messages call it."""
+    """Tensors by name, read in rows. Only headers are read at first. called: what messages call it; file: the one
+    that holds them, where it is not a model's."""
 
-    def __init__(self, directory: Path, called: str) -> None:
+    def __init__(self, directory: Path, called: str, file: str | None = None) -> None:
         self.called = called
         self._tensors: dict[str, Tensor] = {}
-        for file in _files(directory, called):
-            self._tensors |= {_known_as(name): tensor for name, tensor in read_header(file).items() if _is_used(name)}
+        for path in _files(directory, called) if file is None else [directory / file]:
+            self._tensors |= {_known_as(name): tensor for name, tensor in read_header(path).items() if _is_used(name)}
 
     def names(self) -> set[str]:
         """All tensors."""

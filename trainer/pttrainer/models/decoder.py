@@ -20,7 +20,7 @@ from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.experts import ExpertMLP, RouterUse
-from pttrainer.models.layers import Attend, Attention, GatedMLP, RMSNorm, weight
+from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
 
 EMBEDDING_STD = 0.02
 """Small, so that a fresh model's loss is close to ln V."""
@@ -40,27 +40,32 @@ class DecoderLayer(nnx.Module):
         if config.experts is None:
             self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, layers, rngs, adapters)
         else:
-            self.mlp = ExpertMLP(config, layers, rngs)
+            self.mlp = ExpertMLP(config, layers, rngs, adapters)
         self.attention_post_norm = norm() if config.post_norms else None
         self.mlp_post_norm = norm() if config.post_norms else None
 
     def __call__(
-        self, x_BTD: Array, rotation: tuple[Array, Array], attend: Attend, counts_BT: Array | None = None
+        self,
+        x_BTD: Array,
+        rotation: tuple[Array, Array],
+        attend: Attend,
+        counts_BT: Array | None = None,
+        drop: Drop | None = None,
     ) -> tuple[Array, Any, RouterUse | None]:
         """The new stream, what `attend` kept, and the router's use by tokens that count (asked for by giving them)."""
-        attended_BTD, kept = self.attention(self.attention_norm(x_BTD), rotation, attend)
+        attended_BTD, kept = self.attention(self.attention_norm(x_BTD), rotation, attend, drop)
         if self.attention_post_norm is not None:
             attended_BTD = self.attention_post_norm(attended_BTD)
         x_BTD = x_BTD + attended_BTD
-        added_BTD, use = self._feed_forward(self.mlp_norm(x_BTD), counts_BT)
+        added_BTD, use = self._feed_forward(self.mlp_norm(x_BTD), counts_BT, drop)
         if self.mlp_post_norm is not None:
             added_BTD = self.mlp_post_norm(added_BTD)
         return x_BTD + added_BTD, kept, use
 
-    def _feed_forward(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
+    def _feed_forward(self, x_BTD: Array, counts_BT: Array | None, drop: Drop | None) -> tuple[Array, RouterUse | None]:
         if isinstance(self.mlp, ExpertMLP):
             return self.mlp(x_BTD, counts_BT)
-        return self.mlp(x_BTD), None
+        return self.mlp(x_BTD, drop), None
 
 
 class Decoder(nnx.Module):
@@ -75,9 +80,12 @@ class Decoder(nnx.Module):
     ) -> None:
         shape = (config.vocab_size, config.d_model)
         self.embedding = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
+        on_tables = adapters if adapters is not None and adapters.embeddings else None
+        self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
         self.layers = DecoderLayer(config, config.layers, rngs, adapters)
         if quantization is not None:
             quant.put_into(self.layers, quantization)
         self.norm = RMSNorm((config.d_model,), config, ("embed",))
         if not config.tied_head:
             self.head = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
+            self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)

@@ -68,6 +68,8 @@ def over_mesh(mixture: Mixture, x_BTD: Array, expert_BTk: Array, weight_BTk: Arr
 def _spec(name: str, matrix: Array, inner: str | None) -> PartitionSpec:
     if name == "down_bias":
         return PartitionSpec("expert", None)
-    if name == "down":
+    if name in ("gate.a", "up.a", "down.b"):  # of adapters: the model's axis and the rank
+        return PartitionSpec("expert", None, None)
+    if name in ("down", "down.a"):
         return PartitionSpec("expert", inner, None)
     return PartitionSpec("expert", *(None,) * (matrix.ndim - 2), inner)

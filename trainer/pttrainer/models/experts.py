@@ -16,9 +16,10 @@ from flax import nnx
 from jax import Array
 
 from pttrainer import sharding
+from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.expert_parallel import Matrices, over_mesh
-from pttrainer.models.layers import ACTIVATIONS, project, weight, zeros
+from pttrainer.models.layers import ACTIVATIONS, low_rank, project, weight, zeros
 
 PLAIN = ("gate", "up", "down")
 BIASED = ("gate_up", "gate_up_bias", "down", "down_bias")
@@ -47,7 +48,7 @@ def balance_loss(use: RouterUse, experts: Experts) -> Array:
 class ExpertMLP(nnx.Module):
     """Router and experts."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         assert config.experts is not None
         self.experts, self.activation = config.experts, config.activation
         L, D, E, F = layers, config.d_model, config.experts.count, config.experts.d_ff
@@ -62,23 +63,37 @@ class ExpertMLP(nnx.Module):
         else:
             self.gate = weight(rngs, (L, E, D, F), D**-0.5, inner)
             self.up = weight(rngs, (L, E, D, F), D**-0.5, inner)
+            self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
+            self.down_lora = low_rank("down", self.down, adapters)
+        self.router_lora = low_rank("router", self.router, adapters)
 
     def __call__(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
         """The sum of the chosen experts' results, and how the router chose among tokens that count."""
         B, T, D = x_BTD.shape
-        logits_BTE = project(x_BTD, self.router, self.router_bias if self.experts.biased else None).astype(jnp.float32)
+        bias = self.router_bias if self.experts.biased else None
+        logits_BTE = project(x_BTD, self.router, bias, self.router_lora).astype(jnp.float32)
         best_BTk, expert_BTk = jax.lax.top_k(logits_BTE, self.experts.per_token)
         if self.experts.normalised:
             weight_BTk = jax.nn.softmax(best_BTk, axis=-1)
         else:
             weight_BTk = jnp.exp(best_BTk - jax.nn.logsumexp(logits_BTE, axis=-1, keepdims=True))
         use = None if counts_BT is None else _use(logits_BTE, expert_BTk, counts_BT)
-        matrices = {name: getattr(self, name)[...] for name in self._matrices}
+        matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
         if sharding.devices() > 1:
             return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices), use
         k = self.experts.per_token
         inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
         return self._mixture(*inputs, matrices).reshape(B, T, D), use
+
+    @property
+    def _low_rank(self) -> dict[str, Array]:
+        """Both parts of each adapter of the experts, as `gate.a`; scaled."""
+        found: dict[str, Array] = {}
+        for name in PLAIN:
+            adapter = getattr(self, f"{name}_lora", None)
+            if adapter is not None:
+                found |= {f"{name}.a": adapter.a[...] * adapter.scale, f"{name}.b": adapter.b[...]}
+        return found
 
     @property
     def _matrices(self) -> tuple[str, ...]:
@@ -103,8 +118,13 @@ class ExpertMLP(nnx.Module):
     def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:
         """Rows sorted by expert through their experts."""
 
-        def grouped(x: Array, name: str) -> Array:
+        def product(x: Array, name: str) -> Array:
             return jax.lax.ragged_dot(x, matrices[name].astype(x.dtype), sizes_E)
+
+        def grouped(x: Array, name: str) -> Array:
+            if f"{name}.a" not in matrices:
+                return product(x, name)
+            return product(x, name) + product(product(x, f"{name}.a"), f"{name}.b")
 
         def bias(name: str) -> Array:
             return matrices[name].astype(x_RD.dtype)[expert_R]

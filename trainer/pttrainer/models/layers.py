@@ -22,6 +22,8 @@ from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 
 Axes = tuple[str | None, ...]
+Drop = Callable[[str, Array], Array]
+"""(matrix, x_BTX) -> what the matrix's adapter reads of x in training (`dropout`)."""
 Attend = Callable[[Array, Array, Array, Array | None], tuple[Array, Any]]
 """(q_BTNH, k_BTKH, v_BTKH, sinks_N) -> (out_BTNH, whatever the caller wants back from this layer)."""
 
@@ -45,7 +47,8 @@ def zeros(shape: tuple[int, ...], axes: Axes) -> nnx.Param[Array]:
 class LowRank(nnx.Module):
     """An adapter's part of a product: scale · (x·A)·B. `adapters.init` makes its first numbers."""
 
-    def __init__(self, matrix: nnx.Param[Array], adapters: Adapters) -> None:
+    def __init__(self, name: str, matrix: nnx.Param[Array], adapters: Adapters) -> None:
+        self.name = name
         *stack, inner, outer = matrix[...].shape
         *stacked, inner_axis, outer_axis = matrix.get_metadata()["axes"]
         self.scale = adapters.scale
@@ -58,25 +61,32 @@ class LowRank(nnx.Module):
 
 def low_rank(name: str, matrix: nnx.Param[Array], adapters: Adapters | None) -> LowRank | None:
     """The adapter beside a matrix, where the model has one there."""
-    return LowRank(matrix, adapters) if adapters is not None and name in adapters.matrices else None
+    return LowRank(name, matrix, adapters) if adapters is not None and name in adapters.matrices else None
 
 
 def project(
-    x_BTX: Array, matrix: nnx.Param[Array], bias: nnx.Param[Array] | None = None, adapter: LowRank | None = None
+    x_BTX: Array,
+    matrix: nnx.Param[Array],
+    bias: nnx.Param[Array] | None = None,
+    adapter: LowRank | None = None,
+    drop: Drop | None = None,
 ) -> Array:
     """A product over rows and tokens as one axis: the gradient of the weight contracts over both, and with two
     axes XLA transposes the activations first (a quarter of a step on CPU). A sharded token axis cannot be merged."""
     w = matrix[...].astype(x_BTX.dtype)
+    read_BTX = None if drop is None or adapter is None else drop(adapter.name, x_BTX)
     if sharding.splits("sequence"):
-        out = _product(x_BTX, w, adapter)
+        out = _product(x_BTX, w, adapter, read_BTX)
     else:
         B, T, X = x_BTX.shape
-        out = _product(x_BTX.reshape(B * T, X), w, adapter).reshape(B, T, w.shape[1])
+        read = None if read_BTX is None else read_BTX.reshape(B * T, X)
+        out = _product(x_BTX.reshape(B * T, X), w, adapter, read).reshape(B, T, w.shape[1])
     return out if bias is None else out + bias[...].astype(x_BTX.dtype)
 
 
-def _product(x: Array, w: Array, adapter: LowRank | None) -> Array:
-    return x @ w if adapter is None else x @ w + adapter(x)
+def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
+    """read: what dropout leaves the adapter of x."""
+    return x @ w if adapter is None else x @ w + adapter(x if read is None else read)
 
 
 class RMSNorm(nnx.Module):
@@ -114,18 +124,20 @@ class Attention(nnx.Module):
         self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
         self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
 
-    def __call__(self, x_BTD: Array, rotation: tuple[Array, Array], attend: Attend) -> tuple[Array, Any]:
+    def __call__(
+        self, x_BTD: Array, rotation: tuple[Array, Array], attend: Attend, drop: Drop | None = None
+    ) -> tuple[Array, Any]:
         c = self.config
         B, T, _ = x_BTD.shape
-        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora).reshape(B, T, c.heads, c.head_dim)
-        k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora).reshape(B, T, c.kv_heads, c.head_dim)
-        v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora).reshape(B, T, c.kv_heads, c.head_dim)
+        q_BTNH = project(x_BTD, self.q, self.q_bias, self.q_lora, drop).reshape(B, T, c.heads, c.head_dim)
+        k_BTKH = project(x_BTD, self.k, self.k_bias, self.k_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
+        v_BTKH = project(x_BTD, self.v, self.v_bias, self.v_lora, drop).reshape(B, T, c.kv_heads, c.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
         sinks_N = None if self.sinks is None else self.sinks[...]
         out_BTNH, kept = attend(rope.rotate(q_BTNH, *rotation), rope.rotate(k_BTKH, *rotation), v_BTKH, sinks_N)
         out_BTX = out_BTNH.reshape(B, T, c.heads * c.head_dim)
-        return project(out_BTX, self.o, self.o_bias, self.o_lora), kept
+        return project(out_BTX, self.o, self.o_bias, self.o_lora, drop), kept
 
 
 class GatedMLP(nnx.Module):
@@ -143,7 +155,7 @@ class GatedMLP(nnx.Module):
         self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
         self.down_lora = low_rank("down", self.down, adapters)
 
-    def __call__(self, x_BTD: Array) -> Array:
-        gate_BTF = ACTIVATIONS[self.activation](project(x_BTD, self.gate, self.gate_bias, self.gate_lora))
-        hidden_BTF = gate_BTF * project(x_BTD, self.up, self.up_bias, self.up_lora)
-        return project(hidden_BTF, self.down, self.down_bias, self.down_lora)
+    def __call__(self, x_BTD: Array, drop: Drop | None = None) -> Array:
+        gate_BTF = ACTIVATIONS[self.activation](project(x_BTD, self.gate, self.gate_bias, self.gate_lora, drop))
+        hidden_BTF = gate_BTF * project(x_BTD, self.up, self.up_bias, self.up_lora, drop)
+        return project(hidden_BTF, self.down, self.down_bias, self.down_lora, drop)

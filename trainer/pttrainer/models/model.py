@@ -35,7 +35,7 @@ from pttrainer.models.attention import (
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.experts import balance_loss
-from pttrainer.models.layers import Attend
+from pttrainer.models.layers import Attend, Drop, LowRank
 
 Params = dict[str, Any]
 Remat = Literal["none", "full"]
@@ -122,13 +122,15 @@ class Model:
         positions_BT: Array,
         segment_ids_BT: Array,
         noisy: Callable[[Array], Array] | None = None,
+        dropped: Callable[[Array], Drop] | None = None,
     ) -> Array:
-        """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied.
+        """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied. Where the head
+        has an adapter, its rank's activations follow the D, as its other part follows the head's (`head`).
 
         Segment ids tell the examples of a row apart (0 is padding); positions restart with each example. noisy:
-        what training makes of embeddings.
+        what training makes of embeddings; dropped: of what a layer's adapters read, by the layer's number.
         """
-        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None, noisy)[0]
+        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None, noisy, dropped)[0]
 
     def forward_balanced(
         self,
@@ -137,10 +139,12 @@ class Model:
         positions_BT: Array,
         segment_ids_BT: Array,
         noisy: Callable[[Array], Array] | None = None,
+        dropped: Callable[[Array], Drop] | None = None,
     ) -> tuple[Array, Array]:
         """As `forward`, and the load-balance loss of the experts (a scalar; padding does not count)."""
         assert self.config.experts is not None
-        hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, segment_ids_BT > 0, noisy)
+        counts_BT = segment_ids_BT > 0
+        hidden_BTD, use = self._scan(params, tokens_BT, positions_BT, segment_ids_BT, counts_BT, noisy, dropped)
         return hidden_BTD, balance_loss(use, self.config.experts)
 
     def logits(self, params: Params, hidden_BTD: Array) -> Array:
@@ -172,7 +176,7 @@ class Model:
             attend = self._attend_with(cache, i, index, own_mask, prompt_mask)
             x_BTD, layer, _ = block.layers(x_BTD, rotation, attend)
             layers.append(layer)
-        return decoder.norm(x_BTD), cache._replace(layers=tuple(layers))
+        return self._for_head(decoder, x_BTD, None), cache._replace(layers=tuple(layers))
 
     def for_decoding(self, params: Params) -> Params:
         """Weights as `decode` wants them: in the compute dtype, one tree per layer instead of stacked.
@@ -185,9 +189,28 @@ class Model:
         return {**cast, "layers": layers}
 
     def head(self, params: Params) -> Array:
-        """The output head [V, D]: logits are hidden_BTD @ head_VD.T. Tied heads are the embedding."""
-        head_VD: Array = params["embedding"] if self.config.tied_head else params["head"]
-        return head_VD
+        """The output head [V, D]: logits are hidden_BTD @ head_VD.T. Tied heads are the embedding.
+
+        With an adapter, [V, D + rank]: one product of both, in which a small update is not rounded away as it would be
+        in a sum of matrices in bfloat16.
+        """
+        name = "embedding" if self.config.tied_head else "head"
+        head_VD: Array = params[name]
+        adapter = params.get(f"{name}{lora.SUFFIX}")
+        return head_VD if adapter is None else jnp.concatenate([head_VD, adapter["a"]], axis=1)
+
+    def _for_head(self, decoder: Decoder, x_BTD: Array, dropped: Callable[[Array], Drop] | None) -> Array:
+        """The stream as `head` reads it."""
+        hidden_BTD: Array = decoder.norm(x_BTD)
+        adapter = decoder.embedding_lora if self.config.tied_head else decoder.head_lora
+        if adapter is None:
+            return hidden_BTD
+        read_BTD = hidden_BTD
+        if dropped is not None:
+            read_BTD = dropped(jnp.int32(self.config.layers))("head", hidden_BTD)
+        b_RD = adapter.b[...].astype(hidden_BTD.dtype)
+        low_BTR = (read_BTD @ b_RD.T) * jnp.asarray(adapter.scale, hidden_BTD.dtype)
+        return jnp.concatenate([hidden_BTD, low_BTR], axis=-1)
 
     def _stored(self, params: Params) -> Params:
         """In the format of the weights; adapters stay float32: their steps are small, and so are they."""
@@ -212,10 +235,19 @@ class Model:
     def _embed(self, decoder: Decoder, tokens_BT: Array, noisy: Callable[[Array], Array] | None = None) -> Array:
         # Gathered over `fsdp` before the look-up: looking up in slices of D would replicate the result instead.
         table_VD = sharding.constrain(decoder.embedding[...].astype(self.compute_dtype), ("vocab", None))
-        x_BTD = table_VD[tokens_BT] if noisy is None else noisy(table_VD[tokens_BT])
+        x_BTD = table_VD[tokens_BT]
+        if decoder.embedding_lora is not None:
+            x_BTD = x_BTD + self._embed_low(decoder.embedding_lora, tokens_BT)
+        if noisy is not None:
+            x_BTD = noisy(x_BTD)
         if self.config.embedding_scale is not None:
             x_BTD = x_BTD * jnp.asarray(self.config.embedding_scale, x_BTD.dtype)
         return sharding.constrain(x_BTD, ("batch", "sequence", None))
+
+    def _embed_low(self, adapter: LowRank, tokens_BT: Array) -> Array:
+        a_VR = sharding.constrain(adapter.a[...].astype(self.compute_dtype), ("vocab", None))
+        low_BTR = a_VR[tokens_BT] * jnp.asarray(adapter.scale, self.compute_dtype)
+        return low_BTR @ adapter.b[...].astype(self.compute_dtype)
 
     def _scan(
         self,
@@ -225,6 +257,7 @@ class Model:
         segment_ids_BT: Array,
         counts_BT: Array | None,
         noisy: Callable[[Array], Array] | None,
+        dropped: Callable[[Array], Drop] | None,
     ) -> tuple[Array, Any]:
         """Final hidden states, and the router's use per layer if tokens that count are given.
 
@@ -233,11 +266,13 @@ class Model:
         decoder = self._decoder(params)
         views = [self._packed_view(is_local, positions_BT, segment_ids_BT) for is_local in self._kinds()]
         flags_L = None if len(views) == 1 else jnp.array(self.config.local_layers)
+        numbers_L = None if dropped is None else jnp.arange(self.config.layers)
         graphdef, stacked = nnx.split(decoder.layers)
 
-        def layer(x_BTD: Array, of_layer: tuple[Any, Array | None]) -> tuple[Array, Any]:
-            weights, is_local = of_layer
+        def layer(x_BTD: Array, of_layer: tuple[Any, Array | None, Array | None]) -> tuple[Array, Any]:
+            weights, is_local, number = of_layer
             block: DecoderLayer = nnx.merge(graphdef, weights)
+            drop = None if dropped is None or number is None else dropped(number)
             rotation, mask_BTT = views[0] if is_local is None else _select(is_local, views[1], views[0])
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
@@ -247,12 +282,12 @@ class Model:
                     return attend_packed(q, _whole_row(k), _whole_row(v), mask_BTT, scoring), None
                 return self._fused(kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
 
-            x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT)
+            x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT, drop)
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 
         x_BTD = self._embed(decoder, tokens_BT, noisy)
-        x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L))
-        return decoder.norm(x_BTD), use
+        x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L, numbers_L))
+        return self._for_head(decoder, x_BTD, dropped), use
 
     def _fused(
         self, kernel: kernels.Kernel, is_local: Array | None, inputs: tuple[Array, ...], scoring: Scoring

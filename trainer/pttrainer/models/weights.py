@@ -92,7 +92,22 @@ def load(
     weights = _weights(table(config), abstract, shardings)
     _check(config, checkpoint, weights)
     loaded = {weight.path: _read_as(checkpoint, weight, quantizing) for weight in weights}
-    return jax.tree_util.tree_map_with_path(lambda path, _: loaded[tuple(part.key for part in path)], abstract)
+    return _tree(abstract, loaded)
+
+
+def load_adapters(
+    names: Names, file: Path, abstract: Any, shardings: Any, *, called: str, unread: frozenset[str] = frozenset()
+) -> Any:
+    """As `load`, from the one file that PEFT writes. Raises ConfigError on tensors that the job's adapters have not,
+    but for those that nobody reads."""
+    if not file.is_file():
+        raise ConfigError(f"{called}: no {file.name}; accepted: PEFT's layout, with tensors in safetensors format")
+    checkpoint = Checkpoint(file.parent, called, file.name)
+    weights = _weights(names, abstract, shardings)
+    problems = _problems(checkpoint, weights, "the job's adapters are", unread)
+    if problems:
+        raise ConfigError(f"{called}: tensors are not those of the job's adapters: {'; '.join(problems)}")
+    return _tree(abstract, {weight.path: _read(checkpoint, weight) for weight in weights})
 
 
 def save(names: Names, params: Any, directory: Path | None, fetch: Callable[[Any], Any] = np.asarray) -> None:
@@ -136,6 +151,10 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         tree = tree[key]
     return tree
+
+
+def _tree(like: Any, leaves: dict[tuple[str, ...], Any]) -> Any:
+    return jax.tree_util.tree_map_with_path(lambda path, _: leaves[tuple(part.key for part in path)], like)
 
 
 # Reading
@@ -283,20 +302,25 @@ def _put(buffer: jax.Array, piece: jax.Array, where: jax.Array, transposed: bool
 
 
 def _check(config: ModelConfig, checkpoint: Checkpoint, weights: list[Weight]) -> None:
+    tied = frozenset({"lm_head.weight"} if config.tied_head else ())
+    problems = _problems(checkpoint, weights, "config.json says", tied)
+    if problems:
+        listed = "; ".join(problems)
+        raise ConfigError(f"{checkpoint.called}: weights do not fit config.json: {listed}")
+
+
+def _problems(checkpoint: Checkpoint, weights: list[Weight], wanted: str, unread: frozenset[str]) -> list[str]:
+    """What is missing, extra or misshapen. wanted: words before a shape of ours; unread: what may be there."""
     expected = {weight.name(place): (weight, place) for weight in weights for place in weight.places}
     there = checkpoint.names()
     ours = {name: f"our {weight}" + "".join(f"[{at}]" for at in place) for name, (weight, place) in expected.items()}
     problems = [f"missing {name} ({ours[name]})" for name in sorted(expected.keys() - there)]
-    tied = {"lm_head.weight"} if config.tied_head else set()
-    problems += [f"extra {name}" for name in sorted(there - expected.keys() - tied)]
-    problems += [
-        f"{name} ({ours[name]}) is {list(checkpoint.shape(name))}, config.json says {list(weight.stored_shape)}"
+    problems += [f"extra {name}" for name in sorted(there - expected.keys() - unread)]
+    return problems + [
+        f"{name} ({ours[name]}) is {list(checkpoint.shape(name))}, {wanted} {list(weight.stored_shape)}"
         for name, (weight, _) in sorted(expected.items())
         if name in there and checkpoint.shape(name) != weight.stored_shape
     ]
-    if problems:
-        listed = "; ".join(problems)
-        raise ConfigError(f"{checkpoint.called}: weights do not fit config.json: {listed}")
 
 
 # Writing

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -253,6 +254,7 @@ def test_decoding_never_holds_more_than_the_parts_and_two_layers(kind: Format) -
     assert compiled.memory_analysis().temp_size_in_bytes < WHOLE_BYTES / 8 * 2
 
 
+@lru_cache
 def trained(kind: Format, shape: tuple[int, int, int, int], micro: int | None = None) -> Any:
     """Losses and adapters of some steps."""
     model = Model(preset("tiny"), adapters=ALL, quantization=kind)
