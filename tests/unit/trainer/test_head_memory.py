@@ -24,7 +24,7 @@ ALLOWED = 0.15
 
 
 class _CrossEntropy:
-    temperature, entropy, by_token = 1.0, False, True
+    temperature, entropy, level, by_token = 1.0, False, False, True
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Any, dict[str, Any]]:
         return -stats.logps_BT, {}

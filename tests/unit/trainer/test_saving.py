@@ -94,7 +94,7 @@ def test_every_kth_checkpoint_stays_for_ever(tmp_path: Path) -> None:
 
 def adamw(seed: int, rank: int = 4, optimizer: Any = None) -> TrainState:
     weights = {"q_lora": {"a": jax.random.normal(jax.random.key(seed), (8, rank)), "b": jnp.ones((rank, 8))}}
-    return TrainState(weights, (optimizer or optax.adamw(1e-3)).init(weights), jnp.int32(seed))
+    return TrainState(weights, (optimizer or optax.adamw(1e-3)).init(weights), jnp.int32(seed), jnp.zeros(2, jnp.int32))
 
 
 def like(state: TrainState) -> TrainState:

@@ -31,7 +31,7 @@ ROWS, TOKENS = 8, 32
 class Likelihood:
     """Negative log-likelihood."""
 
-    total_steps, temperature, entropy, by_token, needs_params = STEPS, 1.0, False, True, False
+    total_steps, temperature, entropy, level, by_token, needs_params = STEPS, 1.0, False, False, True, False
 
     def loss(self, stats: TokenStats, batch: Batch) -> Any:
         return -stats.logps_BT, {}

@@ -174,21 +174,25 @@ def layout_of(name: str, model: Model, shape: tuple[int, int, int, int]) -> dict
     return {jax.tree_util.keystr(path): (x.shape, tuple(place.spec)) for (path, x), place in leaves}
 
 
+WIDTH = ("fsdp", "expert")
+"""What splits a model's width."""
+
+
 def test_state_is_split_as_its_weights_and_rows_and_columns_keep_the_axes_they_have() -> None:
     model = Model(preset("bench-13m"))
     adam = layout_of("adamw", model, (1, 4, 2, 1))
-    assert adam["[1][0].nu['layers']['mlp']['up']"] == ((6, 384, 1024), (None, "fsdp", "tensor"))
+    assert adam["[1][0].nu['layers']['mlp']['up']"] == ((6, 384, 1024), (None, WIDTH, "tensor"))
     muon_ = layout_of("muon", model, (1, 4, 2, 1))
     (momentum,) = [at for path, at in muon_.items() if ".mu" in path and "['down']" in path]
-    assert momentum == ((6, 1024, 384), (None, "tensor", "fsdp"))
+    assert momentum == ((6, 1024, 384), (None, "tensor", WIDTH))
     factored = layout_of("adafactor", model, (1, 4, 2, 1))
     found = {kind: {path.rsplit("['", 1)[1]: at for path, at in factored.items() if f".{kind}[" in path}
              for kind in ("v_row", "v_col")}  # fmt: skip
-    assert found["v_row"]["up']"] == ((6, 384), (None, "fsdp"))
+    assert found["v_row"]["up']"] == ((6, 384), (None, WIDTH))
     assert found["v_col"]["up']"] == ((6, 1024), (None, "tensor"))
-    assert found["v_row"]["down']"] == ((6, 384), (None, "fsdp"))  # rows are those of the smaller side
+    assert found["v_row"]["down']"] == ((6, 384), (None, WIDTH))  # rows are those of the smaller side
     assert found["v_col"]["down']"] == ((6, 1024), (None, "tensor"))
-    assert found["v_row"]["embedding']"] == ((384,), ("fsdp",))
+    assert found["v_row"]["embedding']"] == ((384,), (WIDTH,))
     assert found["v_row"]["scale']"][1] == ()
 
 
