@@ -289,7 +289,7 @@ RULES: tuple[Rule, ...] = (
         scope="spec",
         field="evaluation.answers",
         accepted="unset, or together with data.eval and sft or grpo: held-out prompts are answered and compared",
-        cel="self.evaluation.answers.size() == 0 || "
+        cel="!has(self.evaluation.answers) || self.evaluation.answers.size() == 0 || "
         "(has(self.data.eval) && (has(self.algorithm.sft) || has(self.algorithm.grpo)))",
         is_kept=lambda spec: (
             not spec.evaluation.answers
@@ -301,7 +301,8 @@ RULES: tuple[Rule, ...] = (
         scope="spec.evaluation",
         field="labels",
         accepted="unset, or together with answers: accuracy or macroF1, which compare labels",
-        cel="self.labels.size() == 0 || self.answers.exists(metric, metric != 'exactMatch')",
+        cel="!has(self.labels) || self.labels.size() == 0 || "
+        "(has(self.answers) && self.answers.exists(metric, metric != 'exactMatch'))",
         is_kept=lambda evaluation: not evaluation.labels or any(name != "exactMatch" for name in evaluation.answers),
         hint="answers: [accuracy, macroF1]",
     ),

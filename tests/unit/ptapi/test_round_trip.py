@@ -20,7 +20,7 @@ TIED = {
     "samplerShare", "pathways", "runtime", "preflight", "reservation", "revision", "uid", "best", "checkpoint",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
-    "labelSmoothing", "profile",
+    "labelSmoothing", "profile", "answers", "labels", "from",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
@@ -121,6 +121,9 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     spec["checkpoint"] = draw(below("checkpoint")) | {"everySteps": draw(st.integers(1, 1000))}
     if "eval" in spec["data"]:
         spec["checkpoint"] |= draw(st.sampled_from([{}, {"best": {"metric": "eval/loss", "keep": 2}}]))
+        spec.setdefault("evaluation", {}).update(
+            draw(st.sampled_from([{}, {"answers": ["macroF1"], "labels": ["a", "b"]}]))
+        )
         spec.setdefault("evaluation", {})["everySteps"] = draw(st.integers(0, 100))
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
     spec["env"] = [variable for variable in spec.get("env", []) if variable["name"].startswith("_")]
