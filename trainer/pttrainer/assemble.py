@@ -65,13 +65,17 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: str | None
     source = open_source(spec.uri, "spec.model.uri", note, pinned or spec.revision)
     config = source.config
     chat = _chat(spec, source, note)
-    adapters = _adapters(training, config)
-    quantization = None if training.quantization is None else training.quantization.weights
-    model = Model(config, _compute_dtype(training), training.precision.params, _remat(training), adapters, quantization)
-
+    model = model_of(config, training, jax.default_backend())
     errors = Errors()
     initial = partial(source.params, model.without_adapters, seed=training.seed, errors=errors)
     return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed, errors)
+
+
+def model_of(config: ModelConfig, training: Training, platform: str) -> Model:
+    """The model as this job computes it on this platform (`cpu`, `tpu`, `gpu`)."""
+    quantization = None if training.quantization is None else training.quantization.weights
+    dtype, remat = _compute_dtype(training, platform), _remat(training, platform)
+    return Model(config, dtype, training.precision.params, remat, _adapters(training, config), quantization)
 
 
 def open_chat(spec: ModelSpec, note: Note) -> Chat:
@@ -153,10 +157,10 @@ def _tokenizer(spec: ModelSpec, source: Source, note: Note) -> Tokenizer:
     return tokenizer.load(storage.Directory(source.directory), source.config.eos_ids)
 
 
-def _compute_dtype(training: Training) -> str:
+def _compute_dtype(training: Training, platform: str) -> str:
     if training.precision.compute != "auto":
         return training.precision.compute
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return "float32" if platform == "cpu" else "bfloat16"
 
 
 def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
@@ -166,7 +170,7 @@ def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
     return Adapters(lora.rank, lora.alpha, matrices(config, lora.targets), lora.rs_lora)
 
 
-def _remat(training: Training) -> Remat:
+def _remat(training: Training, platform: str) -> Remat:
     if training.remat != "auto":
         return training.remat
-    return "none" if jax.default_backend() == "cpu" else "full"
+    return "none" if platform == "cpu" else "full"

@@ -9,6 +9,7 @@ change in one place.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -90,11 +91,12 @@ def check_experts(axis: int, experts: int | None) -> None:
         )
 
 
-def make_mesh(shape: tuple[int, ...]) -> Mesh:
-    """The device mesh; trailing axes may be left out and are 1. Axis types are Auto: the compiler propagates
-    shardings from weights and constraints."""
+def make_mesh(shape: tuple[int, ...], devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh of these devices (unset: all); trailing axes may be left out and are 1. Axis types are Auto: the
+    compiler propagates shardings from weights and constraints."""
     sizes = (*shape, *(1 for _ in MESH_AXES[len(shape) :]))
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES))
+    auto = (jax.sharding.AxisType.Auto,) * len(MESH_AXES)
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=auto, devices=devices)
 
 
 def spec_of(axes: tuple[str | None, ...]) -> PartitionSpec:
