@@ -35,6 +35,8 @@ class Fitted:
     normed_attention: float = 12.0
     routed: float = 8.0
     gathered: float = 1.5
+    gathered_experts: float = 5.5
+    frozen_experts: float = 3.5
 
 
 FITTED = Fitted()
@@ -85,7 +87,7 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         kept,
         Buffer("gradients", gradients, "train"),
         Buffer("activations of a layer", int(activations), "train"),
-        Buffer("weights of a layer, gathered", int(fitted.gathered * _layer_weights(of) / tensor), "train"),
+        Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
     ]
     if of.spec.training.batch_size == of.micro_rows:
         return [loss, layer]
@@ -122,12 +124,16 @@ def _feed_forward(config: ModelConfig) -> int:
     return config.d_ff if config.experts is None else config.experts.per_token * config.experts.d_ff
 
 
-def _layer_weights(of: Subject) -> float:
+def _gathered(of: Subject, fitted: Fitted) -> float:
+    """Bytes of a layer's weights while they are whole. Those of dense layers pass by in pieces; all experts of a device
+    are gathered at once, and so are their gradients."""
     config = of.config
     attention = config.d_model * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     if config.experts is None:
-        return attention + 3 * config.d_model * config.d_ff
-    return attention + config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
+        return fitted.gathered * (attention + 3 * config.d_model * config.d_ff)
+    experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
+    each = fitted.gathered_experts if of.model.adapters is None else fitted.frozen_experts
+    return fitted.gathered * attention + each * experts
 
 
 def _state(of: Subject) -> list[Buffer]:

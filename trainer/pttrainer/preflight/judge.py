@@ -41,7 +41,7 @@ def judge(job: PostTrainJob, depth: Depth = "auto", price: float | None = None) 
     notes: list[str] = []
     programs = [computed.program]
     traffic = None
-    why = None if depth == "formula" else chips.why_no_compiler(of.slice)
+    why = None if depth == "formula" else chips.why_no_compiler(of.slice, of.config.family)
     if why is not None:
         notes.append(f"{why}; the formula answers instead")
     elif depth != "formula":
