@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 from pttrainer.preflight import chips
 
 MEASURED = Path(__file__).with_suffix(".json")
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "preflight.md"
+BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 LORA: dict[str, Any] = {"lora": {"rank": 16}}
 QLORA: dict[str, Any] = {**LORA, "quantization": {"weights": "nf4"}}
 GIB = 2**30
@@ -127,6 +129,12 @@ def table(measured: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def with_table(page: str, table: str) -> str:
+    """The page with this table between its marks."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{table}\n\n{END}{rest.split(END)[1]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="compile what is missing")
@@ -145,6 +153,7 @@ def main() -> None:
             done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
             measured[case.name] = json.loads(done.stdout.splitlines()[-1])
             MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
+    DOCS.write_text(with_table(DOCS.read_text(), table(measured)))
     print(table(measured))
 
 

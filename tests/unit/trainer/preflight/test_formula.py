@@ -47,6 +47,11 @@ def test_arguments_are_exact(case: Any) -> None:
         assert found.arguments / 2**30 == pytest.approx(MEASURED[case.name]["arguments"], rel=0.005)
 
 
+def test_the_table_of_the_docs_is_that_of_the_formula() -> None:
+    page = benchmark.DOCS.read_text()
+    assert benchmark.with_table(page, benchmark.table(MEASURED)) == page
+
+
 def test_a_third_of_the_cases_was_held_out() -> None:
     assert sum(case.held for case in CASES) * 3 >= len(CASES) - 2
 
