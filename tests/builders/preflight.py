@@ -8,10 +8,10 @@ from ptapi.spec import PostTrainJob, PostTrainJobSpec
 
 
 def spec(model: str, accelerator: str, *, algorithm: str = "sft", slices: int = 1, **fields: Any) -> PostTrainJobSpec:
-    """A spec with these fields of `training`; `grpo`, `rollout` and `data` replace those parts of it."""
+    """A spec with these fields of `training`; `options` are the algorithm's, `rollout` the rollout's."""
     body: dict[str, Any] = {
         "model": {"uri": f"random://{model}"},
-        "algorithm": {algorithm: fields.pop("grpo", {})},
+        "algorithm": {algorithm: fields.pop("options", {})},
         "data": {"train": {"uri": "file:///data.jsonl"}},
         "rollout": fields.pop("rollout", {}),
         "training": fields,

@@ -7,20 +7,29 @@ decides, not the sum of its parts: the compiler spends free memory on speed, and
 
 from __future__ import annotations
 
+import multiprocessing
 import re
+import resource
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 
+from ptapi.spec import PostTrainJobSpec
 from pttrainer import sharding
+from pttrainer.models import ModelConfig
 from pttrainer.preflight import chips
-from pttrainer.preflight.subject import Subject, inputs
+from pttrainer.preflight.subject import Subject, inputs, subject
 
 Level = Literal["fast", "full"]
+
+HOST_BYTES = 20 * 2**30
+"""Address space of a compiler, of which it uses 1 to 3 GB."""
 
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _AMOUNT = r"([0-9.]+)([KMGT]?)i?B?"
@@ -42,6 +51,17 @@ class Compiled:
     text: str = ""
 
 
+def in_a_child(of: Subject, level: Level) -> Compiled | None:
+    """`train_step` in a process of its own, because a compiler that meets a bug of its own, or takes too much host
+    memory, ends its process. None where it did."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, initializer=_limit) as pool:
+        try:
+            return pool.submit(_of_spec, of.spec, of.config, level).result()
+        except BrokenProcessPool:
+            return None
+
+
 def train_step(of: Subject, level: Level) -> Compiled:
     """Compiles the step that this job trains with. Nothing is allocated or run."""
     mesh = sharding.make_mesh(of.shape, chips.devices(of.slice))
@@ -56,6 +76,18 @@ def train_step(of: Subject, level: Level) -> Compiled:
                 raise
             return Compiled(False, time.monotonic() - started, needs[0], has=needs[1])
         return _measured(compiled, time.monotonic() - started)
+
+
+def _of_spec(spec: PostTrainJobSpec, config: ModelConfig, level: Level) -> Compiled:
+    return train_step(subject(spec, config), level)
+
+
+def _limit() -> None:
+    """Of address space, most of which a compiler only reserves."""
+    chips.prepare_environment()
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = HOST_BYTES if most == resource.RLIM_INFINITY else min(HOST_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def out_of_memory(message: str) -> tuple[int, int] | None:

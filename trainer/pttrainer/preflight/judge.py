@@ -47,6 +47,10 @@ def judge(job: PostTrainJob, depth: Depth = "auto", price: float | None = None) 
     elif depth != "formula":
         compiled, traffic = _compiled(of, depth)
         programs += compiled
+        if not compiled:
+            notes.append(
+                "the TPU compiler ended abruptly (a bug of its own, or host memory); the formula answers instead"
+            )
     buffers = computed.outside
     decisive = programs[-1]
     train = decisive.peak + outside.resident(buffers, "train")
@@ -81,15 +85,17 @@ def judge(job: PostTrainJob, depth: Depth = "auto", price: float | None = None) 
     )
 
 
-def _compiled(of: Subject, depth: Depth) -> tuple[list[Program], list[Traffic]]:
+def _compiled(of: Subject, depth: Depth) -> tuple[list[Program], list[Traffic] | None]:
     """Programs as the compiler saw them, the decisive one last, and what it sends."""
     found = []
     levels: tuple[compiler.Level, ...] = ("fast", "full") if depth in ("auto", "full") else ("fast",)
     available = chips.usable_bytes(of.slice)
-    traffic: list[Traffic] = []
+    traffic: list[Traffic] | None = None
     for level in levels:
-        one = compiler.train_step(of, level)
-        traffic = collectives(one.text, of.slice.devices) if one.fits else []
+        one = compiler.in_a_child(of, level)
+        if one is None:
+            break
+        traffic = collectives(one.text, of.slice.devices) if one.fits else None
         found.append(_program(level, one))
         share = one.peak / available
         if depth == "auto" and (share < ROOMY or share > HOPELESS):

@@ -23,6 +23,7 @@ from pttrainer import algorithms, sharding
 from pttrainer import step as steps
 from pttrainer.assemble import model_of, open_source
 from pttrainer.batch import Batch
+from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.program import Program, program
 from pttrainer.session import check_batch
@@ -89,6 +90,10 @@ class Inputs(NamedTuple):
 
 def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
     """The job's shapes; raises ConfigError where they do not go together. config: where it is known already."""
+    if spec.algorithm.kind not in JUDGED:
+        raise ConfigError(
+            f"spec.algorithm: {spec.algorithm.kind}: preflight does not know it yet; accepted: {', '.join(JUDGED)}"
+        )
     slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     training = spec.training
     config = config or open_source(spec.model.uri, "spec.model.uri", _silent, spec.model.revision, weights=False).config
@@ -137,7 +142,10 @@ def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
 
 
 EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo}
-"""Arrays of a batch beside those that all algorithms have; [B, T], float32."""
+"""Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
+
+JUDGED = ("sft", "dpo", "grpo")
+"""Algorithms whose step follows from the spec; distillation's depends on its teacher, too."""
 
 
 def _program(spec: PostTrainJobSpec, model: Model) -> Program:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ def test_the_batch_has_the_shapes_of_supervised_training() -> None:
 
 
 def test_the_batch_has_the_shapes_of_reinforcement_learning(question: Any) -> None:
-    fields = {"grpo": {"groupSize": 2, "beta": 0.1, "updatesPerBatch": 2}, "batchSize": 2, "sequenceLength": 32}
+    fields = {"options": {"groupSize": 2, "beta": 0.1, "updatesPerBatch": 2}, "batchSize": 2, "sequenceLength": 32}
     of = subject(spec("tiny", "cpu-1", algorithm="grpo", **fields))
     # As long as a row may be: shorter rollouts make narrower batches.
     sample = Sample(tokens=[1] * 29, logps=np.zeros(29, np.float32), ended=True, text="", rewards={}, reward=1.0)
@@ -88,7 +90,7 @@ def test_a_rollout_holds_the_weights_once_more_whole_over_fsdp() -> None:
 
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
     def reference(**fields: Any) -> int:
-        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", grpo={"beta": 0.05}, batchSize=64, **fields))
+        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))
         return next(buffer.bytes for buffer in outside.outside(of) if buffer.name == "reference weights")
 
     assert reference() * 8 == pytest.approx(4 * 1_235_814_400, rel=1e-3)
@@ -162,6 +164,14 @@ def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_w
     assert "libtpu 0.0.51 does not match jax 0.10.2; accepted: libtpu 0.0.42.x" in judge(asked).notes[0]
 
 
+def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler, "_limit", partial(os._exit, 1))
+    said = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
+    assert (said.stage, said.collectives) == ("formula", None)
+    assert "ended abruptly" in said.notes[0]
+
+
 def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
     of = subject(spec("llama3.1-8b", "v5e-16", batchSize=16, sequenceLength=4096, steps=1000))
     free = estimate(of, [], price=1.5)
@@ -174,6 +184,13 @@ def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
     busy = estimate(of, [Traffic("all-reduce", 1, int(1e12))])
     assert (busy.bound, busy.seconds) == ("network", pytest.approx(5.0))
     assert estimate(of, None).ici_seconds is None
+
+
+def test_preferences_are_judged_and_distillation_is_refused() -> None:
+    assert judge(job("llama3.2-1b", "v6e-8", algorithm="dpo", batchSize=16), "formula").fits
+    taught = {"options": {"teacher": {"uri": "random://tiny"}}}
+    with pytest.raises(ConfigError, match="distill: preflight does not know it yet; accepted: sft, dpo, grpo"):
+        judge(job("llama3.2-1b", "v6e-8", algorithm="distill", batchSize=16, **taught))
 
 
 def test_chips_that_are_none_are_refused() -> None:
