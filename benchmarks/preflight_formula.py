@@ -66,7 +66,6 @@ CASES = (
     _case("qwen3-30b-a3b", "v6e-32", "grpo", 32, 4096, **LORA),
     _case("llama3.1-70b", "v5p-128", "grpo", 64, 4096, held=True),
     _case("llama3.1-70b", "v6e-64", "sft", 16, 4096, parallelism={"fsdp": 16, "tensor": 4}),
-    _case("llama3.1-70b", "tpu7x-128", "sft", 128, 4096, held=True),
     _case("llama3.1-70b", "v6e-16", "sft", 16, 2048, held=True, **QLORA),
     _case("llama3.1-8b", "v5e-16", "sft", 32, 4096, slices=2),
     _case("mistral-7b", "v5e-16", "sft", 8, 4096, parallelism={"fsdp": 8, "tensor": 2}, held=True),
