@@ -4,7 +4,8 @@ Letters: T tokens per device and pass, L layers, D model, F feed-forward, Q quer
 V vocabulary, t tensor shards, W weights of a layer; of experts, a token's k count for F, and all for W. G: bytes of
 the gradients that a device holds. R: of what the backward pass keeps of every layer.
 
-    loss        R + head · V·D/t              the head gathered, and its gradient, while logits are made in chunks
+    loss        R + head · V·D/t              the head gathered, and its gradient, while logits are made in chunks;
+                                              more where it is the embedding, too
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
     accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only
@@ -28,8 +29,8 @@ from pttrainer.preflight.verdict import Program
 class Fitted:
     """Bytes per element of each term."""
 
-    head: float = 6.0
-    frozen_head: float = 4.0
+    tied_head: float = 6.0
+    head: float = 4.0
     mlp: float = 8.0
     attention: float = 4.0
     normed_attention: float = 12.0
@@ -80,7 +81,8 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
     kept = Buffer("kept for the backward pass", _kept(of), "train")
     is_frozen = of.model.adapters is not None
-    head = (fitted.frozen_head if is_frozen else fitted.head) * config.vocab_size * config.d_model / tensor
+    each = fitted.tied_head if config.tied_head and not is_frozen else fitted.head
+    head = each * config.vocab_size * config.d_model / tensor
     loss = [kept, Buffer("head, gathered, and its gradient", int(head), "train")]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
