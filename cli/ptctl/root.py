@@ -13,6 +13,7 @@ _OTHER = "Other"
 COMMANDS = {
     "workload": Lazy("ptctl.workload:workload", "Create, watch and end jobs in a cluster.", _JOBS),
     "validate": Lazy("ptctl.validate:validate", "Check a job file; nothing is sent anywhere.", _JOBS),
+    "plan": Lazy("ptctl.plan:plan", "Say whether a job fits its chips, without any.", _LAPTOP),
     "data": Lazy("ptctl.data:data", "Look at a job's data before chips are bought for it.", _LAPTOP),
     "train": Lazy("ptctl.train:train", "Run a job's trainer here, without a cluster.", _LAPTOP),
     "local": Lazy("ptctl.local:local", "A small cluster on this machine, for trying things.", _LAPTOP),

@@ -19,17 +19,22 @@ from ptctl.errors import FAILED, INTERRUPTED, CliError
 
 def run_trainer(app: App, job: PostTrainJob, verb: str = "run", *options: str) -> int:
     """Run the job to its end, or another verb of the trainer on it; the exit code for the shell."""
+    code = trainer_code(job, verb, *options)
+    if code and code != INTERRUPTED:
+        app.console.say(f"the trainer ended with exit code {code}")
+        return FAILED
+    return code
+
+
+def trainer_code(job: PostTrainJob, verb: str, *options: str) -> int:
+    """The trainer's own exit code, or INTERRUPTED."""
     if find_spec("jax") is None:
         raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer]'")
     with tempfile.TemporaryDirectory(prefix="ptctl-train-") as folder:
         path = Path(folder) / "job.yaml"
         path.write_text(dump_job(job))
         code = _run([sys.executable, "-m", "pttrainer", verb, str(path), *options], _environment(job))
-    if code in (-signal.SIGINT, 128 + signal.SIGINT):
-        return INTERRUPTED
-    if code:
-        app.console.say(f"the trainer ended with exit code {code}")
-    return FAILED if code else 0
+    return INTERRUPTED if code in (-signal.SIGINT, 128 + signal.SIGINT) else code
 
 
 def _environment(job: PostTrainJob) -> dict[str, str]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ptapi.failures import ExitCode
-from pttrainer.commands import data, export, logits
+from pttrainer.commands import data, export, logits, preflight
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="run a job to its end, or resume it")
     run.add_argument("job", type=Path, help="file that holds a PostTrainJob")
     run.set_defaults(run=_run)
-    for verb in (data, logits, export):
+    for verb in (data, logits, export, preflight):
         verb.add_to(commands)
     options = parser.parse_args(arguments)
     return int(options.run(options))

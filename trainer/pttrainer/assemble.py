@@ -70,14 +70,18 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: Pinned = N
     source = open_source(spec.uri, "spec.model.uri", note, pinned.model or spec.revision)
     config = source.config
     chat = _chat(spec, source, note)
-    adapters = _adapters(training, config)
-    quantization = None if training.quantization is None else training.quantization.weights
-    model = Model(config, _compute_dtype(training), training.precision.params, _remat(training), adapters, quantization)
-
+    model = model_of(config, training, jax.default_backend())
     errors = Errors()
     initial = partial(source.params, model.without_adapters, seed=training.seed, errors=errors)
     origin = _origin(training, model, note, pinned.adapters)
     return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed, origin, errors)
+
+
+def model_of(config: ModelConfig, training: Training, platform: str) -> Model:
+    """The model as this job computes it on this platform (`cpu`, `tpu`, `gpu`)."""
+    quantization = None if training.quantization is None else training.quantization.weights
+    dtype, remat = _compute_dtype(training, platform), _remat(training, platform)
+    return Model(config, dtype, training.precision.params, remat, _adapters(training, config), quantization)
 
 
 def open_chat(spec: ModelSpec, note: Note) -> Chat:
@@ -159,10 +163,10 @@ def _tokenizer(spec: ModelSpec, source: Source, note: Note) -> Tokenizer:
     return tokenizer.load(storage.Directory(source.directory), source.config.eos_ids)
 
 
-def _compute_dtype(training: Training) -> str:
+def _compute_dtype(training: Training, platform: str) -> str:
     if training.precision.compute != "auto":
         return training.precision.compute
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return "float32" if platform == "cpu" else "bfloat16"
 
 
 def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
@@ -184,7 +188,7 @@ def _origin(training: Training, model: Model, note: Note, pinned: str | None) ->
     return open_origin(training.lora.origin, model, note, pinned)
 
 
-def _remat(training: Training) -> Remat:
+def _remat(training: Training, platform: str) -> Remat:
     if training.remat != "auto":
         return training.remat
-    return "none" if jax.default_backend() == "cpu" else "full"
+    return "none" if platform == "cpu" else "full"

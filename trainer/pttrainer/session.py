@@ -21,22 +21,20 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, optimizer, sharding
+from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context, Guided
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of, read_params
-from pttrainer.divergence import Guide, Hearsay
-from pttrainer.dropout import Dropout
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.losses import TokenStats
 from pttrainer.meter import Meter, peak_flops
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
-from pttrainer.neftune import Noise
 from pttrainer.origin import Origin
+from pttrainer.program import program
 from pttrainer.progress import Reporter
 from pttrainer.saving import Saving
 from pttrainer.spikes import Spikes
@@ -198,21 +196,14 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     spec = job.spec.model_copy(update={"data": data})
     context = _context(spec, place, parts, initial_params, mesh, reporter, leader)
     algorithm = algorithms.build(job.spec.algorithm.kind, context)
-    peak = optimizer.peak_rate(training, job.spec.algorithm.kind)
-    rate = optimizer.schedule(training.schedule, peak, algorithm.total_steps)
-    axes = parts.model.trained(parts.model.logical_axes())
-    held = freezing.held(training.freeze, parts.model.config) if training.freeze else None
-    noise = None if training.neftune_alpha is None else Noise(training.neftune_alpha, training.seed)
-    rate_dropped = 0.0 if training.lora is None else training.lora.dropout
-    dropout = Dropout(rate_dropped, training.seed) if rate_dropped else None
-    updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
-    layout = steps.layout(parts.model, updates, mesh)
+    made = program(job.spec, parts.model, algorithm, algorithm.total_steps)
+    layout = made.layout(mesh)
     origin = None if job.spec.checkpoint.fork is None else _origin(place, job.spec.checkpoint.fork)
     if leader:
-        directory.write_lineage(place, job, data, _lineage(parts, shape, held, changed) | _fork_facts(origin))
+        directory.write_lineage(place, job, data, _lineage(parts, shape, made.held, changed) | _fork_facts(origin))
     saving = Saving(job.spec.checkpoint, place, leader=leader)
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, reporter.note)
-    state, first = _state(job, parts, updates, layout, checkpoints, algorithm, reporter, origin)
+    state, first = _state(job, parts, made.updates, layout, checkpoints, algorithm, reporter, origin)
     saving.resumed(checkpoints.steps(), first)
     return Session(
         job=job,
@@ -224,18 +215,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         chat_template=parts.chat.source,
         layout=layout,
         algorithm=algorithm,
-        train_step=steps.train_step(
-            parts.model,
-            algorithm,
-            updates,
-            rate,
-            layout,
-            training.micro_batch_size,
-            _guide(algorithm),
-            held=held,
-            noise=noise,
-            dropout=dropout,
-        ),
+        train_step=made.train_step(layout),
         checkpoints=checkpoints,
         saving=saving,
         watchdog=watchdog,
@@ -247,10 +227,6 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         commit=parts.commit,
         spikes=None if algorithm.needs_params else Spikes(training.optimizer.max_grad_norm),
     )
-
-
-def _guide(algorithm: Algorithm) -> Guide | Hearsay | None:
-    return algorithm.guide if isinstance(algorithm, Guided) else None
 
 
 def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> None:

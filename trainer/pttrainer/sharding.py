@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi.spec import Parallelism
@@ -91,11 +93,29 @@ def check_experts(axis: int, experts: int | None) -> None:
         )
 
 
-def make_mesh(shape: tuple[int, ...], devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh of these devices (unset: of all); trailing axes may be left out and are 1. Axis types are Auto: the
+def make_mesh(shape: tuple[int, ...], devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh of these devices (unset: all); trailing axes may be left out and are 1. Axis types are Auto: the
     compiler propagates shardings from weights and constraints."""
     sizes = (*shape, *(1 for _ in MESH_AXES[len(shape) :]))
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(MESH_AXES), devices=devices)
+    chosen = list(jax.devices() if devices is None else devices)[: math.prod(sizes)]
+    return Mesh(_arranged(sizes, chosen), MESH_AXES)
+
+
+def _arranged(sizes: tuple[int, ...], devices: Sequence[Any]) -> Any:
+    """Devices so that those of an axis are neighbours. Copies of the model (`data`) go to slices where there are as
+    many of them, or a multiple. An axis may be a part of a torus's side (fsdp 16 x tensor 4 on 8x8 chips)."""
+    slices = len({device.slice_index for device in devices}) if _is_multislice(devices) else 1
+    if slices > 1 and sizes[0] % slices == 0:
+        inner = (sizes[0] // slices, *sizes[1:])
+        outer = (slices, *(1 for _ in inner[1:]))
+        return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, allow_split_physical_axes=True)
+    if slices > 1:
+        return np.array(devices).reshape(sizes)
+    return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+
+
+def _is_multislice(devices: Sequence[Any]) -> bool:
+    return all(device.platform == "tpu" and getattr(device, "slice_index", None) is not None for device in devices)
 
 
 def spec_of(axes: tuple[str | None, ...]) -> PartitionSpec:

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ptapi import rundir
 from pttrainer import dropout as droppings
 from pttrainer import freezing, moments, neftune, nonfinite, reduce, sharding
-from pttrainer.algorithms.protocol import Algorithm
+from pttrainer.algorithms.protocol import Objective
 from pttrainer.batch import Batch
 from pttrainer.divergence import Guide, Hearsay
 from pttrainer.dropout import Dropout
@@ -94,7 +94,7 @@ def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, f
 
 def train_step(
     model: Model,
-    algorithm: Algorithm,
+    algorithm: Objective,
     optimizer: optax.GradientTransformation,
     rate: optax.Schedule,
     where: Layout,
@@ -159,7 +159,7 @@ BALANCE = "balance_loss"
 
 
 def _loss(
-    model: Model, algorithm: Algorithm, hidden_BTD: Array, head_VD: Array, part: Batch
+    model: Model, algorithm: Objective, hidden_BTD: Array, head_VD: Array, part: Batch
 ) -> tuple[Array, TokenStats]:
     """Σ weight · loss of one micro-batch, and the stats of its tokens."""
 

@@ -1,4 +1,4 @@
-"""The algorithms that the trainer knows: one module each, with `build(context) -> Algorithm`.
+"""The algorithms that the trainer knows: one module each, with `build(context) -> Algorithm` and its `Loss`.
 
 Adding one: a module here, a line in the table, a test.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the table is read before jax may be imported (`run`)
-    from pttrainer.algorithms.protocol import Algorithm, Context
+    from ptapi.spec import PostTrainJobSpec
+    from pttrainer.algorithms.protocol import Algorithm, Context, Objective
 
 MODULES: dict[str, str] = {
     "sft": "pttrainer.algorithms.sft",
@@ -25,3 +26,9 @@ def build(kind: str, context: Context) -> Algorithm:
     """The algorithm that the job names, ready for its first step."""
     builder: Callable[[Context], Algorithm] = importlib.import_module(MODULES[kind]).build
     return builder(context)
+
+
+def objective(spec: PostTrainJobSpec) -> Objective:
+    """The loss alone of the algorithm that the job names: no data, rewards or weights are read."""
+    made: Objective = importlib.import_module(MODULES[spec.algorithm.kind]).Loss(spec)
+    return made

@@ -26,6 +26,7 @@ from jax import Array
 
 from ptapi import rundir
 from ptapi.spec import Dpo as DpoSpec
+from ptapi.spec import PostTrainJobSpec
 from pttrainer.algorithms import preference_loss
 from pttrainer.algorithms.preference_loss import Numbers, Side
 from pttrainer.algorithms.protocol import Context
@@ -40,22 +41,51 @@ from pttrainer.rollout import saved
 from pttrainer.rollout.held_out import Evaluation, evaluation, native_sampler
 
 
-class Dpo:
-    """Batches of pairs; a loss of pairs."""
+class Loss:
+    """A loss of pairs, as the spec names it (`Objective`)."""
 
     temperature = 1.0
     entropy = False
     level = False
     by_token = False
 
-    def __init__(
-        self, context: Context, spec: DpoSpec, train: Pairs, held_out: Pairs | None, evaluation: Evaluation | None
-    ) -> None:
+    def __init__(self, spec: PostTrainJobSpec) -> None:
+        assert spec.algorithm.dpo is not None
+        self._variant = preference_loss.VARIANTS[spec.algorithm.dpo.loss]
+        self._numbers = _numbers(spec.algorithm.dpo, self._variant)
+
+    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """The pair's loss on every token of both its rows; the weights pick one of each."""
+        chosen, rejected = _sides(stats.logps_BT, batch)
+        loss_P = self._variant.loss(chosen, rejected, self._numbers)
+        loss_BT = jnp.broadcast_to(_of_rows(loss_P)[:, None], batch.mask_BT.shape)
+        return loss_BT, {name: RowMean(_of_rows(values_P)) for name, values_P in self._facts(chosen, rejected).items()}
+
+    def _facts(self, chosen: Side, rejected: Side) -> dict[str, Array]:
+        """What people watch, per pair. Rewards are implicit: β times the score that the loss compares."""
+        beta, score = self._numbers.beta, self._variant.score
+        margin_P = beta * (score(chosen) - score(rejected))
+        facts = {
+            "rewards/chosen": beta * score(chosen),
+            "rewards/rejected": beta * score(rejected),
+            "rewards/margins": margin_P,
+            "rewards/accuracies": (margin_P > 0).astype(jnp.float32),
+            "logps/chosen": chosen.logps_P,
+            "logps/rejected": rejected.logps_P,
+        }
+        if self._variant.needs_reference:
+            facts[rundir.KL] = 0.5 * (_drift(chosen) + _drift(rejected))
+        return facts
+
+
+class Dpo(Loss):
+    """Batches of pairs."""
+
+    def __init__(self, context: Context, train: Pairs, held_out: Pairs | None, evaluation: Evaluation | None) -> None:
+        super().__init__(context.spec)
         training = context.spec.training
         self._context, self._evaluation = context, evaluation
         self._train, self._held_out = train, held_out
-        self._variant = preference_loss.VARIANTS[spec.loss]
-        self._numbers = _numbers(spec, self._variant)
         self._order = Order(len(train.pairs), training.seed)
         self._pairs = training.batch_size // 2
         self._width = train.width(training.sequence_length)
@@ -73,13 +103,6 @@ class Dpo:
         self._ask_reference(params)
         drawn = [self._order[draw] for draw in range(step * self._pairs, (step + 1) * self._pairs)]
         return self._batch("train", [self._train.pairs[i] for i in drawn], drawn, self._width), {}
-
-    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """The pair's loss on every token of both its rows; the weights pick one of each."""
-        chosen, rejected = _sides(stats.logps_BT, batch)
-        loss_P = self._variant.loss(chosen, rejected, self._numbers)
-        loss_BT = jnp.broadcast_to(_of_rows(loss_P)[:, None], batch.mask_BT.shape)
-        return loss_BT, {name: RowMean(_of_rows(values_P)) for name, values_P in self._facts(chosen, rejected).items()}
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Loss, margins and accuracy on held-out pairs, and rewards of greedy answers if asked for."""
@@ -104,22 +127,6 @@ class Dpo:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         self._references = {name: saved.decode(array) for name, array in state["references"].items()}
-
-    def _facts(self, chosen: Side, rejected: Side) -> dict[str, Array]:
-        """What people watch, per pair. Rewards are implicit: β times the score that the loss compares."""
-        beta, score = self._numbers.beta, self._variant.score
-        margin_P = beta * (score(chosen) - score(rejected))
-        facts = {
-            "rewards/chosen": beta * score(chosen),
-            "rewards/rejected": beta * score(rejected),
-            "rewards/margins": margin_P,
-            "rewards/accuracies": (margin_P > 0).astype(jnp.float32),
-            "logps/chosen": chosen.logps_P,
-            "logps/rejected": rejected.logps_P,
-        }
-        if self._variant.needs_reference:
-            facts[rundir.KL] = 0.5 * (_drift(chosen) + _drift(rejected))
-        return facts
 
     def _ask_reference(self, params: Params) -> None:
         """`params` are the run's first: whoever resumes has the answers in the checkpoint."""
@@ -167,12 +174,10 @@ class Dpo:
 
 def build(context: Context) -> Dpo:
     """Reads and tokenises the pairs; raises DataError on data that cannot be trained on."""
-    spec = context.spec.algorithm.dpo
-    assert spec is not None
     train = _pairs(context, "train")
     assert train is not None
     judged = evaluation(context, native_sampler(context)) if context.spec.rewards else None
-    return Dpo(context, spec, train, _pairs(context, "eval"), judged)
+    return Dpo(context, train, _pairs(context, "eval"), judged)
 
 
 def _pairs(context: Context, part: str) -> Pairs | None:

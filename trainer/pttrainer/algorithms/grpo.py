@@ -25,6 +25,7 @@ from jax import Array, lax
 
 from ptapi import rundir
 from ptapi.spec import Grpo as GrpoSpec
+from ptapi.spec import PostTrainJobSpec
 from pttrainer import advantages
 from pttrainer.algorithms import policy_loss
 from pttrainer.algorithms.protocol import Context
@@ -40,39 +41,19 @@ from pttrainer.rollout.protocol import Draw, Sampling
 from pttrainer.rollout.sampling import Judged, Sampler, reward_facts
 
 
-class Grpo:
-    """Batches from rollouts; a policy loss."""
+class Loss:
+    """The policy loss that the spec names (`Objective`)."""
 
     entropy = True
     level = False
-    needs_params = True
 
-    def __init__(
-        self, context: Context, spec: GrpoSpec, train: list[Question], sampler: Sampler, evaluation: Evaluation | None
-    ) -> None:
-        training, rollout = context.spec.training, context.spec.rollout
-        self._context, self._spec, self._train = context, spec, train
-        self._sampler, self._evaluation = sampler, evaluation
-        self._variant = policy_loss.VARIANTS[spec.loss]
+    def __init__(self, spec: PostTrainJobSpec) -> None:
+        assert spec.algorithm.grpo is not None
+        self._spec = spec.algorithm.grpo
+        self._variant = policy_loss.VARIANTS[self._spec.loss]
+        self._clip = _clip(self._spec, self._variant.clip)
         self.by_token = self._variant.by_token
-        self._clip = _clip(spec, self._variant.clip)
-        self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
-        self._sampling = _sampling(context)
-        self._order = Order(len(train), training.seed)
-        self._prompts = training.batch_size // spec.group_size
-        self._reference: Params | None = context.initial_params() if spec.beta > 0 else None
-        self._drawn = 0
-        self._batch: Batch | None = None
-        self._facts: dict[str, float] = {}
-        rollouts = math.ceil((training.epochs or 1.0) * len(train) / self._prompts)
-        self.total_steps = training.steps or rollouts * spec.updates_per_batch
-        self.temperature = rollout.temperature
-
-    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
-        """A new rollout, or, within its μ updates, the same batch again."""
-        if self._batch is None or step % self._spec.updates_per_batch == 0:
-            self._batch, self._facts = self._roll_out(step, params)
-        return self._batch, self._facts
+        self.temperature = spec.rollout.temperature
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """Policy loss with importance correction, and the pull towards the reference."""
@@ -90,6 +71,36 @@ class Grpo:
             loss_BT = loss_BT + self._spec.beta * pull_BT
             metrics[rundir.KL] = Mean(policy_loss.k3(logps_BT, batch.ref_logps_BT))
         return loss_BT, metrics
+
+
+class Grpo(Loss):
+    """Batches from rollouts."""
+
+    needs_params = True
+
+    def __init__(
+        self, context: Context, spec: GrpoSpec, train: list[Question], sampler: Sampler, evaluation: Evaluation | None
+    ) -> None:
+        super().__init__(context.spec)
+        training = context.spec.training
+        self._context, self._train = context, train
+        self._sampler, self._evaluation = sampler, evaluation
+        self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
+        self._sampling = _sampling(context)
+        self._order = Order(len(train), training.seed)
+        self._prompts = training.batch_size // spec.group_size
+        self._reference: Params | None = context.initial_params() if spec.beta > 0 else None
+        self._drawn = 0
+        self._batch: Batch | None = None
+        self._facts: dict[str, float] = {}
+        rollouts = math.ceil((training.epochs or 1.0) * len(train) / self._prompts)
+        self.total_steps = training.steps or rollouts * spec.updates_per_batch
+
+    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """A new rollout, or, within its μ updates, the same batch again."""
+        if self._batch is None or step % self._spec.updates_per_batch == 0:
+            self._batch, self._facts = self._roll_out(step, params)
+        return self._batch, self._facts
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Rewards of greedy completions."""

@@ -71,11 +71,10 @@ class Context:
         return math.ceil(min(self.spec.evaluation.batch_size, rows) / shards) * shards
 
 
-class Algorithm(Protocol):
-    """What the loop asks for."""
+class Objective(Protocol):
+    """What the compiled step needs of an algorithm: its loss, which follows from the spec alone. So preflight compiles
+    the step without data, rewards or weights."""
 
-    total_steps: int
-    """Optimizer steps of the whole run."""
     temperature: float
     """Logits are divided by this before log-probs are taken (the sampling temperature; 1 for sft)."""
     entropy: bool
@@ -84,15 +83,22 @@ class Algorithm(Protocol):
     """Give the loss log Σ exp and mean of the logits, too (their gradients flow only `by_token`)."""
     by_token: bool
     """The loss of a token depends on that token alone: then its slope is known while its logits are at hand."""
+
+    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """Per-token loss [B, T], minimised as Σ weight · loss, and metrics. Traced: pure, no host values."""
+        ...
+
+
+class Algorithm(Objective, Protocol):
+    """What the loop asks for."""
+
+    total_steps: int
+    """Optimizer steps of the whole run."""
     needs_params: bool
     """`next_batch` reads the weights, so it has to wait for the step before and cannot overlap with it."""
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """The batch of step `step` (from 0), and facts about it for the log (reward, completion length, …)."""
-        ...
-
-    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """Per-token loss [B, T], minimised as Σ weight · loss, and metrics. Traced: pure, no host values."""
         ...
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ptapi import rundir
+from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.algorithm import Sft as SftSpec
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
@@ -46,29 +47,16 @@ def token(stats: TokenStats, spec: SftSpec) -> Array:
     return loss_BT + spec.z_loss * stats.lse_BT**2 if spec.z_loss > 0 else loss_BT
 
 
-class Sft:
-    """Batches from the data pipeline; cross-entropy as the loss."""
+class Loss:
+    """Cross-entropy, as the spec wants it (`Objective`)."""
 
     temperature = 1.0
     entropy = False
     by_token = True
-    needs_params = False
 
-    def __init__(
-        self, context: Context, train: PackedRows, held_out: list[Batch], evaluation: Evaluation | None
-    ) -> None:
-        training = context.spec.training
-        self._context, self._evaluation = context, evaluation
-        self._batches = Batches(train, training.batch_size, training.seed)
-        self._held_out = held_out
-        self._spec = context.spec.algorithm.sft or SftSpec()
+    def __init__(self, spec: PostTrainJobSpec) -> None:
+        self._spec = spec.algorithm.sft or SftSpec()
         self.level = self._spec.label_smoothing > 0 or self._spec.z_loss > 0
-        per_epoch = self._batches.rows / training.batch_size
-        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * per_epoch))
-
-    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
-        """The next rows of the shuffled data; neither step nor weights matter."""
-        return next(self._batches), {}
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """The loss of each token, nats; as metrics its negative log-likelihood, whatever the loss, and the accuracy."""
@@ -77,6 +65,27 @@ class Sft:
         metrics: dict[str, Metric] = {rundir.NLL: Mean(nll_BT), rundir.ACCURACY: Mean(stats.hit_BT)}
         is_plain = self._spec.loss == "nll" and not self.level
         return nll_BT if is_plain else token(stats, self._spec), metrics
+
+
+class Sft(Loss):
+    """Batches from the data pipeline."""
+
+    needs_params = False
+
+    def __init__(
+        self, context: Context, train: PackedRows, held_out: list[Batch], evaluation: Evaluation | None
+    ) -> None:
+        super().__init__(context.spec)
+        training = context.spec.training
+        self._context, self._evaluation = context, evaluation
+        self._batches = Batches(train, training.batch_size, training.seed)
+        self._held_out = held_out
+        per_epoch = self._batches.rows / training.batch_size
+        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * per_epoch))
+
+    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """The next rows of the shuffled data; neither step nor weights matter."""
+        return next(self._batches), {}
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Mean loss per token over all held-out rows, its exponential, and rewards of greedy answers if asked for."""

@@ -1,6 +1,7 @@
 """Model shapes behind `random://<preset>`: seeded random weights for tests, demos and benchmarks.
 
-All are Llama-style and use the byte-level tokenizer, so a vocabulary must hold at least its ids.
+Small ones, made for this project, and the published shapes of open models (`published`). All use the byte-level
+tokenizer, so a vocabulary must hold at least its ids.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import replace
 
 from pttrainer.errors import ConfigError
 from pttrainer.models.config import ModelConfig, Rope
+from pttrainer.models.published import RAW, published
 
 BYTE_VOCABULARY = 264
 """256 bytes and 8 special tokens: see `tokenizer.ByteTokenizer`."""
@@ -51,6 +53,10 @@ PRESETS: dict[str, ModelConfig] = {
 
 def preset(name: str) -> ModelConfig:
     """The config behind `random://<name>`."""
-    if name not in PRESETS:
-        raise ConfigError(f"spec.model.uri: random://{name}: no such preset; accepted: {', '.join(sorted(PRESETS))}")
-    return PRESETS[name]
+    if name in PRESETS:
+        return PRESETS[name]
+    if name in RAW:
+        return published(name)
+    raise ConfigError(
+        f"spec.model.uri: random://{name}: no such preset; accepted: {', '.join((*sorted(PRESETS), *sorted(RAW)))}"
+    )

@@ -59,7 +59,7 @@ class NativeEngine:
     ) -> None:
         self._model, self._tokenizer = model, tokenizer
         self._place, self._fetch, self._rows = place, fetch, rows
-        where = None if mesh is None else _decoding_shardings(model, mesh)
+        where = None if mesh is None else decoding_shardings(model, mesh)
         self._weights = jax.jit(model.for_decoding, out_shardings=where)
 
     def generate(
@@ -205,9 +205,17 @@ class _Waiting:
         return next(self._ready)
 
 
-def _decoding_shardings(model: Model, mesh: Mesh) -> Any:
-    """Weights whole over `fsdp`, gathered once per rollout: else every token would gather every layer again."""
-    axes, shapes = model.logical_axes(), jax.eval_shape(model.for_decoding, model.abstract())
+@lru_cache(maxsize=16)
+def decoding_shapes(model: Model) -> Params:
+    """Shapes of `for_decoding`'s weights."""
+    shapes: Params = jax.eval_shape(model.for_decoding, model.abstract())
+    return shapes
+
+
+def decoding_shardings(model: Model, mesh: Mesh) -> Any:
+    """Where rollouts want `for_decoding`'s weights: whole over `fsdp`, gathered once per rollout: else
+    every token would gather every layer again."""
+    axes, shapes = model.logical_axes(), dict(decoding_shapes(model))
 
     def whole(axes: Any, *, without_layer: bool) -> Any:
         def one(of_weight: tuple[str | None, ...]) -> tuple[str | None, ...]:
@@ -222,13 +230,18 @@ def _decoding_shardings(model: Model, mesh: Mesh) -> Any:
 
 def rows_that_fit(model: Model, tokens: int) -> int:
     """Rows of this length whose keys and values fit the memory for them, on all devices together."""
-    config: ModelConfig = model.config
-    bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
-    per_row = 2 * config.layers * config.kv_heads * config.head_dim * bytes_each * tokens
+    per_row = token_bytes(model) * tokens
     stats = jax.local_devices()[0].memory_stats() or {}
     per_device = int(stats["bytes_limit"] * CACHE_SHARE) if "bytes_limit" in stats else CACHE_BYTES
     is_shared_memory = jax.default_backend() == "cpu"
     return max(1, per_device * (1 if is_shared_memory else jax.device_count()) // per_row)
+
+
+def token_bytes(model: Model) -> int:
+    """Keys and values of one token, all layers."""
+    config: ModelConfig = model.config
+    bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
+    return 2 * config.layers * config.kv_heads * config.head_dim * bytes_each
 
 
 def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad_id: int) -> Padded:

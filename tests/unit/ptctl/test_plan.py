@@ -1,0 +1,37 @@
+"""`ptctl plan`: what the trainer's verdict becomes for a shell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ptctl.training
+
+Invoke = Callable[..., Any]
+
+
+@pytest.mark.parametrize(("ended", "code", "said"), [(0, 0, ""), (70, 1, ""), (64, 2, ""), (1, 1, "exit code 1")])
+def test_exit_codes_say_whether_it_fits(
+    invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int, said: str
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def trainer_code(job: Any, verb: str, *words: str) -> int:
+        asked.append((job.spec.accelerator.type, verb, *words))
+        return ended
+
+    monkeypatch.setattr(ptctl.training, "trainer_code", trainer_code)
+    words = ("--set", "accelerator.type=v6e-32", "--quick", "--price", "2.5", "-o", "json")
+    outcome = invoke("plan", "-f", str(job_file), *words)
+    assert outcome.code == code
+    assert said in outcome.err
+    assert asked == [("v6e-32", "preflight", "--output", "json", "--depth", "auto", "--quick", "--price", "2.5")]
+
+
+def test_a_wrong_job_starts_nothing(invoke: Invoke, job_file: Path) -> None:
+    outcome = invoke("plan", "-f", str(job_file), "--set", "accelerator.type=v6e-17")
+    assert outcome.code == 2
+    assert "v6e-17" in outcome.err

@@ -1,0 +1,55 @@
+"""Collectives counted in a program's text."""
+
+from __future__ import annotations
+
+from pttrainer.preflight.collectives import Traffic, collectives
+
+PROGRAM = """HloModule step
+
+%cond (p: (s32[], f32[8])) -> pred[] {
+  %constant.1 = s32[]{:T(128)} constant(32)
+  ROOT %compare = pred[]{:T(512)} compare(%p, %constant.1), direction=LT
+}
+
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %ag = bf16[1024,512]{1,0:T(8,128)(2,1)} all-gather(%x), channel_id=1, replica_groups=mesh['a'=1,'b'=4] {'b'}, dimensions={1}
+  ROOT %c = f32[8]{0} conditional(%f, %a, %b), branch_computations={%rare, %usual}
+}
+
+%rare (p: f32[8]) -> f32[8] {
+  ROOT %nothing = f32[8]{0} copy(%p)
+}
+
+%usual (p: f32[8]) -> f32[8] {
+  ROOT %ar = f32[1000]{0} all-reduce(%p), replica_groups={{0,1,2,3}}, to_apply=%add
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %w = (s32[], f32[8]{0}) while(%t), condition=%cond, body=%body
+  %slow = f32[1024]{0} all-reduce(%w), replica_groups=[2,2]<=[2,2]T(1,0), to_apply=%add
+  %one = f32[1024]{0} all-reduce(%w), replica_groups={{0},{1},{2},{3}}, to_apply=%add
+  ROOT %small = f32[8]{0} all-reduce(%slow), replica_groups={{0,1}}, to_apply=%add
+}
+"""  # noqa: E501
+
+
+def test_a_loop_counts_its_turns_and_a_conditional_its_costliest_branch() -> None:
+    found = collectives(PROGRAM, devices_per_slice=4)
+    gathered = 1024 * 512 * 2 * 3 // 4
+    summed = 2 * 4000 * 3 // 4
+    assert found == [
+        Traffic("all-gather", 32, 32 * gathered),
+        Traffic("all-reduce", 33, 32 * summed + 4096),  # and the one over pairs; alone or tiny ones are not traffic
+    ]
+
+
+def test_groups_that_span_slices_are_slow() -> None:
+    slow = [one for one in collectives(PROGRAM, devices_per_slice=2) if one.between_slices]
+    assert [(one.kind, one.count) for one in slow] == [("all-gather", 32), ("all-reduce", 33)]
+
+
+def test_a_program_without_any_sends_nothing() -> None:
+    assert (
+        collectives("HloModule x\n\nENTRY %main (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n", 1)
+        == []
+    )

@@ -1,0 +1,79 @@
+"""The formula against what the TPU compiler said of the same steps, and by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.builders.preflight import spec
+
+from pttrainer.preflight import formula
+from pttrainer.preflight.subject import subject
+
+BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "preflight_formula.py"
+
+
+def load(path: Path) -> ModuleType:
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[path.stem] = module
+    found.loader.exec_module(module)
+    return module
+
+
+benchmark = load(BENCHMARK)
+MEASURED: dict[str, Any] = json.loads(BENCHMARK.with_suffix(".json").read_text())
+CASES = [case for case in benchmark.CASES if case.name in MEASURED]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_formula_is_within_a_tenth_of_the_compiler(case: Any) -> None:
+    found = formula.memory(benchmark.subject_of(case)).program
+    assert found.peak / 2**30 == pytest.approx(MEASURED[case.name]["peak"], rel=0.10)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_arguments_are_exact(case: Any) -> None:
+    """What the compiler adds are tiles that small arrays do not fill."""
+    found = formula.memory(benchmark.subject_of(case)).program
+    if MEASURED[case.name]["fits"]:
+        assert found.arguments / 2**30 == pytest.approx(MEASURED[case.name]["arguments"], rel=0.005)
+
+
+def test_the_table_of_the_docs_is_that_of_the_formula() -> None:
+    page = benchmark.DOCS.read_text()
+    assert benchmark.with_table(page, benchmark.table(MEASURED)) == page
+
+
+def test_a_quarter_of_the_cases_at_least_was_held_out() -> None:
+    assert sum(case.held for case in CASES) * 4 >= len(CASES)
+
+
+def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_of_their_own() -> None:
+    full, lora = (
+        formula.memory(subject(spec("llama3.1-8b", "v6e-16", batchSize=16, **more))).program.arguments
+        for more in ({}, {"lora": {"rank": 16}})
+    )
+    weights = 8_030_261_248
+    assert full * 16 == pytest.approx(12 * weights, rel=1e-3)
+    adapters = 41_943_040  # 16 · Σ (inputs + outputs) of seven matrices of 32 layers
+    # Each adapter is split along one of its sides only, so a device holds more than its share of them.
+    assert 4 * weights / 16 + 12 * adapters / 16 < lora < 4 * weights / 16 + 12 * adapters
+
+
+def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -> None:
+    def peak(**fields: Any) -> int:
+        asked = {"accelerator": "v5p-16", "batchSize": 64, "sequenceLength": 4096} | fields
+        return formula.memory(subject(spec("llama3.1-8b", **asked))).peak
+
+    assert peak(microBatchSize=8) < peak(microBatchSize=32) < peak()
+    assert peak(accelerator="v5p-32") < peak()
+    assert peak(sequenceLength=8192) > peak()
+    assert peak(remat="none") > peak()

@@ -1,0 +1,27 @@
+"""Published shapes: their numbers of weights are those that their authors state."""
+
+from __future__ import annotations
+
+import pytest
+
+from pttrainer.models import preset
+from pttrainer.models.published import RAW
+
+BILLIONS = {
+    "llama3.1-8b": 8.03, "llama3.1-70b": 70.55, "llama3.2-1b": 1.236, "llama3.2-3b": 3.21, "mistral-7b": 7.25,
+    "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-8b": 8.19, "qwen3-14b": 14.77,
+    "qwen3-32b": 32.76, "qwen3-30b-a3b": 30.53, "gemma2-2b": 2.61, "gemma2-9b": 9.24, "gemma2-27b": 27.23,
+    "gemma3-4b": 3.88, "gemma3-12b": 11.77, "gemma3-27b": 27.01, "gpt-oss-20b": 20.91,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_published_shape_has_the_published_number_of_weights(name: str) -> None:
+    assert preset(name).parameters / 1e9 == pytest.approx(BILLIONS[name], rel=0.002)
+
+
+def test_windows_and_scalings_are_those_of_the_real_models() -> None:
+    assert preset("gemma3-4b").local_layers[:7] == (True, True, True, True, True, False, True)
+    assert preset("mistral-7b").window is None
+    assert preset("gpt-oss-20b").window == 128
+    assert preset("llama3.2-1b").rope.scaling.factor == 32.0  # type: ignore[union-attr]

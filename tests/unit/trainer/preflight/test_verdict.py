@@ -1,0 +1,225 @@
+"""From a job to its verdict by the formula: what is counted, what is advised, what is printed, exit codes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tests.builders.preflight import job, spec
+
+from ptapi import accelerators
+from ptapi.load import dump_job
+from pttrainer import sharding
+from pttrainer import step as steps
+from pttrainer.__main__ import main
+from pttrainer.data import batches
+from pttrainer.data.examples import Example
+from pttrainer.errors import ConfigError
+from pttrainer.preflight import advice, chips, compiler, formula, outside, table
+from pttrainer.preflight.collectives import Traffic
+from pttrainer.preflight.estimate import estimate, step_flops
+from pttrainer.preflight.judge import judge
+from pttrainer.preflight.subject import bytes_per_device, inputs, subject
+from pttrainer.rollout import groups
+from pttrainer.rollout.groups import Group, Sample
+
+GIB = 2**30
+
+
+def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
+    of = subject(spec("tiny", "cpu-8", batchSize=16, sequenceLength=64, lora={"rank": 4}))
+    mesh = sharding.make_mesh(of.shape)
+    made = inputs(of, mesh)
+    state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), made.state)
+    real = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+    assert bytes_per_device(of.held.state) == real
+    assert steps.abstract_state(of.model, of.program.updates, of.program.layout(mesh)) == made.state
+
+
+def test_the_batch_has_the_shapes_of_supervised_training() -> None:
+    of = subject(spec("tiny", "cpu-1", batchSize=2, sequenceLength=32))
+    row = batches.lay_out([Example(tokens=np.arange(9), learned=np.ones(9, bool))], 32)
+    real = batches.to_batch({name: np.stack([x, x]) for name, x in row.items()})
+    assert_same_shapes(of.held.batch, real)
+
+
+def test_the_batch_has_the_shapes_of_reinforcement_learning(question: Any) -> None:
+    fields = {"options": {"groupSize": 2, "beta": 0.1, "updatesPerBatch": 2}, "batchSize": 2, "sequenceLength": 32}
+    of = subject(spec("tiny", "cpu-1", algorithm="grpo", **fields))
+    # As long as a row may be: shorter rollouts make narrower batches.
+    sample = Sample(tokens=[1] * 29, logps=np.zeros(29, np.float32), ended=True, text="", rewards={}, reward=1.0)
+    real = groups.lay_out([Group(question, [sample, sample])], np.zeros((1, 2)), 0, 32)
+    plain = of.held.batch._replace(old_logps_BT=None, ref_logps_BT=None)
+    assert_same_shapes(plain, real)
+    assert of.held.batch.old_logps_BT.shape == of.held.batch.ref_logps_BT.shape == (2, 32)
+
+
+def assert_same_shapes(abstract: Any, real: Any) -> None:
+    assert [x and (x.shape, str(x.dtype)) for x in abstract] == [
+        None if x is None else (x.shape, str(x.dtype)) for x in real
+    ]
+
+
+@pytest.fixture
+def question() -> Any:
+    from pttrainer.data.prompts import Question
+
+    return Question(tokens=[1, 2, 3], text="", fields={})
+
+
+def test_a_rollout_holds_the_weights_once_more_whole_over_fsdp() -> None:
+    fields = {"batchSize": 64, "sequenceLength": 4096, "rollout": {"maxNewTokens": 2048}}
+    whole = subject(spec("llama3.1-70b", "v5p-128", algorithm="grpo", **fields))
+    split = subject(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 4}, **fields))
+    for of, parts in ((whole, 1), (split, 4)):
+        found = {buffer.name: buffer.bytes for buffer in outside.outside(of)}
+        assert found["rollout weights"] == pytest.approx(2 * 70_553_706_496 / parts, rel=1e-3)
+    # 64 rows on 64 devices: 80 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, of 2,048 + 2,048 tokens.
+    cache = {buffer.name: buffer.bytes for buffer in outside.outside(whole)}["cache of keys and values"]
+    assert cache == 80 * 8 * 128 * 2 * 2 * 4096
+    assert not formula.memory(whole).fits
+    assert formula.memory(split).fits
+
+
+def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
+    def reference(**fields: Any) -> int:
+        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))
+        return next(buffer.bytes for buffer in outside.outside(of) if buffer.name == "reference weights")
+
+    assert reference() * 8 == pytest.approx(4 * 1_235_814_400, rel=1e-3)
+    assert reference(lora={}) < 4 * 11_272_192  # the adapters
+
+
+def test_what_does_not_fit_gets_changes_that_do_when_they_are_made() -> None:
+    of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
+    tried = advice.options(of)
+    by_change = {option.change: option for option in tried}
+    assert by_change["adapters on 4-bit weights (QLoRA)"].fits
+    assert not by_change["rows of 2048 tokens"].fits
+    assert [option.fits for option in tried] == sorted((option.fits for option in tried), reverse=True)
+    for option in tried:
+        again = formula.memory(subject(advice.changed(of.spec, option.settings)))
+        assert (again.peak, again.fits) == (option.peak, option.fits)
+
+
+def test_the_smallest_slice_of_each_generation_holds_the_job_and_the_next_smaller_does_not() -> None:
+    of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
+    found = {option.change.split("-")[0]: option for option in advice.smallest(of)}
+    assert found["v5litepod"].chips == 16
+    assert found["v5p"].chips == 4
+    assert all(option.fits for option in found.values())
+
+
+def test_the_compilers_refusal_is_read() -> None:
+    message = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (18.46G) exceeds "
+        "available HBM (15.75G)"
+    )
+    assert compiler.out_of_memory(message) == (int(18.46 * GIB), int(15.75 * GIB))
+    assert compiler.out_of_memory("INTERNAL: something else (18.46G)") is None
+
+
+@pytest.mark.parametrize(
+    ("type", "name", "options"),
+    [
+        ("v5p-128", "v5p:4x4x4", {}),
+        ("v5e-16", "v5e:4x4", {}),
+        ("v6e-1", "v6e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
+        ("v4-8", "v4:2x2x1", {"chip_config_name": "megacore"}),
+        ("ironwood-128", "tpu7x:4x4x4", {}),
+    ],
+)
+def test_chips_are_called_as_the_compiler_calls_them(type: str, name: str, options: dict[str, Any]) -> None:
+    slice_ = accelerators.resolve(type)
+    assert (chips.topology_name(slice_), chips.topology_options(slice_)) == (name, options)
+
+
+def test_slices_are_told_to_the_compiler() -> None:
+    assert chips.topology_options(accelerators.resolve("v6e-16", None, 2)) == {"num_slices": 2}
+
+
+def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = {"jax": "0.10.2"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    asked = job("llama3.2-1b", "v5e-4", batchSize=8)
+    absent = judge(asked)
+    assert (absent.stage, absent.fits) == ("formula", True)
+    assert "libtpu, the TPU compiler, is not installed" in absent.notes[0]
+    versions["libtpu"] = "0.0.51"
+    assert "libtpu 0.0.51 does not match jax 0.10.2; accepted: libtpu 0.0.42.x" in judge(asked).notes[0]
+
+
+def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler, "_limit", partial(os._exit, 1))
+    said = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
+    assert (said.stage, said.collectives) == ("formula", None)
+    assert "ended abruptly" in said.notes[0]
+
+
+def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
+    of = subject(spec("llama3.1-8b", "v5e-16", batchSize=16, sequenceLength=4096, steps=1000))
+    free = estimate(of, [], price=1.5)
+    assert free.seconds == pytest.approx(step_flops(of) * 4 / 3 / (197e12 * 16))
+    assert free.bound == "arithmetic"
+    assert free.chip_hours == pytest.approx(free.seconds * 1000 * 16 / 3600)
+    assert free.cost == pytest.approx(1.5 * (free.chip_hours or 0.0))
+    assert free.tokens_per_second_per_chip == pytest.approx(4096 / free.seconds)
+    # 400 GB/s are both directions of a chip's links.
+    busy = estimate(of, [Traffic("all-reduce", 1, int(1e12))])
+    assert (busy.bound, busy.seconds) == ("network", pytest.approx(5.0))
+    assert estimate(of, None).ici_seconds is None
+
+
+def test_preferences_are_judged_and_distillation_is_refused() -> None:
+    assert judge(job("llama3.2-1b", "v6e-8", algorithm="dpo", batchSize=16), "formula").fits
+    taught = {"options": {"teacher": {"uri": "random://tiny"}}}
+    with pytest.raises(ConfigError, match="distill: preflight does not know it yet; accepted: sft, dpo, grpo"):
+        judge(job("llama3.2-1b", "v6e-8", algorithm="distill", batchSize=16, **taught))
+
+
+def test_chips_that_are_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="preflight knows TPUs only"):
+        judge(job("tiny", "cpu-8", batchSize=8))
+
+
+def test_exit_codes_and_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fits, too_large = tmp_path / "fits.yaml", tmp_path / "large.yaml"
+    fits.write_text(dump_job(job("llama3.2-1b", "v6e-8", batchSize=8, sequenceLength=2048)))
+    too_large.write_text(dump_job(job("llama3.1-70b", "v5e-8", batchSize=8, sequenceLength=2048)))
+    assert main(["preflight", str(fits), "--quick", "--write", str(tmp_path / "preflight.json")]) == 0
+    assert "asked: fits: peak" in capsys.readouterr().out
+    written = json.loads((tmp_path / "preflight.json").read_text())
+    assert written["fits"]
+    assert written["programs"][0]["stage"] == "formula"
+    assert main(["preflight", str(too_large), "--quick", "-o", "json"]) == 70
+    said = json.loads(capsys.readouterr().out)
+    assert not said["fits"]
+    assert said["devicesPerChip"] == 1
+    assert said["smallest"][0]["fits"]
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(fits.read_text().replace("v6e-8", "v6e-9"))
+    assert main(["preflight", str(wrong), "--quick"]) == 64
+
+
+def test_the_table_shows_what_is_largest_and_what_to_change() -> None:
+    said = table.text(judge(job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096), "formula"))
+    assert "does not fit: peak" in said.splitlines()[0]
+    assert "optimizer state 7.48" in said
+    assert "smallest slices that hold it:\n" in said
+    assert "training.steps is unset" in said

@@ -1,0 +1,66 @@
+"""`python -m pttrainer preflight`: whether a job fits its chips, found by compiling its own step. Needs no TPU.
+
+    python -m pttrainer preflight job.yaml
+    python -m pttrainer preflight job.yaml --quick -o json
+
+Ends with 0 where the job fits, as a run out of HBM where it does not (70), and as a run on a wrong job otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ptapi.failures import ExitCode
+from pttrainer.commands.ending import ended
+
+
+def add_to(commands: Any) -> None:
+    """The verb's options."""
+    parser = commands.add_parser(
+        "preflight",
+        help="say whether a job fits its chips, without any",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("job", type=Path, help="file that holds a PostTrainJob")
+    parser.add_argument("--quick", action="store_true", help="the formula alone: no compiler")
+    parser.add_argument(
+        "--depth",
+        choices=("auto", "fast", "full"),
+        default="auto",
+        help="how far to compile: fast (no optimisation), full (as training), auto (full where fast leaves a doubt)",
+    )
+    parser.add_argument("--price", type=float, help="of a chip-hour, for the cost of the run")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the verdict there too, as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    fits: list[bool] = []
+    code = ended(lambda: fits.append(run(options)))
+    return int(code if code or fits[0] else ExitCode.OUT_OF_MEMORY_HBM)
+
+
+def run(options: argparse.Namespace) -> bool:
+    """Prints the verdict; whether the job fits. Raises ConfigError on a wrong job."""
+    from pttrainer.preflight import chips
+
+    chips.prepare_environment()  # before anything imports jax
+    from pttrainer.run import read_job
+
+    job = read_job(options.job)
+    from pttrainer.preflight import table
+    from pttrainer.preflight.judge import judge
+
+    verdict = judge(job, "formula" if options.quick else options.depth, options.price)
+    document = json.dumps(verdict.document(), indent=2)
+    if options.write is not None:
+        options.write.write_text(document + "\n")
+    print(document if options.output == "json" else table.text(verdict))
+    sys.stdout.flush()
+    return verdict.fits

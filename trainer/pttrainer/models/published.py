@@ -1,0 +1,109 @@
+"""The published shapes of open models, as the numbers of their `config.json`: what preflight and benchmarks ask about.
+
+No weights and no download: `random://llama3.1-70b` has the shape and nothing else. They go through the same readers as
+a downloaded file (`families`), so windows, norms and rotary scalings are those of the real model. Gemma 3 is its text
+part. Left out: end tokens, because random models speak bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pttrainer.models.config import ModelConfig, Raw
+from pttrainer.models.families import from_hf
+
+
+def _sizes(d_model: int, d_ff: int, layers: int, heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
+    return {
+        "hidden_size": d_model,
+        "intermediate_size": d_ff,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+    }
+
+
+def _llama3(sizes: dict[str, Any], factor: float, *, tied: bool) -> Raw:
+    scaling = {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    return {
+        "model_type": "llama",
+        **sizes,
+        "vocab_size": 128_256,
+        "rope_theta": 500_000.0,
+        "rope_scaling": scaling,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": tied,
+    }
+
+
+def _qwen3(sizes: dict[str, Any], *, tied: bool, **more: Any) -> Raw:
+    return {
+        "model_type": "qwen3",
+        **sizes,
+        "vocab_size": 151_936,
+        "rope_theta": 1_000_000.0,
+        "max_position_embeddings": 40_960,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": tied,
+        **more,
+    }
+
+
+def _gemma2(sizes: dict[str, Any], query_scalar: int) -> Raw:
+    return {"model_type": "gemma2", **sizes, "vocab_size": 256_000, "query_pre_attn_scalar": query_scalar}
+
+
+def _gemma3(sizes: dict[str, Any], query_scalar: int) -> Raw:
+    return {
+        "model_type": "gemma3_text",
+        **sizes,
+        "vocab_size": 262_208,
+        "query_pre_attn_scalar": query_scalar,
+        "sliding_window": 1024,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+
+
+_QWEN3_EXPERTS = {"model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+_MISTRAL = {
+    "model_type": "mistral", **_sizes(4096, 14_336, 32, 32, 8, 128), "vocab_size": 32_768, "rope_theta": 1_000_000.0,
+    "max_position_embeddings": 32_768, "sliding_window": None, "tie_word_embeddings": False,
+}  # fmt: skip
+
+RAW: dict[str, Raw] = {
+    "llama3.1-8b": _llama3(_sizes(4096, 14_336, 32, 32, 8, 128), 8.0, tied=False),
+    "llama3.1-70b": _llama3(_sizes(8192, 28_672, 80, 64, 8, 128), 8.0, tied=False),
+    "llama3.2-1b": _llama3(_sizes(2048, 8192, 16, 32, 8, 64), 32.0, tied=True),
+    "llama3.2-3b": _llama3(_sizes(3072, 8192, 28, 24, 8, 128), 32.0, tied=True),
+    "qwen3-0.6b": _qwen3(_sizes(1024, 3072, 28, 16, 8, 128), tied=True),
+    "qwen3-1.7b": _qwen3(_sizes(2048, 6144, 28, 16, 8, 128), tied=True),
+    "qwen3-4b": _qwen3(_sizes(2560, 9728, 36, 32, 8, 128), tied=True),
+    "qwen3-8b": _qwen3(_sizes(4096, 12_288, 36, 32, 8, 128), tied=False),
+    "qwen3-14b": _qwen3(_sizes(5120, 17_408, 40, 40, 8, 128), tied=False),
+    "qwen3-32b": _qwen3(_sizes(5120, 25_600, 64, 64, 8, 128), tied=False),
+    "qwen3-30b-a3b": _qwen3(_sizes(2048, 6144, 48, 32, 4, 128), tied=False, norm_topk_prob=True, **_QWEN3_EXPERTS),
+    "gemma2-2b": _gemma2(_sizes(2304, 9216, 26, 8, 4, 256), 256),
+    "gemma2-9b": _gemma2(_sizes(3584, 14_336, 42, 16, 8, 256), 256),
+    "gemma2-27b": _gemma2(_sizes(4608, 36_864, 46, 32, 16, 128), 144),
+    "gemma3-4b": _gemma3(_sizes(2560, 10_240, 34, 8, 4, 256), 256),
+    "gemma3-12b": _gemma3(_sizes(3840, 15_360, 48, 16, 8, 256), 256),
+    "gemma3-27b": _gemma3(_sizes(5376, 21_504, 62, 32, 16, 128), 168),
+    "mistral-7b": _MISTRAL,
+    "gpt-oss-20b": {"model_type": "gpt_oss", **_sizes(2880, 2880, 24, 64, 8, 64), "num_local_experts": 32},
+}
+"""By the name after `random://`."""
+
+
+@cache
+def published(name: str) -> ModelConfig:
+    """The config of a published shape."""
+    return from_hf(RAW[name])

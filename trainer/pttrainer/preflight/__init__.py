@@ -1,0 +1,10 @@
+"""Whether a job fits its chips, before one is bought: its own train step, compiled for chips that are not here.
+
+subject    a spec as shapes: model, program, mesh, batch; nothing is allocated
+formula    memory of a step in milliseconds, without the TPU compiler
+compiler   the TPU compiler (libtpu) on the same step: memory to the byte, or that it does not fit
+outside    what lives on a chip beside the step: rollout weights, their cache, reference weights
+estimate   FLOPs, collectives and bytes as a roofline of step time, chip-hours, cost
+advice     what to change when it does not fit, each change tried with the formula
+verdict    all of it as one document; `table` for people
+"""

@@ -1,0 +1,144 @@
+"""What to change when a job does not fit, each change tried with the formula; and the smallest chips that hold it.
+
+One change at a time, in the order of what it costs: first what leaves the result as it is (smaller micro-batches,
+recomputation, another split), then what trains less of the model, then more or other chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ptapi import accelerators
+from ptapi.accelerators import Slice
+from ptapi.errors import SpecError
+from ptapi.spec import PostTrainJobSpec
+from pttrainer.errors import ConfigError
+from pttrainer.models import ModelConfig
+from pttrainer.preflight import formula
+from pttrainer.preflight.chips import USABLE_GIB
+from pttrainer.preflight.subject import Subject, subject
+from pttrainer.preflight.verdict import Option
+
+LARGER = 3
+"""Larger slices of the same generation that are tried."""
+MOST_CHIPS = 1024
+TENSOR = (2, 4, 8)
+"""Ways to split matrices that are tried."""
+Settings = dict[str, Any]
+
+
+def options(of: Subject) -> list[Option]:
+    """Every change that makes sense here, those that fit first."""
+    tried = [_tried(of.spec, of.config, change, settings) for change, settings in _changes(of)]
+    return sorted((option for option in tried if option is not None), key=lambda option: not option.fits)
+
+
+def smallest(of: Subject) -> list[Option]:
+    """Of each generation the smallest slice that holds the job as it is, fewest FLOP/s first (about what they cost)."""
+    found = []
+    for generation in USABLE_GIB:
+        fitting = (option for name in _usual(generation) for option in _on(of, name) if option.fits)
+        option = next(fitting, None)
+        if option is not None:
+            found.append((option.chips * accelerators.table()[generation]["peakBf16Tflops"], option))
+    return [option for _, option in sorted(found, key=lambda pair: pair[0])]
+
+
+def changed(spec: PostTrainJobSpec, settings: Settings) -> PostTrainJobSpec:
+    """The spec with these paths set; raises SpecError where the result is no job."""
+    body = spec.model_dump(by_alias=True, exclude_unset=True)
+    for path, value in settings.items():
+        *parents, last = path.split(".")
+        inner = body
+        for key in parents:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return type(spec).model_validate(body)
+
+
+def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
+    training, slice_ = of.spec.training, of.slice
+    micro = of.micro_rows // 2
+    while micro >= of.row_shards and micro % of.row_shards == 0 and training.batch_size % micro == 0:
+        yield f"micro-batches of {micro} rows", {"training.microBatchSize": micro}
+        micro //= 2
+    if of.model.remat == "none":
+        yield "recompute activations", {"training.remat": "full"}
+    for tensor in TENSOR:
+        if of.axis("tensor") < tensor and of.config.heads % tensor == 0 and slice_.devices % tensor == 0:
+            yield f"split matrices over {tensor} devices", _split(of, tensor=tensor)
+    if of.axis("data") > 1:
+        yield "split weights over all slices", {"training.parallelism": {"fsdp": slice_.total_devices}}
+    length = training.sequence_length // 2
+    yield f"rows of {length} tokens", {"training.sequenceLength": length}
+    if training.lora is None:
+        yield "train adapters (LoRA)", {"training.lora": {}}
+    if training.quantization is None:
+        lora = {} if training.lora is None else {"rank": training.lora.rank}
+        yield "adapters on 4-bit weights (QLoRA)", {"training.lora": lora, "training.quantization": {"weights": "nf4"}}
+    yield from _other_chips(of)
+
+
+def _split(of: Subject, tensor: int) -> Settings:
+    left = of.slice.devices // tensor
+    return {"training.parallelism": {"data": of.slice.slices, "fsdp": left, "tensor": tensor}}
+
+
+def _other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
+    slice_ = of.slice
+    sizes = [name for name in _usual(slice_.generation) if _slice(name).chips > slice_.chips]
+    others = [
+        name
+        for generation in USABLE_GIB
+        if generation != slice_.generation
+        for name in _usual(generation)
+        if _slice(name).chips == slice_.chips
+    ]
+    for name in (*sizes[:LARGER], *others):
+        yield _slice(name).describe(), _chips_settings(of, name, of.axis("tensor"))
+
+
+def _chips_settings(of: Subject, name: str, tensor: int) -> Settings:
+    """On other chips the batch must divide over them: it grows where it does not."""
+    settings: Settings = {"accelerator": {"type": name, "slices": of.spec.accelerator.slices}}
+    settings["training.parallelism"] = {"tensor": tensor, "sequence": of.axis("sequence")}
+    devices = _slice(name).devices * of.spec.accelerator.slices
+    shards = max(devices // tensor // of.axis("sequence"), 1)
+    batch = of.spec.training.batch_size
+    if batch % shards:
+        settings["training.batchSize"] = -(-batch // shards) * shards
+    if of.micro_rows % shards or settings.get("training.batchSize", batch) % of.micro_rows:
+        settings["training.microBatchSize"] = shards
+    return settings
+
+
+def _on(of: Subject, name: str) -> Iterator[Option]:
+    """The job on this slice, with its matrices split as they are, or more."""
+    for tensor in sorted({of.axis("tensor"), *TENSOR}):
+        if tensor >= of.axis("tensor") and of.config.heads % tensor == 0 and _slice(name).devices % tensor == 0:
+            option = _tried(of.spec, of.config, _slice(name).describe(), _chips_settings(of, name, tensor))
+            if option is not None:
+                yield option
+
+
+def _usual(generation: str) -> Iterator[str]:
+    """Slices whose chips are a power of two: others split few models evenly."""
+    for name in accelerators.names(generation):
+        chips = _slice(name).chips
+        if chips & (chips - 1) == 0 and chips <= MOST_CHIPS:
+            yield name
+
+
+def _tried(spec: PostTrainJobSpec, config: ModelConfig, change: str, settings: Settings) -> Option | None:
+    """None where the change makes no job."""
+    try:
+        found = subject(changed(spec, settings), config)
+    except (ConfigError, SpecError, ValueError):
+        return None
+    memory = formula.memory(found)
+    return Option(change, settings, memory.peak, memory.available, memory.fits, found.slice.total_chips)
+
+
+def _slice(name: str) -> Slice:
+    return accelerators.resolve(name)

@@ -1,0 +1,87 @@
+"""TPUs that are not here: what the compiler calls them, what memory it gives a program, and their devices.
+
+The TPU compiler comes with libtpu (`pip install 'posttrain[tpu-compiler]'`); it needs no TPU, no cloud and no root.
+Left out: generations that libtpu does not know; then the formula alone answers.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from typing import Any
+
+from ptapi.accelerators import Slice
+from pttrainer.errors import ConfigError
+
+GIB = 2**30
+
+USABLE_GIB = {"v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "tpu7x": 94.75}
+"""HBM of one JAX device (a chip, half of a tpu7x) that a program may use, as the compiler's own refusals say."""
+
+LIBTPU_OF_JAX = {"0.10": "0.0.42"}
+"""The libtpu series that `jax[tpu]` of a series pins. Another one may compile something else than training will."""
+
+
+def usable_bytes(slice_: Slice) -> int:
+    """Memory of one device that a program may use; raises ConfigError where there is no TPU to ask about."""
+    if slice_.generation not in USABLE_GIB:
+        raise ConfigError(
+            f"spec.accelerator.type: {slice_.name}: preflight knows TPUs only; accepted for example: v6e-16, v5p-128"
+        )
+    return int(USABLE_GIB[slice_.generation] * GIB)
+
+
+def topology_name(slice_: Slice) -> str:
+    """As libtpu writes it: `v5p:4x4x4`."""
+    return f"{slice_.generation}:{slice_.topology}"
+
+
+def topology_options(slice_: Slice) -> dict[str, Any]:
+    """What libtpu must be told beside the name."""
+    options: dict[str, Any] = {}
+    if slice_.chips == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    if slice_.generation == "v4":
+        options["chip_config_name"] = "megacore"  # else two devices per chip, which is not how v4 is used
+    if slice_.slices > 1:
+        options["num_slices"] = slice_.slices
+    return options
+
+
+def devices(slice_: Slice) -> Any:
+    """The devices of all slices, for a mesh that programs are compiled for."""
+    from jax.experimental import topologies
+
+    described = topologies.get_topology_desc(
+        platform="tpu", topology_name=topology_name(slice_), **topology_options(slice_)
+    )
+    return described.devices
+
+
+TOO_LARGE_TO_COMPILE = ("gpt_oss",)
+"""Families whose step took the compiler more than 24 GB of host memory (docs/reference/preflight.md)."""
+
+
+def why_no_compiler(slice_: Slice, family: str) -> str | None:
+    """Why the formula must do; None where the compiler can be asked."""
+    if family in TOO_LARGE_TO_COMPILE:
+        return f"the compiler takes more than 24 GB of host memory for the experts of {family}"
+    try:
+        libtpu, jax = importlib.metadata.version("libtpu"), importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "libtpu, the TPU compiler, is not installed; hint: pip install 'posttrain[tpu-compiler]'"
+    expected = LIBTPU_OF_JAX.get(".".join(jax.split(".")[:2]))
+    if expected is None or not libtpu.startswith(f"{expected}."):
+        wanted = f"libtpu {expected}.x" if expected else "a jax of series " + ", ".join(LIBTPU_OF_JAX)
+        return f"libtpu {libtpu} does not match jax {jax}; accepted: {wanted}"
+    try:
+        devices(slice_)
+    except Exception as error:  # libtpu raises several kinds; all mean that it cannot answer
+        return f"libtpu {libtpu} does not know {topology_name(slice_)}: {str(error).splitlines()[0]}"
+    return None
+
+
+def prepare_environment() -> None:
+    """Must run before jax is imported: several compilers side by side, no metadata server, no TPU expected."""
+    os.environ |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu"}
+    os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")

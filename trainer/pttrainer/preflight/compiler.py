@@ -1,0 +1,125 @@
+"""The TPU compiler on the job's own train step: does it fit, and with how much memory.
+
+Two levels. `fast` (no optimisation) refuses what is hopeless and costs seconds; `full` is the compile that training
+uses. A step that does not fit is refused by the compiler with the memory that it would need. Whether it compiles
+decides, not the sum of its parts: the compiler spends free memory on speed, and recomputes when memory is short.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import resource
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+
+from ptapi.spec import PostTrainJobSpec
+from pttrainer import sharding
+from pttrainer.models import ModelConfig
+from pttrainer.preflight import chips
+from pttrainer.preflight.subject import Subject, inputs, subject
+
+Level = Literal["fast", "full"]
+
+HOST_BYTES = 20 * 2**30
+"""Address space of a compiler, of which it uses 1 to 3 GB."""
+
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_AMOUNT = r"([0-9.]+)([KMGT]?)i?B?"
+_NEEDS = re.compile(rf"(?:required[^()]*\(|Used ){_AMOUNT}\)?")
+_HAS = re.compile(rf"(?:exceeds available HBM \(|of ){_AMOUNT}")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler said of one program; bytes are per device. has: what it offers, where it refused."""
+
+    fits: bool
+    seconds: float
+    peak: int
+    arguments: int = 0
+    temporaries: int = 0
+    output: int = 0
+    has: int | None = None
+    text: str = ""
+
+
+def in_a_child(of: Subject, level: Level) -> Compiled | None:
+    """`train_step` in a process of its own, because a compiler that meets a bug of its own, or takes too much host
+    memory, ends its process. None where it did."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, initializer=_limit) as pool:
+        try:
+            return pool.submit(_of_spec, of.spec, of.config, level).result()
+        except BrokenProcessPool:
+            return None
+
+
+def train_step(of: Subject, level: Level) -> Compiled:
+    """Compiles the step that this job trains with. Nothing is allocated or run."""
+    mesh = sharding.make_mesh(of.shape, chips.devices(of.slice))
+    with jax.set_mesh(mesh), _level(level):
+        started = time.monotonic()
+        lowered = of.program.train_step(of.program.layout(mesh)).lower(*inputs(of, mesh))
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            needs = out_of_memory(str(error))
+            if needs is None:
+                raise
+            return Compiled(False, time.monotonic() - started, needs[0], has=needs[1])
+        return _measured(compiled, time.monotonic() - started)
+
+
+def _of_spec(spec: PostTrainJobSpec, config: ModelConfig, level: Level) -> Compiled:
+    return train_step(subject(spec, config), level)
+
+
+def _limit() -> None:
+    """Of address space, most of which a compiler only reserves."""
+    chips.prepare_environment()
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = HOST_BYTES if most == resource.RLIM_INFINITY else min(HOST_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+
+
+def out_of_memory(message: str) -> tuple[int, int] | None:
+    """(needs, has) in bytes, from the compiler's refusal; None where the message is about something else."""
+    if "RESOURCE_EXHAUSTED" not in message:
+        return None
+    needs, has = _NEEDS.search(message), _HAS.search(message)
+    return None if needs is None or has is None else (_bytes(needs), _bytes(has))
+
+
+def _measured(compiled: Any, seconds: float) -> Compiled:
+    memory = compiled.memory_analysis()
+    return Compiled(
+        True,
+        seconds,
+        peak=int(memory.peak_memory_in_bytes),
+        arguments=int(memory.argument_size_in_bytes),
+        temporaries=int(memory.temp_size_in_bytes),
+        output=int(memory.output_size_in_bytes),
+        text=compiled.as_text(),
+    )
+
+
+@contextmanager
+def _level(level: Level) -> Iterator[None]:
+    before = jax.config.values["jax_optimization_level"]
+    jax.config.update("jax_optimization_level", "O0" if level == "fast" else before)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_optimization_level", before)
+
+
+def _bytes(match: re.Match[str]) -> int:
+    return int(float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,151 @@
+"""Memory of a train step without the compiler: arguments exactly, temporaries by a formula.
+
+Letters: T tokens per device and pass, L layers, D model, F feed-forward, Q query, key and value widths together,
+V vocabulary, t tensor shards, W weights of a layer; of experts, a token's k count for F, and all for W. G: bytes of
+the gradients that a device holds. R: of what the backward pass keeps of every layer.
+
+    loss        R + head · V·D/t              the head gathered, and its gradient, while logits are made in chunks;
+                                              more where it is the embedding, too
+    layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
+                                              one layer's backward pass: activations, its weights gathered
+    accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only
+
+Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`Fitted`). Arguments
+come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pttrainer.models import ModelConfig
+from pttrainer.preflight import chips, outside
+from pttrainer.preflight.outside import Buffer
+from pttrainer.preflight.subject import Subject, bytes_per_device
+from pttrainer.preflight.verdict import Program
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Bytes per element of each term."""
+
+    tied_head: float = 6.0
+    head: float = 4.0
+    mlp: float = 8.0
+    attention: float = 4.0
+    normed_attention: float = 12.0
+    routed: float = 8.0
+    gathered: float = 1.5
+    gathered_experts: float = 5.5
+    frozen_experts: float = 3.5
+
+
+FITTED = Fitted()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The formula's answer, bytes per device."""
+
+    program: Program
+    outside: list[Buffer]
+    parts: list[Buffer]
+    peak: int
+    available: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether everything fits together."""
+        return self.peak <= self.available
+
+
+def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
+    """Of a job on its chips."""
+    held = of.held
+    arguments, gradients = bytes_per_device(held), bytes_per_device(held.state.params)
+    phases = _phases(of, gradients, fitted)
+    temporaries = max(sum(part.bytes for part in parts) for parts in phases)
+    largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
+    buffers = outside.outside(of)
+    available = chips.usable_bytes(of.slice)
+    peak = arguments + temporaries
+    everything = max(peak + outside.resident(buffers, "train"), outside.rollout_peak(of, buffers))
+    program = Program(
+        "train step", "formula", peak <= available, peak, arguments, temporaries, bytes_per_device(held.state)
+    )
+    return Memory(program, buffers, [*_state(of), *largest], everything, available)
+
+
+def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
+    """The moments of a step at which memory is highest, each with what is alive then."""
+    config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
+    kept = Buffer("kept for the backward pass", _kept(of), "train")
+    is_frozen = of.model.adapters is not None
+    each = fitted.tied_head if config.tied_head and not is_frozen else fitted.head
+    head = each * config.vocab_size * config.d_model / tensor
+    loss = [kept, Buffer("head, gathered, and its gradient", int(head), "train")]
+    activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
+    layer = [
+        kept,
+        Buffer("gradients", gradients, "train"),
+        Buffer("activations of a layer", int(activations), "train"),
+        Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
+    ]
+    if of.spec.training.batch_size == of.micro_rows:
+        return [loss, layer]
+    accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
+    return [[*loss, Buffer("gradients so far", gradients, "train")], [*layer, layer[1]], accumulated]
+
+
+def _kept(of: Subject) -> int:
+    """The stream between layers; without remat, also what each product of weights made."""
+    config, each = of.config, 2 if of.model.compute_dtype == "bfloat16" else 4
+    stream = config.layers * of.tokens_per_device * config.d_model
+    if of.model.remat == "full":
+        return each * stream
+    width = 2 * config.d_model + (_width(config) + 2 * _feed_forward(config)) // of.axis("tensor")
+    return each * (stream + config.layers * of.tokens_per_device * width)
+
+
+def _activations(config: ModelConfig, fitted: Fitted) -> float:
+    """Bytes per token of one layer, both passes."""
+    attention = fitted.normed_attention if config.qk_norm else fitted.attention
+    return fitted.mlp * _feed_forward(config) + attention * _width(config)
+
+
+def _routed(config: ModelConfig, fitted: Fitted) -> float:
+    """Bytes per token of its copies, one for each expert that it goes to."""
+    return 0.0 if config.experts is None else fitted.routed * config.experts.per_token * config.d_model
+
+
+def _width(config: ModelConfig) -> int:
+    return (config.heads + 2 * config.kv_heads) * config.head_dim
+
+
+def _feed_forward(config: ModelConfig) -> int:
+    return config.d_ff if config.experts is None else config.experts.per_token * config.experts.d_ff
+
+
+def _gathered(of: Subject, fitted: Fitted) -> float:
+    """Bytes of a layer's weights while they are whole. Those of dense layers pass by in pieces; all experts of a device
+    are gathered at once, and so are their gradients."""
+    config = of.config
+    attention = config.d_model * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
+    if config.experts is None:
+        return fitted.gathered * (attention + 3 * config.d_model * config.d_ff)
+    experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
+    each = fitted.gathered_experts if of.model.adapters is None else fitted.frozen_experts
+    return fitted.gathered * attention + each * experts
+
+
+def _state(of: Subject) -> list[Buffer]:
+    """What stays between steps."""
+    held = of.held
+    named = {
+        "trained weights": held.state.params,
+        "optimizer state": held.state.optimizer,
+        "frozen weights": held.frozen,
+        "batch": held.batch,
+    }
+    sizes = {name: bytes_per_device(tree) for name, tree in named.items()}
+    return [Buffer(name, size, "always") for name, size in sizes.items() if size]

@@ -1,0 +1,86 @@
+"""What lives on a device beside the compiled train step, which the compiler cannot see. We add it, and show it.
+
+With reinforcement learning the two halves of a step take turns on the same chips: a rollout holds the training state
+(moments included), the weights once more in the compute format, and the cache of keys and values; the update holds the
+state and its own temporaries. A reference model stays through both. Rollout sizes are computed, not compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+
+from pttrainer.preflight import chips
+from pttrainer.preflight.subject import Subject, bytes_per_device, placed
+from pttrainer.rollout import native
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Something resident. during: `train`, `rollout` or `always`; bytes are per device."""
+
+    name: str
+    bytes: int
+    during: str
+
+
+def outside(of: Subject) -> list[Buffer]:
+    """Buffers of no train step, largest first."""
+    if of.spec.algorithm.kind != "grpo":
+        return []
+    found = [*_reference(of), _weights(of), *_cache(of), _logits(of)]
+    return sorted(found, key=lambda buffer: -buffer.bytes)
+
+
+def resident(buffers: list[Buffer], phase: str) -> int:
+    """Bytes beside the program in this phase."""
+    return sum(buffer.bytes for buffer in buffers if buffer.during in (phase, "always"))
+
+
+def rollout_peak(of: Subject, buffers: list[Buffer]) -> int:
+    """Bytes per device while completions are sampled; 0 where none are."""
+    if not any(buffer.during == "rollout" for buffer in buffers):
+        return 0
+    held = of.held
+    return bytes_per_device((held.state, held.frozen)) + resident(buffers, "rollout")
+
+
+def _reference(of: Subject) -> list[Buffer]:
+    """A second copy of what is trained; what is frozen is shared."""
+    assert of.spec.algorithm.grpo is not None
+    if of.spec.algorithm.grpo.beta == 0:
+        return []
+    state = of.held.state
+    return [Buffer("reference weights", bytes_per_device(state.params), "always")]
+
+
+def _weights(of: Subject) -> Buffer:
+    shapes = native.decoding_shapes(of.model)
+    where = native.decoding_shardings(of.model, of.mesh)  # type: ignore[arg-type]  # makes the same shardings
+    return Buffer("rollout weights", bytes_per_device(jax.tree.map(placed, shapes, where)), "rollout")
+
+
+def _cache(of: Subject) -> list[Buffer]:
+    """Keys and values of the rows that are sampled at once, and the old half while the cache is made larger."""
+    rollout, length = of.spec.rollout, of.spec.training.sequence_length
+    per_token = native.token_bytes(of.model)
+    budget = int(chips.usable_bytes(of.slice) * native.CACHE_SHARE) * of.slice.total_devices
+    rows = min(of.spec.training.batch_size, max(1, budget // (per_token * length)))
+    slots = native.FIRST_SLOTS
+    while slots < rollout.max_new_tokens:
+        slots *= 2
+    prompt = max(length - rollout.max_new_tokens, 1)
+    spread = of.row_shards * math.gcd(of.axis("tensor"), of.config.kv_heads)
+    per_device = math.ceil(rows / spread) * per_token
+    return [
+        Buffer("cache of keys and values", per_device * (min(slots, 2 * length) + prompt), "rollout"),
+        Buffer("the smaller cache while it grows", per_device * (slots // 2), "rollout"),
+    ]
+
+
+def _logits(of: Subject) -> Buffer:
+    """Of one token of every row, twice: as computed and as sampled from."""
+    rows = math.ceil(of.spec.training.batch_size / of.row_shards)
+    return Buffer("logits of one token", 2 * 4 * rows * of.config.vocab_size // of.axis("tensor"), "rollout")

@@ -1,0 +1,161 @@
+"""A job as shapes: everything that decides about memory and time, with nothing allocated and no data read.
+
+Model, optimizer, layout and loss come from the functions that training calls (`assemble.model_of`,
+`program.program`, `sharding`), so there is no second idea of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+
+from ptapi import accelerators
+from ptapi.accelerators import Slice
+from ptapi.spec import PostTrainJobSpec
+from pttrainer import algorithms, sharding
+from pttrainer import step as steps
+from pttrainer.assemble import model_of, open_source
+from pttrainer.batch import Batch
+from pttrainer.errors import ConfigError
+from pttrainer.models import Model, ModelConfig, Params
+from pttrainer.program import Program, program
+from pttrainer.session import check_batch
+
+UNKNOWN_STEPS = 1000
+"""Length of a run whose data nobody has read: a number in the schedule, not in any shape."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is judged."""
+
+    spec: PostTrainJobSpec
+    slice: Slice
+    model: Model
+    program: Program
+    shape: sharding.Shape
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's sizes."""
+        return self.model.config
+
+    def axis(self, name: str) -> int:
+        """Size of a mesh axis."""
+        return self.shape[sharding.MESH_AXES.index(name)]
+
+    @property
+    def row_shards(self) -> int:
+        """Over how many devices the rows of a batch are split."""
+        return math.prod(self.axis(name) for name in sharding.BATCH_AXES)
+
+    @property
+    def micro_rows(self) -> int:
+        """Rows of one forward and backward pass, over all devices."""
+        training = self.spec.training
+        return training.micro_batch_size or training.batch_size
+
+    @property
+    def tokens_per_device(self) -> int:
+        """Of one forward and backward pass."""
+        rows = self.micro_rows // self.row_shards
+        return rows * self.spec.training.sequence_length // self.axis("sequence")
+
+    @cached_property
+    def mesh(self) -> AbstractMesh:
+        """The mesh without devices: enough for shardings."""
+        axis_types = (AxisType.Auto,) * len(sharding.MESH_AXES)
+        return AbstractMesh(self.shape, sharding.MESH_AXES, axis_types=axis_types)
+
+    @cached_property
+    def held(self) -> Inputs:
+        """What the step takes, on that mesh: for counting bytes."""
+        return inputs(self, self.mesh)
+
+
+class Inputs(NamedTuple):
+    """Arguments of the train step, as shapes on shardings."""
+
+    state: steps.TrainState
+    batch: Batch
+    frozen: Params | None
+
+
+def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
+    """The job's shapes; raises ConfigError where they do not go together. config: where it is known already."""
+    if spec.algorithm.kind not in JUDGED:
+        raise ConfigError(
+            f"spec.algorithm: {spec.algorithm.kind}: preflight does not know it yet; accepted: {', '.join(JUDGED)}"
+        )
+    slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
+    training = spec.training
+    config = config or open_source(spec.model.uri, "spec.model.uri", _silent, spec.model.revision, weights=False).config
+    model = model_of(config, training, "cpu" if slice_.is_cpu else "tpu")
+    shape = sharding.mesh_shape(training.parallelism, slice_.total_devices, slice_.slices)
+    made = Subject(spec, slice_, model, _program(spec, model), shape)
+    check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
+    sharding.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
+    return made
+
+
+def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
+    """What the step takes, laid out on this mesh."""
+    where = of.program.layout(mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same shardings
+    state = steps.abstract_state(of.model, of.program.updates, where)
+    frozen = None
+    if where.frozen is not None:
+        frozen = jax.tree.map(placed, of.model.frozen(of.model.abstract()), where.frozen)
+    return Inputs(state, batch(of, mesh), frozen)
+
+
+def batch(of: Subject, mesh: Mesh | AbstractMesh) -> Batch:
+    """Shapes of a training batch, as the job's algorithm lays it out."""
+    shape = (of.spec.training.batch_size, of.spec.training.sequence_length)
+    where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape))
+    ids, numbers = (jax.ShapeDtypeStruct(shape, dtype, sharding=where) for dtype in (jnp.int32, jnp.float32))
+    plain = Batch(ids, ids, ids, ids, numbers, numbers)
+    more = EXTRA.get(of.spec.algorithm.kind)
+    return plain if more is None else plain._replace(**dict.fromkeys(more(of.spec), numbers))
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Memory of arrays (shapes on shardings) on one device, without the compiler's padding."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+        if isinstance(leaf, jax.ShapeDtypeStruct)
+    )
+
+
+def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
+    assert spec.algorithm.grpo is not None
+    old = ("old_logps_BT",) if spec.algorithm.grpo.updates_per_batch > 1 else ()
+    reference = ("ref_logps_BT",) if spec.algorithm.grpo.beta > 0 else ()
+    return ("advantages_BT", "sampler_logps_BT", *old, *reference)
+
+
+EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo}
+"""Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
+
+JUDGED = ("sft", "dpo", "grpo")
+"""Algorithms whose step follows from the spec; distillation's depends on its teacher, too."""
+
+
+def _program(spec: PostTrainJobSpec, model: Model) -> Program:
+    return program(spec, model, algorithms.objective(spec), spec.training.steps or UNKNOWN_STEPS)
+
+
+def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:
+    """The shape on its sharding."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+
+def _silent(line: str) -> None:
+    del line

@@ -1,0 +1,99 @@
+"""The answer as one document: `preflight.json`, `ptctl plan -o json`; `table` shows the same to people.
+
+Memory is in bytes per JAX device, because that is what a program has; `devicesPerChip` says how many make a chip.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pttrainer.preflight.collectives import Traffic
+from pttrainer.preflight.estimate import Estimate
+from pttrainer.preflight.outside import Buffer
+
+Stage = Literal["formula", "fast", "full"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program's memory. stage: who says so. compile_seconds: None for the formula."""
+
+    name: str
+    stage: Stage
+    fits: bool
+    peak: int
+    arguments: int
+    temporaries: int
+    output: int
+    compile_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """A change, tried with the formula. settings: paths below `spec`."""
+
+    change: str
+    settings: dict[str, Any]
+    peak: int
+    available: int
+    fits: bool
+    chips: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that was found out about a job."""
+
+    job: str
+    model: str
+    parameters: int
+    trained_parameters: int
+    accelerator: str
+    chips: int
+    devices: int
+    devices_per_chip: int
+    mesh: dict[str, int]
+    fits: bool
+    stage: Stage
+    peak: int
+    available: int
+    peak_during: str
+    programs: list[Program]
+    outside: list[Buffer]
+    largest: list[Buffer]
+    collectives: list[Traffic] | None
+    estimate: Estimate
+    assumptions: list[str]
+    notes: list[str]
+    options: list[Option]
+    smallest: list[Option]
+    versions: dict[str, str]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON, keys in camelCase."""
+        return {_camel(key): _plain(value) for key, value in dataclasses.asdict(self).items()}
+
+    def line(self) -> str:
+        """One line for a condition or a log."""
+        per_chip = self.devices_per_chip
+        peak, has = self.peak * per_chip / 2**30, self.available * per_chip / 2**30
+        said = "fits" if self.fits else "does not fit"
+        by = "" if self.stage == "full" else f" ({self.stage})"
+        return (
+            f"{said}: peak {peak:.1f} of {has:.1f} GiB per chip on {self.accelerator}{by}; "
+            f"at least {self.estimate.seconds:.3g} s/step"
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        # Settings are paths of the spec already.
+        return {key if "." in key else _camel(key): _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

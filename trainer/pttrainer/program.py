@@ -1,0 +1,69 @@
+"""The train step of a job, from its spec and model: what training runs and what preflight compiles.
+
+One place decides how optimizer, frozen weights and noise go together, so that the step whose memory was promised is
+the step that runs. Nothing here reads data or makes weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import optax
+from jax.sharding import Mesh
+
+from ptapi.spec import PostTrainJobSpec
+from pttrainer import freezing, optimizer
+from pttrainer import step as steps
+from pttrainer.algorithms.protocol import Guided, Objective
+from pttrainer.dropout import Dropout
+from pttrainer.models import Model
+from pttrainer.neftune import Noise
+from pttrainer.step import Layout
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the step is made of, beside the mesh. held: what is frozen (`freezing`)."""
+
+    model: Model
+    objective: Objective
+    updates: optax.GradientTransformation
+    rate: optax.Schedule
+    micro_batch: int | None
+    held: Any
+    noise: Noise | None
+    dropout: Dropout | None
+
+    def layout(self, mesh: Mesh) -> Layout:
+        """Where the state lives."""
+        return steps.layout(self.model, self.updates, mesh)
+
+    def train_step(self, where: Layout) -> Any:
+        """The jitted step."""
+        return steps.train_step(
+            self.model,
+            self.objective,
+            self.updates,
+            self.rate,
+            where,
+            self.micro_batch,
+            self.objective.guide if isinstance(self.objective, Guided) else None,
+            held=self.held,
+            noise=self.noise,
+            dropout=self.dropout,
+        )
+
+
+def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_steps: int) -> Program:
+    """The step that this job trains with."""
+    training = spec.training
+    peak = optimizer.peak_rate(training, spec.algorithm.kind)
+    rate = optimizer.schedule(training.schedule, peak, total_steps)
+    axes = model.trained(model.logical_axes())
+    held = freezing.held(training.freeze, model.config) if training.freeze else None
+    noise = None if training.neftune_alpha is None else Noise(training.neftune_alpha, training.seed)
+    share = 0.0 if training.lora is None else training.lora.dropout
+    dropout = Dropout(share, training.seed) if share else None
+    updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
+    return Program(model, objective, updates, rate, training.micro_batch_size, held, noise, dropout)
