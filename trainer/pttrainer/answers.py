@@ -44,10 +44,10 @@ def label(text: str, labels: Sequence[str]) -> str | None:
     """The label that a normalised text says."""
     if text in labels:
         return text
-    there = [name for name in labels if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
-    # "not spam" is also "spam": a label within another that was said is not said itself.
-    outer = [name for name in there if not any(name != other and name in other for other in there)]
-    return outer[0] if len(outer) == 1 else None
+    # Longest first: what is said in "not spam" is that label, and not the "spam" within it.
+    any_label = "|".join(re.escape(name) for name in sorted(labels, key=len, reverse=True))
+    there = set(re.findall(rf"(?<!\w)(?:{any_label})(?!\w)", text))
+    return there.pop() if len(there) == 1 else None
 
 
 def _share(found: Sequence[str | None], gold: Sequence[str]) -> float:

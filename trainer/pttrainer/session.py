@@ -116,9 +116,9 @@ class Session:
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         shown[rundir.GOODPUT] = self.reporter.goodput()
-        self.write_metrics(step, shown)
         self._report_checkpoint()
         self.reporter.finished_step(step, shown, seconds)
+        self.write_metrics(step, shown)  # after the line: the first time it imports TensorBoard's writer
         if values[nonfinite.IN_A_ROW] >= limit:
             file = rundir.batch_file(step)
             if self.leader:

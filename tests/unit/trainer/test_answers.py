@@ -39,6 +39,8 @@ def test_a_model_that_always_says_the_largest_class_has_the_f1_of_it_alone() -> 
     [
         ("not spam", "not spam"),
         ("this is not spam", "not spam"),
+        ("spam, or not spam", None),
+        ("spam. yes, spam", "spam"),
         ("spam!", "spam"),
         ("spammer", None),
         ("", None),
