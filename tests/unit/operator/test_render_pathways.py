@@ -1,14 +1,16 @@
-"""A Pathways JobSet: compared field by field with Google's own builder, and what ours has that the builder leaves out."""
+"""A Pathways JobSet: compared field by field with Google's own builder; and what ours has beyond it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from test_render import SETTINGS, env_of, made_for
+from operator_world import job_manifest
+from test_render import SETTINGS, env_of, job, made_for, on
 
 from ptapi.accelerators import resolve
 from ptoperator import labels, names
+from ptoperator.render import jobset, layout_of
 from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
@@ -25,7 +27,7 @@ DIFFERENT = {
     "spec.replicatedJobs[*].template.metadata": "labels; exclusive placement stands where JobSet reads it, on the Job",
     "spec.replicatedJobs[*].template.spec.podFailurePolicy": "preemption is free, a user's mistake is final",
     "spec.replicatedJobs[*].template.spec.template.metadata": "labels",
-    "spec.replicatedJobs[1].template.spec.backoffLimit": "a lost worker ends the attempt: its part of the program is gone",
+    "spec.replicatedJobs[1].template.spec.backoffLimit": "a lost worker took its part of the program with it",
     "spec.replicatedJobs[1].template.spec.template.spec.restartPolicy": "as above; a pod failure policy needs Never",
     "spec.replicatedJobs[1].template.spec.template.spec.volumes": "/tmp is the pod's, not the host's",
     "spec.replicatedJobs[1].template.spec.template.spec.tolerations": "TPU nodes are tainted",
@@ -50,8 +52,8 @@ def made(accelerator: str = "v6e-16", slices: int = 1, **spec: Any) -> Manifest:
     return made_for(accelerator, slices, **{"output": OUTPUT, "pathways": {"enabled": True}, **spec})
 
 
-def pod(jobset: Manifest, index: int) -> Manifest:
-    found: Manifest = jobset["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]["spec"]
+def pod(rendered: Manifest, index: int) -> Manifest:
+    found: Manifest = rendered["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]["spec"]
     return found
 
 
@@ -108,12 +110,12 @@ def test_every_intended_difference_is_one() -> None:
     ],
 )
 def test_the_resource_manager_is_told_the_slices_in_pathways_words(accelerator: str, instance: str, vms: int) -> None:
-    jobset = made(accelerator, 2)
-    manager, _ = pod(jobset, 0)["initContainers"]
+    rendered = made(accelerator, 2)
+    manager, _ = pod(rendered, 0)["initContainers"]
     assert manager["args"][-2:] == ["--instance_count=2", f"--instance_type={instance}"]
-    workers = jobset["spec"]["replicatedJobs"][1]
+    workers = rendered["spec"]["replicatedJobs"][1]
     assert (workers["replicas"], workers["template"]["spec"]["completions"]) == (2, vms)
-    assert pod(jobset, 1)["containers"][0]["resources"] == {"limits": {"google.com/tpu": 4}}
+    assert pod(rendered, 1)["containers"][0]["resources"] == {"limits": {"google.com/tpu": 4}}
 
 
 def test_the_trainer_reaches_all_chips_through_the_proxy_and_waits_for_no_peers() -> None:
@@ -136,9 +138,9 @@ def test_the_head_runs_on_the_cpu_pool_without_chips_as_no_root() -> None:
 
 def test_priority_pull_secrets_and_grace_stand_on_every_pod() -> None:
     policy = {"terminationGracePeriodSeconds": 120}
-    jobset = made(priorityClassName="high", imagePullSecrets=["registry"], runPolicy=policy)
+    rendered = made(priorityClassName="high", imagePullSecrets=["registry"], runPolicy=policy)
     for index in range(2):
-        spec = pod(jobset, index)
+        spec = pod(rendered, index)
         assert spec["priorityClassName"] == "high"
         assert spec["imagePullSecrets"] == [{"name": "registry"}]
         assert spec["terminationGracePeriodSeconds"] == 120
@@ -146,21 +148,18 @@ def test_priority_pull_secrets_and_grace_stand_on_every_pod() -> None:
 
 
 def test_the_head_decides_by_exit_code_and_the_workers_only_by_disruption() -> None:
-    jobset = made()
-    head, worker = (each["template"]["spec"]["podFailurePolicy"]["rules"] for each in jobset["spec"]["replicatedJobs"])
+    rendered = made()
+    head, worker = (
+        each["template"]["spec"]["podFailurePolicy"]["rules"] for each in rendered["spec"]["replicatedJobs"]
+    )
     assert [list(rule)[1] for rule in head] == ["onPodConditions", "onExitCodes", "onExitCodes"]
     assert worker == [head[0]]
-    assert jobset["spec"]["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["pathways-head"]}
-    rules = {rule["name"]: rule["action"] for rule in jobset["spec"]["failurePolicy"]["rules"]}
+    assert rendered["spec"]["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["pathways-head"]}
+    rules = {rule["name"]: rule["action"] for rule in rendered["spec"]["failurePolicy"]["rules"]}
     assert rules["disrupted"] == "RestartJobSetAndIgnoreMaxRestarts"
 
 
 def test_a_long_job_name_is_cut_until_the_coordinator_label_fits_and_the_full_one_is_on_every_pod() -> None:
-    from operator_world import job_manifest
-    from test_render import job
-
-    from ptoperator.render import jobset, layout_of
-
     long = "a-very-long-name-of-a-job-that-nobody-should-type"
     manifest = job_manifest(long, accelerator={"type": "v6e-16"}, output=OUTPUT, pathways={"enabled": True},
                             training={"steps": 1, "batchSize": 16})  # fmt: skip
@@ -173,27 +172,19 @@ def test_a_long_job_name_is_cut_until_the_coordinator_label_fits_and_the_full_on
 
 
 def test_images_are_the_jobs_else_the_settings() -> None:
-    jobset = made(pathways={"enabled": True, "serverImage": "mine/server:1", "proxyImage": "mine/proxy:1"})
-    manager, proxy = pod(jobset, 0)["initContainers"]
+    rendered = made(pathways={"enabled": True, "serverImage": "mine/server:1", "proxyImage": "mine/proxy:1"})
+    manager, proxy = pod(rendered, 0)["initContainers"]
     assert (manager["image"], proxy["image"]) == ("mine/server:1", "mine/proxy:1")
-    assert pod(jobset, 1)["containers"][0]["image"] == "mine/server:1"
+    assert pod(rendered, 1)["containers"][0]["image"] == "mine/server:1"
 
 
 def test_scratch_files_go_where_the_administrator_says() -> None:
-    from test_render import on
-
-    from ptoperator.render import jobset, layout_of
-
-    job = on("v6e-16", output=OUTPUT, pathways={"enabled": True})
-    rendered = jobset(layout_of(job, Settings(pathways_scratch="gs://scratch/p")))
+    asked = on("v6e-16", output=OUTPUT, pathways={"enabled": True})
+    rendered = jobset(layout_of(asked, Settings(pathways_scratch="gs://scratch/p")))
     servers = [*pod(rendered, 0)["initContainers"], *pod(rendered, 1)["containers"]]
     assert all("--gcs_scratch_location=gs://scratch/p" in server["args"] for server in servers)
 
 
 def test_every_pod_of_a_pathways_run_is_waited_for() -> None:
-    from test_render import on
-
-    from ptoperator.render import layout_of
-
     assert layout_of(on("v6e-16", 2, output=OUTPUT, pathways={"enabled": True}), SETTINGS).pods == 9
     assert layout_of(on("v6e-16", 2), SETTINGS).pods == 8
