@@ -41,8 +41,8 @@ class Pathways(SpecModel):
     """One controller for all chips (Pathways)."""
 
     enabled: Literal["auto"] | bool = "auto"
-    """`true`: one trainer on a CPU node drives all chips. `false`: one trainer per host. `auto`: `false`, until a run on
-    TPUs has shown which is better for reinforcement learning over more than one host."""
+    """`true`: one trainer on a CPU node drives all chips. `false`: one trainer per host. `auto`: `false`, until a run
+    on TPUs has shown which is better for reinforcement learning over more than one host."""
     headless: bool = False
     """Start only the Pathways servers, to connect from outside."""
     elastic_slices: Annotated[int, Field(ge=0, le=512)] = 0

@@ -41,7 +41,7 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
 
 
 def controller_env(layout: Layout) -> list[Manifest]:
-    """The environment of the one trainer of a Pathways run: no cache (the proxy's side keeps the programs), no peers."""
+    """The environment of a Pathways run's one trainer: no cache (the proxy's side keeps the programs), no peers."""
     ours = [
         value(TERMINATION_LOG_ENV, TERMINATION_LOG),
         value("PYTHONUNBUFFERED", "1"),
