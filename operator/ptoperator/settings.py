@@ -27,7 +27,7 @@ class Settings:
     """Image of jobs that name none."""
     trainer_service_account: str = "default"
     """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
-    pathways_head_pool: str = "cpu-np"
+    pathways_head_nodes: str = "cpu-np"
     """Node pool for Pathways' heads: 48 CPUs and 232 GB each. XPK calls it cpu-np, and so do its clusters."""
     pathways_scratch: str = ""
     """gs:// directory for what Pathways' servers exchange. Empty: `.pathways` in the job's output.uri."""

@@ -42,7 +42,7 @@ def replicated_jobs(layout: Layout) -> list[Manifest]:
 def _head_job(layout: Layout) -> Manifest:
     spec = {
         **pod_base(layout),
-        "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_pool},
+        "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
         # Google's servers bring their own user; the trainer's stands in its container.
         "securityContext": {"fsGroup": USER_ID, "seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [_resource_manager(layout), _proxy(layout)],
