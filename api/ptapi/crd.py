@@ -88,8 +88,6 @@ def openapi_schema() -> Schema:
             _attach(node, _validation(rule, node))
     for validation in _transitions(spec):
         _attach(spec, validation)
-    # CEL does not see a field without a type, so the value that nothing does yet is missing from the enum.
-    spec["properties"]["pathways"]["properties"]["enabled"]["enum"] = ["auto", False]
     root: Schema = {
         "description": "One post-training run: a model, data, an algorithm, and the chips to run it on.",
         "type": "object",

@@ -206,6 +206,28 @@ RULES: tuple[Rule, ...] = (
         cel="self.studentShare == 1.0 || self.mode == 'on-policy'",
         is_kept=lambda distill: distill.student_share == 1.0 or distill.mode == "on-policy",
     ),
+    # Pathways. CEL does not see pathways.enabled: its type is not one.
+    Rule(
+        scope="spec",
+        field="output.uri",
+        accepted="gs://…, because pathways.enabled is true and its workers share no disk with the trainer",
+        cel="",
+        is_kept=lambda spec: spec.pathways.enabled is not True or spec.output.uri.startswith("gs://"),
+    ),
+    Rule(
+        scope="spec.pathways",
+        field="serverImage",
+        accepted="unset, because pathways.enabled is not true",
+        cel="",
+        is_kept=lambda pathways: pathways.server_image is None or pathways.enabled is True,
+    ),
+    Rule(
+        scope="spec.pathways",
+        field="proxyImage",
+        accepted="unset, because pathways.enabled is not true",
+        cel="",
+        is_kept=lambda pathways: pathways.proxy_image is None or pathways.enabled is True,
+    ),
     # Lengths and batches
     Rule(
         scope="spec.training",

@@ -23,6 +23,8 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
         sizes = mesh_sizes(spec.training.parallelism, slice_)
     except SpecError as error:
         return error.findings
+    if spec.pathways.enabled is True and slice_.pathways_instance_type is None:
+        return [_no_pathways(slice_)]
     return _batches(spec, slice_, sizes["data"] * sizes["fsdp"] * sizes["expert"])
 
 
@@ -40,6 +42,15 @@ def mesh_sizes(parallelism: Parallelism, slice_: Slice) -> dict[str, int]:
     if math.prod(sizes.values()) != devices:
         raise SpecError([_uneven_mesh(parallelism, slice_)])
     return sizes
+
+
+def _no_pathways(slice_: Slice) -> Finding:
+    return Finding(
+        "spec.pathways.enabled",
+        "true",
+        f"false or auto, because Pathways does not run on {slice_.describe()}",
+        "accelerator: {type: v6e-16}",
+    )
 
 
 def _uneven_mesh(parallelism: Parallelism, slice_: Slice) -> Finding:

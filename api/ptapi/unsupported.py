@@ -66,12 +66,8 @@ RULES: tuple[Rule, ...] = (
         "!has(self.queue) || self.capacity.all(option, option.type == 'existing')",
         lambda spec: spec.queue is None or all(option.type == "existing" for option in spec.capacity),
     ),
-    # CEL does not see this field: its type is not one. The CRD narrows its enum instead.
-    _custom("spec.pathways", "enabled", "auto, false", "", lambda pathways: pathways.enabled is not True),
     _only("spec.pathways", "headless", False),
     _only("spec.pathways", "elasticSlices", 0),
-    _unset("spec.pathways", "serverImage"),
-    _unset("spec.pathways", "proxyImage"),
     _unset("spec.runtime", "maxtext", "native"),
     _unset("spec.runtime", "container", "native"),
     _only("spec", "preflight", "Skip"),

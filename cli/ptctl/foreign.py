@@ -63,7 +63,7 @@ CREATE: dict[str, str] = {
     "--cpu-affinity": "the operator lays out the containers for each TPU type",
     "--gke-nap-provisioning": "--set 'capacity=[{type: spot}, {type: onDemand}]': ways to obtain chips, tried in order",
     "--gke-nap-reservation": "--reservation NAME",
-    "--pathways": "--set pathways.enabled=true (`auto` turns it on where it helps)",
+    "--pathways": "--set pathways.enabled=true",
     "--pathways-gcs-location": "Pathways' scratch files go beside the run directory: --output gs://BUCKET/DIR",
     "--custom-pathways-server-args": "--set pathways.serverImage=IMAGE and proxyImage are what can be changed",
     "--custom-pathways-proxy-server-args": "--set pathways.serverImage=IMAGE and proxyImage are what can be changed",

@@ -38,7 +38,7 @@ class Case:
     def has_nodes(self) -> bool:
         """Whether every pod has a node."""
         pods = self.seen.current_pods
-        return len(pods) == self.layout.slices * self.layout.hosts and all(map(is_scheduled, pods))
+        return len(pods) == self.layout.pods and all(map(is_scheduled, pods))
 
 
 @dataclass(frozen=True)

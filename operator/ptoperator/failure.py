@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ptapi.failures import EXIT_CLASSES, REACTIONS, FailureClass
 from ptapi.rundir import Termination
-from ptoperator import labels
+from ptoperator import labels, names
 from ptoperator.resources import Manifest
 
 _DISRUPTIONS: dict[str, FailureClass] = {
@@ -125,6 +125,8 @@ def _exited(pod: Manifest, state: Manifest) -> PodFailure:
     said = termination(state.get("message") or "")
     if state.get("reason") == "OOMKilled":
         return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, state)
+    if _replicated_job(pod) == names.PATHWAYS_WORKER:  # Google's server: its exit codes are not of our table
+        return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, state)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
     if said is not None:
         kind = _class(said.failure_class) or kind
@@ -155,6 +157,10 @@ def _start_class(reason: str) -> FailureClass | None:
 
 def _class(text: str) -> FailureClass | None:
     return FailureClass(text) if text in set(FailureClass) else None
+
+
+def _replicated_job(pod: Manifest) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(labels.REPLICATED_JOB_NAME) or "")
 
 
 def _name(pod: Manifest) -> str:

@@ -16,6 +16,16 @@ NODE_POOL_LIMIT = 40
 """What GKE allows."""
 REPLICATED_JOB = "slice"
 """Name of the replicated job of a multi-controller JobSet: one child Job per slice."""
+PATHWAYS_HEAD = "pathways-head"
+"""Name of the replicated job with Pathways' servers and the trainer."""
+PATHWAYS_WORKER = "pathways-worker"
+"""Name of the replicated job with Pathways' workers: one child Job per slice."""
+PATHWAYS_PROXY_PORT = 29000
+"""Where the trainer reaches the chips."""
+PATHWAYS_RM_PORT = 29001
+"""Where workers and proxy find the resource manager."""
+PATHWAYS_WORKER_PORT = 29005
+"""A worker's own port."""
 CONTAINER = "trainer"
 """Name of the trainer's container; with several per VM `trainer-0`, `trainer-1`."""
 COORDINATOR_PORT = 8476

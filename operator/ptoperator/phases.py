@@ -92,7 +92,7 @@ def following(layout: Layout, seen: Observed, silent_start_s: float) -> Situatio
     if seen.is_jobset_suspended and seen.jobset_queue:
         return _queued(layout, seen)
     says = {**_resumed(seen), **_admitted(seen)}
-    pods, wanted = seen.current_pods, layout.slices * layout.hosts
+    pods, wanted = seen.current_pods, layout.pods
     waiting = [pod for pod in pods if not is_scheduled(pod)]
     if len(pods) < wanted or waiting:
         says[CAPACITY] = Say(False, Reason.WAITING_FOR_NODES, _unscheduled_words(pods, waiting, wanted))

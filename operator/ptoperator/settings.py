@@ -27,6 +27,14 @@ class Settings:
     """Image of jobs that name none."""
     trainer_service_account: str = "default"
     """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
+    pathways_head_nodes: str = "cpu-np"
+    """Node pool for Pathways' heads: 48 CPUs and 232 GB each. XPK calls it cpu-np, and so do its clusters."""
+    pathways_scratch: str = ""
+    """gs:// directory for what Pathways' servers exchange. Empty: `.pathways` in the job's output.uri."""
+    pathways_server_image: str = "us-docker.pkg.dev/cloud-tpu-v2-images/pathways/server:latest"
+    """Image of Pathways' resource manager and workers of jobs that name none."""
+    pathways_proxy_image: str = "us-docker.pkg.dev/cloud-tpu-v2-images/pathways/proxy_server:latest"
+    """Image of Pathways' proxy of jobs that name none."""
     progress_seconds: float = 10.0
     """While a job runs, its progress is read, and its status written, at most this often."""
     resync_seconds: float = 600.0

@@ -41,12 +41,13 @@ class Pathways(SpecModel):
     """One controller for all chips (Pathways)."""
 
     enabled: Literal["auto"] | bool = "auto"
-    """`auto`: off, until it is supported; then on for reinforcement learning over more than one host."""
+    """`true`: one trainer on a CPU node drives all chips. `false`: one trainer per host. `auto`: `false`, until a run
+    on TPUs has shown which is better for reinforcement learning over more than one host."""
     headless: bool = False
     """Start only the Pathways servers, to connect from outside."""
     elastic_slices: Annotated[int, Field(ge=0, le=512)] = 0
     """How many slices may be missing."""
     server_image: Text | None = None
-    """Image of the Pathways server. Unset: Google's."""
+    """Image of Pathways' resource manager and workers. Unset: the operator's setting, which is Google's latest."""
     proxy_image: Text | None = None
-    """Image of the Pathways proxy. Unset: Google's."""
+    """Image of Pathways' proxy. Unset: the operator's setting, which is Google's latest."""

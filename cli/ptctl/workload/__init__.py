@@ -27,7 +27,7 @@ COMMANDS = {
 }
 
 MOVED = {
-    "create-pathways": "`ptctl workload create … --set pathways.enabled=true` (`auto` turns it on where it helps)",
+    "create-pathways": "`ptctl workload create … --set pathways.enabled=true`",
     "submit": "`ptctl workload create`",
     "apply": "`ptctl workload create -f job.yaml`",
     "cancel": "`ptctl workload suspend NAME` keeps the job; `ptctl workload delete NAME` removes it",

@@ -27,9 +27,9 @@ _COMPILE_CACHE = ".compile-cache"
 def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
     """The trainer's environment. What the job itself sets wins."""
     ours = [
-        _value(TERMINATION_LOG_ENV, TERMINATION_LOG),
-        _value("PYTHONUNBUFFERED", "1"),
-        _value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
+        value(TERMINATION_LOG_ENV, TERMINATION_LOG),
+        value("PYTHONUNBUFFERED", "1"),
+        value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
         *_devices(layout),
         *_indices(layout, process_in_host),
         *_distributed(layout),
@@ -40,33 +40,49 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
     return merge(ours, theirs)
 
 
+def controller_env(layout: Layout) -> list[Manifest]:
+    """The environment of a Pathways run's one trainer: no cache (the proxy's side keeps the programs), no peers."""
+    ours = [
+        value(TERMINATION_LOG_ENV, TERMINATION_LOG),
+        value("PYTHONUNBUFFERED", "1"),
+        value("JAX_PLATFORMS", "proxy"),
+        value("JAX_BACKEND_TARGET", f"grpc://localhost:{names.PATHWAYS_PROXY_PORT}"),
+        value("IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS", "true"),
+        value("XCLOUD_ENVIRONMENT", "GCP"),
+        # Checkpoints go from the workers to the bucket, not through the head.
+        value("ENABLE_PATHWAYS_PERSISTENCE", "1"),
+        *_token(layout),
+    ]
+    return merge(ours, [_user(variable) for variable in layout.job.spec.env])
+
+
 def merge(ours: list[Manifest], theirs: list[Manifest]) -> list[Manifest]:
     """Both, without doubles: the user's value wins, except that XLA's flags are put together."""
     chosen = {variable["name"]: variable for variable in theirs}
     flags = next((variable for variable in ours if variable["name"] == "XLA_FLAGS"), None)
     user_flags = chosen.get("XLA_FLAGS", {}).get("value")
     if flags and user_flags:
-        chosen["XLA_FLAGS"] = _value("XLA_FLAGS", f"{flags['value']} {user_flags}")
+        chosen["XLA_FLAGS"] = value("XLA_FLAGS", f"{flags['value']} {user_flags}")
     kept = [variable for variable in ours if variable["name"] not in chosen]
     return kept + list(chosen.values())
 
 
 def _devices(layout: Layout) -> list[Manifest]:
     if not layout.accelerator.is_cpu:
-        return [_value("JAX_PLATFORMS", "tpu,cpu")]
+        return [value("JAX_PLATFORMS", "tpu,cpu")]
     flag = f"--xla_force_host_platform_device_count={layout.accelerator.devices}"
-    return [_value("JAX_PLATFORMS", "cpu"), _value("XLA_FLAGS", flag)]
+    return [value("JAX_PLATFORMS", "cpu"), value("XLA_FLAGS", flag)]
 
 
 def _indices(layout: Layout, process_in_host: int) -> list[Manifest]:
     indices = [
-        _label(SLICE_INDEX, JOB_INDEX),
-        _annotation(HOST_INDEX, COMPLETION_INDEX),
-        _value(HOSTS_PER_SLICE, str(layout.hosts)),
+        from_label(SLICE_INDEX, JOB_INDEX),
+        from_annotation(HOST_INDEX, COMPLETION_INDEX),
+        value(HOSTS_PER_SLICE, str(layout.hosts)),
     ]
     if layout.processes_per_host > 1:
-        indices.append(_value(PROCESSES_PER_HOST, str(layout.processes_per_host)))
-        indices.append(_value(PROCESS_IN_HOST, str(process_in_host)))
+        indices.append(value(PROCESSES_PER_HOST, str(layout.processes_per_host)))
+        indices.append(value(PROCESS_IN_HOST, str(process_in_host)))
     return indices
 
 
@@ -74,12 +90,12 @@ def _distributed(layout: Layout) -> list[Manifest]:
     if layout.processes == 1:
         return []
     coordinator = f"{names.pod_host(layout.jobset, 0, 0)}:{names.COORDINATOR_PORT}"
-    shared = [_value("JAX_COORDINATOR_ADDRESS", coordinator), _value("JAX_NUM_PROCESSES", str(layout.processes))]
+    shared = [value("JAX_COORDINATOR_ADDRESS", coordinator), value("JAX_NUM_PROCESSES", str(layout.processes))]
     if layout.processes_per_host > 1 or (layout.slices > 1 and layout.hosts > 1):
         return shared
     if layout.slices > 1:
-        return [*shared, _label("JAX_PROCESS_ID", JOB_INDEX)]
-    return [*shared, _annotation("JAX_PROCESS_ID", COMPLETION_INDEX)]
+        return [*shared, from_label("JAX_PROCESS_ID", JOB_INDEX)]
+    return [*shared, from_annotation("JAX_PROCESS_ID", COMPLETION_INDEX)]
 
 
 def _multislice(layout: Layout) -> list[Manifest]:
@@ -87,9 +103,9 @@ def _multislice(layout: Layout) -> list[Manifest]:
     if layout.accelerator.is_cpu or layout.slices == 1:
         return []
     return [
-        _value("MEGASCALE_NUM_SLICES", str(layout.slices)),
-        _label("MEGASCALE_SLICE_ID", JOB_INDEX),
-        _value("MEGASCALE_COORDINATOR_ADDRESS", names.pod_host(layout.jobset, 0, 0)),
+        value("MEGASCALE_NUM_SLICES", str(layout.slices)),
+        from_label("MEGASCALE_SLICE_ID", JOB_INDEX),
+        value("MEGASCALE_COORDINATOR_ADDRESS", names.pod_host(layout.jobset, 0, 0)),
     ]
 
 
@@ -106,20 +122,23 @@ def _cache_dir(layout: Layout) -> str:
 
 def _user(variable: EnvVar) -> Manifest:
     if variable.value_from is None:
-        return _value(variable.name, variable.value or "")
+        return value(variable.name, variable.value or "")
     secret = variable.value_from.secret_key_ref
     return _secret(variable.name, secret.name, secret.key)
 
 
-def _value(name: str, value: str) -> Manifest:
-    return {"name": name, "value": value}
+def value(name: str, text: str) -> Manifest:
+    """A variable with a literal value."""
+    return {"name": name, "value": text}
 
 
-def _label(name: str, key: str) -> Manifest:
+def from_label(name: str, key: str) -> Manifest:
+    """A variable with the value of one of the pod's labels."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}}
 
 
-def _annotation(name: str, key: str) -> Manifest:
+def from_annotation(name: str, key: str) -> Manifest:
+    """A variable with the value of one of the pod's annotations."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
 
 

@@ -1,4 +1,5 @@
-"""The JobSet of a multi-controller run: one replicated job `slice`, one child Job per slice, one pod per VM.
+"""The JobSet of a run. Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM; with
+Pathways the head and the workers that `render.pathways` makes.
 
 No TTL on the JobSet: it could vanish before the operator saw how it ended, and then look like one that was never
 made. The operator deletes the finished job itself, and the JobSet goes with it.
@@ -7,6 +8,7 @@ made. The operator deletes the finished job itself, and the JobSet goes with it.
 from __future__ import annotations
 
 from ptoperator import labels, names
+from ptoperator.render import pathways
 from ptoperator.render.layout import Layout
 from ptoperator.render.pod import pod_template
 from ptoperator.render.policy import failure_policy, pod_failure_policy
@@ -30,13 +32,28 @@ def jobset(layout: Layout, restarts_before: int = 0) -> Manifest:
             # Kueue admits a queued JobSet by setting this to false.
             "suspend": layout.job.spec.queue is not None or policy.suspend,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            "successPolicy": {"operator": "All"},
+            **_roles(layout),
             "failurePolicy": failure_policy(policy.max_restarts),
-            "replicatedJobs": [
-                {"name": names.REPLICATED_JOB, "replicas": layout.slices, "template": _job_template(layout)}
-            ],
+            "replicatedJobs": _replicated_jobs(layout),
         },
     }
+
+
+def _roles(layout: Layout) -> Manifest:
+    """Whose success is the run's, and who starts first."""
+    if not layout.is_pathways:
+        return {"successPolicy": {"operator": "All"}}
+    return {
+        "coordinator": {"replicatedJob": names.PATHWAYS_HEAD},
+        "startupPolicy": {"startupPolicyOrder": "InOrder"},
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": [names.PATHWAYS_HEAD]},
+    }
+
+
+def _replicated_jobs(layout: Layout) -> list[Manifest]:
+    if layout.is_pathways:
+        return pathways.replicated_jobs(layout)
+    return [{"name": names.REPLICATED_JOB, "replicas": layout.slices, "template": _job_template(layout)}]
 
 
 def _labels(layout: Layout) -> Manifest:
@@ -46,7 +63,9 @@ def _labels(layout: Layout) -> Manifest:
 
 def _annotations(layout: Layout, restarts_before: int) -> Manifest:
     annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
-    if layout.accelerator.multi_host:  # single-host pools hold many slices, and those may be shared
+    if (
+        layout.accelerator.multi_host and not layout.is_pathways
+    ):  # single-host pools hold many slices, and those may be shared
         annotations[labels.EXCLUSIVE_TOPOLOGY] = labels.NODE_POOL
     return annotations
 

@@ -48,6 +48,16 @@ class Layout:
         return self.accelerator.vms
 
     @property
+    def is_pathways(self) -> bool:
+        """Whether one process drives all chips."""
+        return self.job.spec.pathways.enabled is True
+
+    @property
+    def pods(self) -> int:
+        """Pods of the run: one per VM, and Pathways' head."""
+        return self.slices * self.hosts + int(self.is_pathways)
+
+    @property
     def processes_per_host(self) -> int:
         """Containers per pod: two on tpu7x, where each takes one NUMA node and half of the chips."""
         return self.accelerator.parallel_containers
@@ -66,6 +76,13 @@ class Layout:
         return [{**owner, "controller": True, "blockOwnerDeletion": True}]
 
 
+def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
+    """Name of the job's JobSet."""
+    if job.spec.pathways.enabled is True:
+        return names.cut(job.metadata.name, names.PATHWAYS_JOBSET)
+    return names.jobset(job.metadata.name, accelerator.slices, accelerator.vms)
+
+
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
     """Raises SpecError for an accelerator that does not exist."""
     asked = job.spec.accelerator
@@ -74,6 +91,6 @@ def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
         job=job,
         accelerator=accelerator,
         settings=settings,
-        jobset=names.jobset(job.metadata.name, accelerator.slices, accelerator.vms),
+        jobset=jobset_name(job, accelerator),
         config_map=names.config_map(job.metadata.name, job.metadata.uid or ""),
     )

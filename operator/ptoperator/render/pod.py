@@ -29,14 +29,12 @@ def pod_template(layout: Layout) -> Manifest:
     return {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": _pod_spec(layout)}
 
 
-def _pod_spec(layout: Layout) -> Manifest:
+def pod_base(layout: Layout) -> Manifest:
+    """What every pod of a job has, wherever it runs."""
     spec = layout.job.spec
     optional = {
         "priorityClassName": spec.priority_class_name,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
-        "nodeSelector": _node_selector(layout),
-        "affinity": _affinity(layout),
-        "tolerations": _tolerations(layout),
     }
     return {
         "restartPolicy": "Never",
@@ -45,6 +43,23 @@ def _pod_spec(layout: Layout) -> Manifest:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **{key: value for key, value in optional.items() if value},
+    }
+
+
+def tpu_placement(layout: Layout) -> Manifest:
+    """Nodes with the job's chips; empty for CPU."""
+    placement = {
+        "nodeSelector": _node_selector(layout),
+        "affinity": _affinity(layout),
+        "tolerations": _tolerations(layout),
+    }
+    return {key: value for key, value in placement.items() if value}
+
+
+def _pod_spec(layout: Layout) -> Manifest:
+    return {
+        **pod_base(layout),
+        **tpu_placement(layout),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,
@@ -53,25 +68,34 @@ def _pod_spec(layout: Layout) -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [
-            _container(layout, name, index) for index, name in enumerate(names.containers(layout.processes_per_host))
+            _process(layout, name, index) for index, name in enumerate(names.containers(layout.processes_per_host))
         ],
-        "volumes": _volumes(layout),
+        "volumes": volumes(layout),
     }
 
 
-def _container(layout: Layout, name: str, index: int) -> Manifest:
+def _process(layout: Layout, name: str, index: int) -> Manifest:
+    coordinates = layout.processes > 1 and index == 0
+    ports = [{"name": "coordinator", "containerPort": names.COORDINATOR_PORT}] if coordinates else []
+    return trainer_container(layout, name, container_env(layout, index), _resources(layout), ports)
+
+
+def trainer_container(
+    layout: Layout, name: str, env: list[Manifest], resources: Manifest, ports: list[Manifest] | None = None
+) -> Manifest:
+    """A container that runs the trainer."""
     container: Manifest = {
         "name": name,
         "image": layout.job.spec.image or layout.settings.trainer_image,
         "command": ["python", "-m", "pttrainer"],
         "args": ["run", JOB_FILE],
-        "env": container_env(layout, index),
+        "env": env,
     }
-    if layout.processes > 1 and index == 0:
-        container["ports"] = [{"name": "coordinator", "containerPort": names.COORDINATOR_PORT}]
+    if ports:
+        container["ports"] = ports
     return {
         **container,
-        "resources": _resources(layout),
+        "resources": resources,
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -119,11 +143,12 @@ def _mounts(layout: Layout) -> list[Manifest]:
     return mounts
 
 
-def _volumes(layout: Layout) -> list[Manifest]:
-    volumes: list[Manifest] = [{"name": JOB_VOLUME, "configMap": {"name": layout.config_map}}]
+def volumes(layout: Layout) -> list[Manifest]:
+    """Of a pod with the trainer: the job, shared memory, and what the job asks for."""
+    made: list[Manifest] = [{"name": JOB_VOLUME, "configMap": {"name": layout.config_map}}]
     if not layout.accelerator.is_cpu:  # libtpu's processes talk through shared memory; the default is 64 MiB
-        volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}})
-    return volumes + [{"name": volume.name, **_source(volume)} for volume in layout.job.spec.volumes]
+        made.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}})
+    return made + [{"name": volume.name, **_source(volume)} for volume in layout.job.spec.volumes]
 
 
 def _source(volume: Volume) -> Manifest:

@@ -36,6 +36,11 @@ def pod_failure_policy() -> Manifest:
     }
 
 
+def disruption_policy() -> Manifest:
+    """For pods that are not the trainer's: their exit codes say nothing to us, a node that goes away does."""
+    return {"rules": [rule for rule in pod_failure_policy()["rules"] if "onPodConditions" in rule]}
+
+
 def failure_policy(max_restarts: int) -> Manifest:
     """What the JobSet does about a failed Job. BlockingRecreate: two attempts never write one run directory."""
     fatal = "|".join(str(code) for code in FATAL_EXIT_CODES)

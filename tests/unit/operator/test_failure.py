@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ptapi.failures import EXIT_CLASSES, FailureClass
-from ptoperator import labels
+from ptoperator import labels, names
 from ptoperator.failure import PodFailure, cause, pod_failure, start_failure
 from ptoperator.resources import Manifest
 
@@ -175,3 +175,11 @@ def test_what_keeps_a_container_from_starting(reason: str, kind: FailureClass | 
     if found:
         assert "in the words of the registry" in found.message
         assert found.since == "2026-01-01T00:00:00Z"
+
+
+def test_the_exit_code_of_a_pathways_worker_is_not_one_of_the_trainers() -> None:
+    worker = pod(65)
+    worker["metadata"]["labels"][labels.REPLICATED_JOB_NAME] = names.PATHWAYS_WORKER
+    failure = pod_failure(worker)
+    assert failure is not None
+    assert (failure.kind, failure.message) == (FailureClass.UNKNOWN, "a Pathways worker ended with exit code 65")

@@ -1,0 +1,168 @@
+"""The two replicated jobs of a Pathways run: a head on a CPU node, and one worker Job per slice, one pod per TPU VM.
+
+One process, the trainer in the head, sees all chips through the proxy beside it. Resource manager and proxy are
+native sidecars (init containers that go on running), so the head ends when the trainer does. The head's end is the
+run's end, by success as by exit code; a worker that goes away ends the attempt, because its part of the program is
+lost. The servers' arguments, ports and variables are those of Google's own builder,
+`pathwaysutils.experimental.gke.jobset`; a test holds the list of what is different on purpose.
+
+Left out: elastic slices, headless servers, the colocated-Python sidecar.
+"""
+
+from __future__ import annotations
+
+from ptoperator import labels, names
+from ptoperator.render.env import controller_env, from_annotation, from_label, value
+from ptoperator.render.layout import Layout
+from ptoperator.render.pod import (
+    TPU,
+    USER_ID,
+    pod_base,
+    tpu_placement,
+    trainer_container,
+    volumes,
+)
+from ptoperator.render.policy import disruption_policy, pod_failure_policy
+from ptoperator.resources import Manifest
+
+HEAD_REQUESTS = {"cpu": "24", "memory": "100G"}
+"""Of the trainer in the head: what XPK gives it. It holds the data, the rewards' children and host copies."""
+_SCRATCH = ".pathways"
+_TMP = "shared-tmp"
+
+
+def replicated_jobs(layout: Layout) -> list[Manifest]:
+    """Head first: JobSet starts them in this order."""
+    return [
+        {"name": names.PATHWAYS_HEAD, "replicas": 1, "template": _head_job(layout)},
+        {"name": names.PATHWAYS_WORKER, "replicas": layout.slices, "template": _worker_job(layout)},
+    ]
+
+
+def _head_job(layout: Layout) -> Manifest:
+    spec = {
+        **pod_base(layout),
+        "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
+        # Google's servers bring their own user; the trainer's stands in its container.
+        "securityContext": {"fsGroup": USER_ID, "seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [_resource_manager(layout), _proxy(layout)],
+        "containers": [_controller(layout)],
+        "volumes": volumes(layout),
+    }
+    return _job(layout, "kubernetes.io/hostname", 1, pod_failure_policy(), spec)
+
+
+def _worker_job(layout: Layout) -> Manifest:
+    spec = {
+        **pod_base(layout),
+        **tpu_placement(layout),
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [_worker(layout)],
+        "volumes": [{"name": _TMP, "emptyDir": {}}],
+    }
+    return _job(layout, labels.NODE_POOL, layout.hosts, disruption_policy(), spec)
+
+
+def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, pod_spec: Manifest) -> Manifest:
+    return {
+        "metadata": {
+            "labels": labels.for_job(layout.name, layout.uid),
+            "annotations": {labels.EXCLUSIVE_TOPOLOGY: one_per},
+        },
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "podFailurePolicy": policy,
+            "template": {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": pod_spec},
+        },
+    }
+
+
+def _controller(layout: Layout) -> Manifest:
+    container = trainer_container(layout, names.CONTAINER, controller_env(layout), {"requests": dict(HEAD_REQUESTS)})
+    user = {"runAsNonRoot": True, "runAsUser": USER_ID, "runAsGroup": USER_ID}
+    return {**container, "securityContext": {**container["securityContext"], **user}}
+
+
+def _resource_manager(layout: Layout) -> Manifest:
+    return {
+        "name": "pathways-rm",
+        "image": _server_image(layout),
+        "restartPolicy": "Always",
+        "args": [
+            f"--server_port={names.PATHWAYS_RM_PORT}",
+            f"--gcs_scratch_location={_scratch(layout)}",
+            "--node_type=resource_manager",
+            f"--instance_count={layout.slices}",
+            f"--instance_type={layout.accelerator.pathways_instance_type}",
+        ],
+        "env": [
+            from_annotation("REPLICATED_JOB_NAME", labels.REPLICATED_JOB_NAME),
+            from_annotation("JOBSET_NAME", labels.JOBSET_NAME),
+            from_label("HOST_ADDRESS", labels.COORDINATOR),
+            value("TPU_SKIP_MDS_QUERY", "true"),
+        ],
+        "ports": _ports(names.PATHWAYS_RM_PORT, 29002),
+        "resources": {"limits": {"cpu": "8", "memory": "32G"}},
+    }
+
+
+def _proxy(layout: Layout) -> Manifest:
+    return {
+        "name": "pathways-proxy",
+        "image": layout.job.spec.pathways.proxy_image or layout.settings.pathways_proxy_image,
+        "restartPolicy": "Always",
+        "args": [
+            f"--server_port={names.PATHWAYS_PROXY_PORT}",
+            f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
+            f"--gcs_scratch_location={_scratch(layout)}",
+        ],
+        "env": [
+            from_label("PATHWAYS_HEAD", labels.COORDINATOR),
+            value("IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS", "true"),
+        ],
+        "ports": _ports(names.PATHWAYS_PROXY_PORT),
+        "resources": {"limits": {"cpu": "16", "memory": "100G"}},
+    }
+
+
+def _worker(layout: Layout) -> Manifest:
+    return {
+        "name": "pathways-worker",
+        "image": _server_image(layout),
+        "args": [
+            f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
+            f"--server_port={names.PATHWAYS_WORKER_PORT}",
+            f"--gcs_scratch_location={_scratch(layout)}",
+        ],
+        "env": [
+            value("TPU_MIN_LOG_LEVEL", "0"),
+            value("TF_CPP_MIN_LOG_LEVEL", "0"),
+            value("XCLOUD_ENVIRONMENT", "GCP"),
+            value("MEGASCALE_GRPC_ENABLE_XOR_TRACER", "false"),
+            from_label("MEGASCALE_NUM_SLICES", labels.REPLICATED_JOB_REPLICAS),
+            from_annotation("JOBSET_NAME", labels.JOBSET_NAME),
+            from_annotation("REPLICATED_JOB_NAME", labels.REPLICATED_JOB_NAME),
+            from_label("MEGASCALE_SLICE_ID", labels.JOB_INDEX),
+            from_label("PATHWAYS_HEAD", labels.COORDINATOR),
+            from_label("MEGASCALE_COORDINATOR_ADDRESS", labels.COORDINATOR),
+        ],
+        "ports": _ports(names.PATHWAYS_WORKER_PORT, 29006, 8471, 8080),
+        "resources": {"limits": {TPU: layout.accelerator.chips_per_vm}},
+        "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],
+    }
+
+
+def _server_image(layout: Layout) -> str:
+    return layout.job.spec.pathways.server_image or layout.settings.pathways_server_image
+
+
+def _scratch(layout: Layout) -> str:
+    """Beside the runs where the administrator names no bucket."""
+    return layout.settings.pathways_scratch or f"{layout.job.spec.output.uri.rstrip('/')}/{_SCRATCH}"
+
+
+def _ports(*numbers: int) -> list[Manifest]:
+    return [{"containerPort": number, "protocol": "TCP"} for number in numbers]
