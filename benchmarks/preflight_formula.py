@@ -69,12 +69,17 @@ CASES = (
     _case("llama3.1-70b", "v6e-16", "sft", 16, 2048, held=True, **QLORA),
     _case("llama3.1-8b", "v5e-16", "sft", 32, 4096, slices=2),
     _case("mistral-7b", "v5e-16", "sft", 8, 4096, parallelism={"fsdp": 8, "tensor": 2}, held=True),
-    _case("llama3.2-1b", "v5e-4", "sft", 8, 2048, held=True),
+    _case("llama3.2-1b", "v5e-4", "sft", 8, 2048),
     _case("qwen3-32b", "v5p-32", "sft", 16, 4096, held=True, **LORA),
     _case("llama3.2-3b", "v6e-8", "sft", 8, 2048, remat="none"),
     _case("qwen3-8b", "v6e-16", "sft", 8, 8192, parallelism={"fsdp": 8, "sequence": 2}, held=True),
     _case("qwen3-30b-a3b", "v5p-64", "sft", 32, 4096, parallelism={"fsdp": 8, "expert": 4}),
     _case("qwen3-14b", "v6e-32", "grpo", 64, 2048),
+    _case("llama3.1-8b", "v5p-16", "dpo", 16, 4096, held=True),
+    _case("gemma3-12b", "v5p-32", "sft", 16, 4096, held=True),
+    _case("qwen3-8b", "v6e-16", "grpo", 32, 4096, held=True, **LORA),
+    _case("gemma3-27b", "v6e-16", "dpo", 16, 2048, held=True, **QLORA),
+    _case("qwen3-1.7b", "v6e-4", "sft", 16, 4096, microBatchSize=8, held=True),
 )
 
 

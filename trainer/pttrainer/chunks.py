@@ -17,7 +17,10 @@ from jax import Array
 from pttrainer import sharding
 
 CHUNK_ELEMENTS = 2**22
-"""Logits that exist at once per device (16 MB): smaller chunks make thin products, larger ones only cost memory."""
+"""Logits that exist at once on a CPU (16 MB): smaller chunks make thin products, larger ones only cost memory."""
+ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS = 2**26, 512
+"""On a TPU or GPU, per device: a product of the head must serve hundreds of tokens, or reading the head takes longer
+than computing (a v6e computes 560 operations in the time of reading a byte); at most 256 MB."""
 
 
 class Chunks(NamedTuple):
@@ -54,9 +57,14 @@ def chunks(mask_BT: Array, size: int) -> Chunks:
 def chunk_size(B: int, T: int, V: int) -> int:
     """Tokens per row and chunk: a power of two, so that few lengths leave a remainder."""
     pieces = sharding.pieces("sequence", T)
-    B, T = B * pieces, T // pieces
+    return largest_chunk(B * pieces, T // pieces, V, sharding.devices(), sharding.chip()[0])
+
+
+def largest_chunk(B: int, T: int, V: int, devices: int, platform: str) -> int:
+    """`chunk_size` of rows that are split already, on these devices."""
+    each = CHUNK_ELEMENTS if platform == "cpu" else min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V)
     size = 1
-    while size * 2 <= T and size * 2 * B * V <= CHUNK_ELEMENTS * sharding.devices():
+    while size * 2 <= T and size * 2 * B * V <= each * devices:
         size *= 2
     return size
 

@@ -26,6 +26,7 @@ from jax import Array, lax
 
 from pttrainer.batch import Batch
 from pttrainer.chunks import chunk_size, chunks
+from pttrainer.head_gradient import gathered
 from pttrainer.models import Model, Params
 
 SMALLEST_REST = 1e-7
@@ -53,7 +54,7 @@ class Guide:
         """Of the batch's tokens. The teacher reads what the student reads."""
         guide_BTE = self.model.forward(teacher, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
         V = min(head_VD.shape[0], self.model.config.vocab_size)
-        heads = head_VD[:V], self.model.head(teacher)[:V]
+        heads = gathered(head_VD[:V]), gathered(self.model.head(teacher)[:V])
 
         def compared(hidden_BCD: Array, guide_BCE: Array) -> tuple[Array, Array]:
             student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, heads[0]))
@@ -79,8 +80,10 @@ class Hearsay:
     def stats(self, teacher: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch) -> GuidedStats:
         """Of the batch's tokens; `teacher` is empty."""
 
+        whole_VD = gathered(head_VD)
+
         def compared(hidden_BCD: Array, ids_BCK: Array, logps_BCK: Array) -> tuple[Array, Array]:
-            student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, head_VD))
+            student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, whole_VD))
             same_BCK = jnp.take_along_axis(student_BCV, ids_BCK, axis=-1)
             return student_BCV, divergence(_with_rest(logps_BCK), _with_rest(same_BCK), self.beta)
 

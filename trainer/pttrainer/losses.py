@@ -25,6 +25,7 @@ from jax.custom_derivatives import CustomVJPPrimal
 
 from pttrainer.batch import Batch
 from pttrainer.chunks import Chunks, chunk_size, chunks
+from pttrainer.head_gradient import gathered, head_gradient
 
 
 class TokenStats(NamedTuple):
@@ -118,7 +119,7 @@ def _forward(
         counts = jnp.any(inputs[2] > 0)
         return carry, lax.cond(counts, chunk_stats, lambda _: (head.nothing(zeros.shape), zeros), inputs)
 
-    parts = head.chunks(mask_BT)
+    parts, head_VD = head.chunks(mask_BT), gathered(head_VD)
     _, (stats, lse_MBC) = lax.scan(body, None, tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT))))
     return _joined(stats, parts, mask_BT), (hidden_BTD, head_VD, targets_BT, mask_BT, lse_MBC)
 
@@ -126,23 +127,25 @@ def _forward(
 def _backward(head: Head, saved: tuple[Array, ...], cotangents: TokenStats) -> tuple[Array, Array, None, None]:
     hidden_BTD, head_VD, targets_BT, mask_BT, lse_MBC = saved
     slope_BT = jnp.where(mask_BT > 0, cotangents.logps_BT, 0.0)
+    parts = head.chunks(mask_BT)
+    of_head = head_gradient(parts)
 
-    def chunk_gradient(head_grad_VD: Array, inputs: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array]:
+    def chunk_gradient(head_grad: Array, inputs: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array]:
         hidden_BCD, targets_BC, _, slope_BC, lse_BC = inputs
         logits_BCV = _logits(hidden_BCD, head_VD, head)
         slopes = TokenStats(slope_BC, jnp.zeros_like(slope_BC))
         d_logits_NV = _logits_gradient(logits_BCV, targets_BC, slopes, lse_BC, head).astype(head_VD.dtype)
         d_hidden_BCD = (d_logits_NV @ head_VD).reshape(hidden_BCD.shape)
-        return head_grad_VD + _head_gradient(d_logits_NV, hidden_BCD), d_hidden_BCD
+        return of_head.add(head_grad, d_logits_NV, _tokens(hidden_BCD)), d_hidden_BCD
 
-    def body(head_grad_VD: Array, inputs: Any) -> Any:
+    def body(head_grad: Array, inputs: Any) -> Any:
         counts = jnp.any(inputs[2] > 0)
-        return lax.cond(counts, chunk_gradient, lambda grad, x: (grad, jnp.zeros_like(x[0])), head_grad_VD, inputs)
+        return lax.cond(counts, chunk_gradient, lambda grad, x: (grad, jnp.zeros_like(x[0])), head_grad, inputs)
 
-    parts = head.chunks(mask_BT)
     split = tuple(map(parts.split, (hidden_BTD, targets_BT, mask_BT, slope_BT)))
-    d_head_VD, d_hidden_MBCD = lax.scan(body, jnp.zeros(head_VD.shape, jnp.float32), (*split, lse_MBC))
-    return parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype), d_head_VD.astype(head_VD.dtype), None, None
+    head_grad, d_hidden_MBCD = lax.scan(body, of_head.zeros(head_VD), (*split, lse_MBC))
+    d_head_VD, d_hidden_BTD = of_head.total(head_grad, parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype))
+    return d_hidden_BTD, d_head_VD.astype(head_VD.dtype), None, None
 
 
 _token_stats.defvjp(_forward, _backward)
@@ -162,33 +165,34 @@ def _loss_forward(
     """Loss, stats, and the gradients of the loss. A head that is not trained gets none."""
     hidden_BTD, head_VD = hidden.value, head_weight.value
     batch = jax.tree.map(lambda x: x.value, batch, is_leaf=lambda x: isinstance(x, CustomVJPPrimal))
-    first = jnp.zeros(head_VD.shape, jnp.float32) if head_weight.perturbed else None
+    parts, head_VD = head.chunks(batch.mask_BT), gathered(head_VD)
+    of_head = head_gradient(parts)
 
-    def chunk_gradient(head_grad_VD: Array | None, inputs: tuple[Array, Batch]) -> Any:
+    def chunk_gradient(head_grad: Array | None, inputs: tuple[Array, Batch]) -> Any:
         hidden_BCD, part = inputs
         logits_BCV = _logits(hidden_BCD, head_VD, head)
         stats, lse_BC = _stats(logits_BCV, part.targets_BT, head)
         slopes = jax.grad(lambda of: jnp.sum(loss_of(of, part)))(stats)
         slopes = jax.tree.map(lambda slope_BC: jnp.where(part.mask_BT > 0, slope_BC, 0.0), slopes)
         d_logits_NV = _logits_gradient(logits_BCV, part.targets_BT, slopes, lse_BC, head).astype(head_VD.dtype)
-        if head_grad_VD is not None:
-            head_grad_VD = head_grad_VD + _head_gradient(d_logits_NV, hidden_BCD)
-        return head_grad_VD, (stats, (d_logits_NV @ head_VD).reshape(hidden_BCD.shape))
+        if head_grad is not None:
+            head_grad = of_head.add(head_grad, d_logits_NV, _tokens(hidden_BCD))
+        return head_grad, (stats, (d_logits_NV @ head_VD).reshape(hidden_BCD.shape))
 
-    def body(head_grad_VD: Array | None, inputs: tuple[Array, Batch]) -> Any:
+    def body(head_grad: Array | None, inputs: tuple[Array, Batch]) -> Any:
         nothing = head.nothing(inputs[1].mask_BT.shape)
         skipped = lambda grad, x: (grad, (nothing, jnp.zeros_like(x[0])))  # noqa: E731
-        return lax.cond(jnp.any(inputs[1].mask_BT > 0), chunk_gradient, skipped, head_grad_VD, inputs)
+        return lax.cond(jnp.any(inputs[1].mask_BT > 0), chunk_gradient, skipped, head_grad, inputs)
 
-    parts = head.chunks(batch.mask_BT)
     split = (parts.split(hidden_BTD), jax.tree.map(parts.split, batch))
-    d_head_VD, (stats, d_hidden_MBCD) = lax.scan(body, first, split)
+    first = of_head.zeros(head_VD) if head_weight.perturbed else None
+    head_grad, (stats, d_hidden_MBCD) = lax.scan(body, first, split)
     whole = _joined(stats, parts, batch.mask_BT)
-    gradients = (
-        parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype),
-        None if d_head_VD is None else d_head_VD.astype(head_VD.dtype),
-    )
-    return (jnp.sum(loss_of(whole, batch)), whole), gradients
+    d_hidden_BTD, d_head_VD = parts.join(d_hidden_MBCD).astype(hidden_BTD.dtype), None
+    if head_grad is not None:
+        d_head_VD, d_hidden_BTD = of_head.total(head_grad, d_hidden_BTD)
+        d_head_VD = d_head_VD.astype(head_VD.dtype)
+    return (jnp.sum(loss_of(whole, batch)), whole), (d_hidden_BTD, d_head_VD)
 
 
 def _loss_backward(
@@ -245,9 +249,9 @@ def _logits_gradient(logits_BCV: Array, targets_BC: Array, slopes: TokenStats, l
     return d_logits_BCV.reshape(-1, V)
 
 
-def _head_gradient(d_logits_NV: Array, hidden_BCD: Array) -> Array:
-    hidden_ND = hidden_BCD.reshape(-1, hidden_BCD.shape[-1])
-    return jnp.matmul(d_logits_NV.T, hidden_ND, preferred_element_type=jnp.float32)
+def _tokens(hidden_BCD: Array) -> Array:
+    """[N, D]."""
+    return hidden_BCD.reshape(-1, hidden_BCD.shape[-1])
 
 
 def _joined(stats: TokenStats, parts: Chunks, mask_BT: Array) -> TokenStats:

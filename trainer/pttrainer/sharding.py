@@ -37,9 +37,12 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
     "mlp": "tensor",
     "expert": "expert",
     "expert_embed": "fsdp",
+    "low_rank": ("tensor", "fsdp", "expert"),
+    "expert_low_rank": ("tensor", "fsdp"),
     "sequence_batch": ("sequence", *BATCH_AXES),
 }
 """`embed` of an expert's matrices has its own name: an array cannot be split twice by the same mesh axis.
+`low_rank`: the side of an adapter's matrix that is not the model's axis; there is nothing else there to split.
 `sequence_batch`: rows cut into their pieces over `sequence`, all pieces as rows of their own."""
 
 

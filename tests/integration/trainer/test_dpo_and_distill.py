@@ -16,7 +16,6 @@ import yaml
 
 from ptapi import rundir
 
-CLOCK = ("time", "step_seconds", rundir.TOKENS_PER_SECOND, "sampled_tokens_per_second")
 STEPS = 8
 CASES: dict[str, dict[str, Any]] = {
     "dpo": {"dpo": {}},
@@ -47,7 +46,7 @@ def start(home: Path, name: str, algorithm: dict[str, Any], **training: Any) -> 
 
 def metrics(home: Path, name: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (home / "runs" / name / rundir.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in CLOCK and not k.startswith("seconds/")} for line in lines]
+    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in lines]
 
 
 @pytest.mark.parametrize(

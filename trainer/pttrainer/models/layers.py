@@ -50,13 +50,20 @@ class LowRank(nnx.Module):
     def __init__(self, name: str, matrix: nnx.Param[Array], adapters: Adapters) -> None:
         self.name = name
         *stack, inner, outer = matrix[...].shape
-        *stacked, inner_axis, outer_axis = matrix.get_metadata()["axes"]
+        *stacked, inner_axis, outer_axis = _all_split(matrix.get_metadata()["axes"])
         self.scale = adapters.scale
         self.a = zeros((*stack, inner, adapters.rank), (*stacked, inner_axis, None))
         self.b = zeros((*stack, adapters.rank, outer), (*stacked, None, outer_axis))
 
     def __call__(self, x: Array) -> Array:
         return ((x @ self.a[...].astype(x.dtype)) * jnp.asarray(self.scale, x.dtype)) @ self.b[...].astype(x.dtype)
+
+
+def _all_split(axes: Axes) -> Axes:
+    """The axes of a matrix as its adapter's two parts are split: a matrix's one axis over `tensor` and the other over
+    `fsdp` is enough, each part has only one of them."""
+    low = "expert_low_rank" if "expert" in axes else "low_rank"
+    return tuple(low if axis in ("heads", "kv_heads", "mlp") else axis for axis in axes)
 
 
 def low_rank(name: str, matrix: nnx.Param[Array], adapters: Adapters | None) -> LowRank | None:

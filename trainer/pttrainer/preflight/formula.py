@@ -4,11 +4,13 @@ Letters: T tokens per device and pass, L layers, D model, F feed-forward, Q quer
 V vocabulary, t tensor shards, W weights of a layer; of experts, a token's k count for F, and all for W. G: bytes of
 the gradients that a device holds. R: of what the backward pass keeps of every layer.
 
-    loss        R + head · V·D/t              the head gathered, and its gradient, while logits are made in chunks;
-                                              more where it is the embedding, too
+    loss        R + head · V·D/t + logits · N·V/t
+                                              the head gathered, its gradient, and the logits of a chunk of N tokens;
+                                              more where it is the embedding, too, less where it is frozen
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
-    accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only
+    accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only; with
+                                              them, the loss keeps a second sum of a head that is not the embedding
 
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`Fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
@@ -29,15 +31,19 @@ from pttrainer.preflight.verdict import Program
 class Fitted:
     """Bytes per element of each term."""
 
-    tied_head: float = 6.0
-    head: float = 4.0
+    tied_head: float = 7.9
+    head: float = 7.0
+    frozen_head: float = 4.9
+    second_head: float = 4.0
+    logits: float = 10.0
+    tied_logits: float = 4.0
     mlp: float = 8.0
     attention: float = 4.0
     normed_attention: float = 12.0
     routed: float = 8.0
     gathered: float = 1.5
     gathered_experts: float = 5.5
-    frozen_experts: float = 3.5
+    frozen_experts: float = 4.6
 
 
 FITTED = Fitted()
@@ -80,10 +86,18 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     """The moments of a step at which memory is highest, each with what is alive then."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
     kept = Buffer("kept for the backward pass", _kept(of), "train")
-    is_frozen = of.model.adapters is not None
-    each = fitted.tied_head if config.tied_head and not is_frozen else fitted.head
+    is_frozen, is_split = of.model.adapters is not None, of.spec.training.batch_size != of.micro_rows
+    each = fitted.frozen_head if is_frozen else fitted.tied_head if config.tied_head else fitted.head
+    if is_split and not is_frozen and not config.tied_head:
+        each += fitted.second_head
     head = each * config.vocab_size * config.d_model / tensor
-    loss = [kept, Buffer("head, gathered, and its gradient", int(head), "train")]
+    of_logits = fitted.tied_logits if config.tied_head and not is_frozen else fitted.logits
+    logits = of_logits * of.head_tokens_per_device * config.vocab_size / tensor
+    loss = [
+        kept,
+        Buffer("head, gathered, and its gradient", int(head), "train"),
+        Buffer("logits of a chunk", int(logits), "train"),
+    ]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
         kept,
@@ -91,7 +105,7 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         Buffer("activations of a layer", int(activations), "train"),
         Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
     ]
-    if of.spec.training.batch_size == of.micro_rows:
+    if not is_split:
         return [loss, layer]
     accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
     return [[*loss, Buffer("gradients so far", gradients, "train")], [*layer, layer[1]], accumulated]

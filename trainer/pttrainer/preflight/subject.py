@@ -23,6 +23,7 @@ from pttrainer import algorithms, sharding
 from pttrainer import step as steps
 from pttrainer.assemble import model_of, open_source
 from pttrainer.batch import Batch
+from pttrainer.chunks import largest_chunk
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.program import Program, program
@@ -67,6 +68,15 @@ class Subject:
         """Of one forward and backward pass."""
         rows = self.micro_rows // self.row_shards
         return rows * self.spec.training.sequence_length // self.axis("sequence")
+
+    @property
+    def head_tokens_per_device(self) -> int:
+        """Of one chunk that goes through the output head."""
+        pieces = self.axis("sequence")
+        rows, tokens = self.micro_rows * pieces, self.spec.training.sequence_length // pieces
+        platform = "cpu" if self.slice.is_cpu else "tpu"
+        size = largest_chunk(rows, tokens, self.config.vocab_size, self.slice.total_devices, platform)
+        return rows * size // (self.row_shards * pieces)
 
     @cached_property
     def mesh(self) -> AbstractMesh:
