@@ -68,7 +68,8 @@ class Memory:
 def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
     """Of a job on its chips."""
     held = of.held
-    arguments, gradients = bytes_per_device(held), bytes_per_device(held.state.params)
+    is_tpu = not of.slice.is_cpu
+    arguments, gradients = bytes_per_device(held, is_tpu), bytes_per_device(held.state.params)
     phases = _phases(of, gradients, fitted)
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)
     largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import jax
@@ -135,13 +136,21 @@ def batch(of: Subject, mesh: Mesh | AbstractMesh) -> Batch:
     return plain if more is None else plain._replace(**dict.fromkeys(more(of.spec), numbers))
 
 
-def bytes_per_device(tree: Any) -> int:
-    """Memory of arrays (shapes on shardings) on one device, without the compiler's padding."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(tree)
-        if isinstance(leaf, jax.ShapeDtypeStruct)
-    )
+def bytes_per_device(tree: Any, tiled: bool = False) -> int:
+    """Memory of arrays (shapes on shardings) on one device; tiled: of a TPU."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.ShapeDtypeStruct))
+    elements = _in_tiles if tiled else math.prod
+    return sum(elements(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _in_tiles(shape: tuple[int, ...]) -> int:
+    """Elements with what fills up tiles of 8 x 128. Two axes make them, those that waste least."""
+    layouts = permutations(range(len(shape)), 2)
+    return min((_filled(shape, {rows: 8, columns: 128}) for rows, columns in layouts), default=math.prod(shape))
+
+
+def _filled(shape: tuple[int, ...], units: dict[int, int]) -> int:
+    return math.prod(-(-size // units.get(axis, 1)) * units.get(axis, 1) for axis, size in enumerate(shape))
 
 
 def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
