@@ -188,6 +188,10 @@ class FailureStatus(SpecModel):
     """The trainer's exit code."""
     pod: Annotated[str, Field(max_length=253)] = ""
     """The pod that failed first."""
+    node: Annotated[str, Field(max_length=253)] = ""
+    """The node it ran on."""
+    log: Long = ""
+    """The end of its log, where the trainer did not say itself what happened. What looks like a secret is left out."""
     time: Time = ""
     """When."""
 

@@ -14,12 +14,15 @@ from ptapi.conditions import ConditionType, Phase
 from ptapi.rundir import run_uri
 from ptoperator import labels
 from ptoperator.failure import PodFailure, pod_failure
+from ptoperator.nodes import NodeSign
 from ptoperator.observed import Observed
 from ptoperator.resources import Manifest
 
 Key = tuple[str, str]
 """Namespace and name of a PostTrainJob."""
 _FAILURES_KEPT = 64
+_NODES_ASKED = 8
+"""At a time: of a slice that went away as a whole, some nodes speak for all."""
 
 
 @dataclass
@@ -64,9 +67,27 @@ class Memory:
             if uid not in self._uids:  # a job that is gone, whose last pods end now
                 return
             known = self._failures.setdefault(uid, deque(maxlen=_FAILURES_KEPT))
-            for older in [each for each in known if each.pod == found.pod]:
+            same = [each for each in known if each.pod == found.pod]
+            if any(each.is_settled and each.exit_code == found.exit_code for each in same):
+                return  # its node was asked since, and may be whole again
+            for older in same:
                 known.remove(older)
             known.append(found)
+
+    def nodes_to_ask(self, uid: str) -> tuple[str, ...]:
+        """Nodes that may know better why pods of this job failed, those of the earliest failures first."""
+        found = sorted((each for each in self.failures(uid) if each.asks_node), key=lambda each: each.time)
+        return tuple(dict.fromkeys(each.node for each in found))[:_NODES_ASKED]
+
+    def note_node(self, uid: str, node: str, sign: NodeSign | None) -> None:
+        """What a node says about the pods that failed on it."""
+        with self._lock:
+            known = self._failures.get(uid)
+            if known is None:
+                return
+            told = [each.explained_by(sign) if each.node == node and each.asks_node else each for each in known]
+            known.clear()
+            known.extend(told)
 
     def forget(self, key: Key) -> None:
         """The job is gone."""

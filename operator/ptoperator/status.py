@@ -42,18 +42,25 @@ Says = dict[ConditionType, Say]
 
 @dataclass(frozen=True)
 class Situation:
-    """What plan found: the phase, the conditions it can speak about, and the failure that ended the job."""
+    """What plan found: the phase, the conditions it can speak about, and the failure that ended the job.
+
+    restarted: a failure after which the job starts again by the operator's decision, which no JobSet counts.
+    """
 
     phase: Phase
     says: Says = field(default_factory=dict)
     failure: FailureStatus | None = None
     capacity: CapacityStatus | None = None
+    restarted: FailureStatus | None = None
 
 
 def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTrainJobStatus:
     """The new status. `layout` is None for a spec that cannot be laid out."""
     old, phase = seen.status, situation.phase
     restarts, newest = restart_counts(seen)
+    if situation.restarted is not None:
+        newest = situation.restarted
+        restarts[newest.failure_class] = restarts.get(newest.failure_class, 0) + 1
     updates: dict[str, object] = {
         "phase": phase,
         "observed_generation": seen.generation,

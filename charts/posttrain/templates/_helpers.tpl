@@ -39,13 +39,13 @@ app.kubernetes.io/component: operator
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, delete]   # delete: of a run that stands still
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
 {{- end -}}
 
-{{/* What kopf needs to find out which kinds and namespaces there are. */}}
+{{/* What kopf needs to find out which kinds and namespaces there are; nodes say why the pods on them failed. */}}
 {{- define "posttrain.clusterReadRules" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
@@ -53,4 +53,7 @@ app.kubernetes.io/component: operator
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get]
 {{- end -}}

@@ -20,7 +20,7 @@ from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.kube import ListResult
 from ptoperator.memory import Key, Memory
 from ptoperator.reconcile import Reconciler
-from ptoperator.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.resources import JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"
@@ -57,10 +57,14 @@ class Api:
     writes: int = 0
     log: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    nodes: dict[str, Manifest] = field(default_factory=dict)
+    """Nodes that are not simply well."""
     _version: int = 0
     _uid: int = 0
 
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
+        if r is NODES:
+            return self.nodes.get(name, {"metadata": {"name": name}})
         return copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
 
     def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
@@ -113,7 +117,8 @@ class Api:
             raise Conflict(409, "Conflict", f"{name}: the uid is {item['metadata']['uid']}")
         self._count(f"delete {r.kind} {name}")
         ref = (r.kind, namespace or NAMESPACE, name)
-        if item["metadata"].get("finalizers"):
+        is_alive = r is PODS and _phase(item) not in ("Succeeded", "Failed")
+        if item["metadata"].get("finalizers") or is_alive:
             self.terminate(ref)
         else:
             self.remove(ref)
@@ -285,7 +290,7 @@ class World:
         elif jobset["spec"].get("suspend"):
             self._stop([pod for pod in current if _phase(pod) != "Succeeded"])
         elif current and all(_phase(pod) == "Succeeded" for pod in current):
-            _set(jobset, "Completed", "AllJobsCompleted", "jobset completed successfully")
+            _set(jobset, "Completed", "AllJobsCompleted", "jobset completed successfully", self.api.now)
             self.api.put(JOBSETS, jobset)
         else:
             self._make_pods(jobset, current)
@@ -298,14 +303,26 @@ class World:
         rule = next((each for each in policy["rules"] if _applies(each, reason, message)), None)
         action = rule["action"] if rule else "RestartJobSet"
         if action == "FailJobSet":
-            _set(jobset, "Failed", "FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
+            _set(
+                jobset,
+                "Failed",
+                "FailJobSetFailurePolicyAction",
+                "applying FailJobSet failure policy action",
+                self.api.now,
+            )
         elif action == "RestartJobSet" and status["restartsCountTowardsMax"] >= policy["maxRestarts"]:
-            _set(jobset, "Failed", "ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
+            _set(
+                jobset,
+                "Failed",
+                "ReachedMaxRestarts",
+                "jobset failed due to reaching max number of restarts",
+                self.api.now,
+            )
         else:
             status["restarts"] += 1
             status["restartsCountTowardsMax"] += action == "RestartJobSet"
             named = f"FailurePolicy_{rule['name']}" if rule else "DefaultFailurePolicy"
-            _set(jobset, "RestartingJobSet", named, message)
+            _set(jobset, "RestartingJobSet", named, message, self.api.now)
         self.api.put(JOBSETS, jobset)
 
     def _make_pods(self, jobset: Manifest, current: list[Manifest]) -> None:
@@ -379,10 +396,10 @@ def _applies(rule: Manifest, reason: str, message: str) -> bool:
     return reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns)
 
 
-def _set(jobset: Manifest, kind: str, reason: str, message: str) -> None:
+def _set(jobset: Manifest, kind: str, reason: str, message: str, now: datetime) -> None:
     kept = [each for each in jobset["status"]["conditions"] if each["type"] != kind]
     condition = {"type": kind, "status": "True", "reason": reason, "message": message}
-    jobset["status"]["conditions"] = [*kept, condition]
+    jobset["status"]["conditions"] = [*kept, {**condition, "lastTransitionTime": clock.to_text(now)}]
 
 
 def _holds(item: Manifest, kind: str) -> bool:
