@@ -10,10 +10,11 @@ import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from ptapi.conditions import ConditionType, Phase
+from ptapi.conditions import ConditionType
 from ptapi.rundir import run_uri
 from ptoperator import labels
 from ptoperator.failure import PodFailure, pod_failure
+from ptoperator.gauges import JobNumbers, numbers_of
 from ptoperator.nodes import NodeSign
 from ptoperator.observed import Observed
 from ptoperator.resources import Manifest
@@ -30,7 +31,7 @@ class _Job:
     uid: str
     run: str
     created: str
-    phase: str
+    numbers: JobNumbers
     is_refused: bool
 
 
@@ -116,13 +117,15 @@ class Memory:
             ]
         return "/".join(min(older)[2]) if older else ""
 
-    def phases(self) -> dict[str, int]:
-        """How many jobs are in each phase."""
-        counts = {str(phase): 0 for phase in Phase}
+    def known_jobs(self) -> list[Key]:
+        """Every job that is known."""
         with self._lock:
-            for entry in self._jobs.values():
-                counts[entry.phase] = counts.get(entry.phase, 0) + 1
-        return counts
+            return list(self._jobs)
+
+    def numbers(self) -> list[JobNumbers]:
+        """What Prometheus shows of the jobs."""
+        with self._lock:
+            return [entry.numbers for entry in self._jobs.values()]
 
     def last(self, key: Key) -> Observed | None:
         with self._lock:
@@ -175,6 +178,6 @@ def _entry(job: Manifest) -> _Job:
         uid=str(meta["uid"]),
         run=run_uri(output, meta["name"]) if isinstance(output, str) else "",
         created=str(meta.get("creationTimestamp") or ""),
-        phase=str(status.get("phase") or Phase.PENDING),
+        numbers=numbers_of(job),
         is_refused=is_refused,
     )

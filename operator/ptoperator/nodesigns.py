@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ptoperator.accounting import option_of
 from ptoperator.apierrors import Forbidden, NotFound
-from ptoperator.capacity import is_open
 from ptoperator.memory import Memory
 from ptoperator.nodes import NodeSign, gone, sign_of
 from ptoperator.observed import Observed
@@ -24,7 +24,7 @@ class NodeReader(Protocol):
 def ask_nodes(reader: NodeReader, memory: Memory, seen: Observed) -> None:
     """Let the nodes say why pods of this job failed."""
     for node in memory.nodes_to_ask(seen.uid):
-        memory.note_node(seen.uid, node, _ask(reader, node, _is_spot(seen)))
+        memory.note_node(seen.uid, node, _ask(reader, node, option_of(seen) == "spot"))
 
 
 def _ask(reader: NodeReader, name: str, is_spot: bool) -> NodeSign | None:
@@ -34,9 +34,3 @@ def _ask(reader: NodeReader, name: str, is_spot: bool) -> NodeSign | None:
         return gone(name, is_spot)
     except Forbidden:
         return None
-
-
-def _is_spot(seen: Observed) -> bool:
-    attempt = is_open(seen.status.capacity)
-    options = (seen.job.get("spec") or {}).get("capacity") or []
-    return attempt is not None and attempt.entry < len(options) and options[attempt.entry].get("type") == "spot"

@@ -6,18 +6,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
 
 from ptapi.status import PostTrainJobStatus
 from ptoperator import actions, clock, events
 from ptoperator.actions import Action, Create
 from ptoperator.apierrors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
+from ptoperator.client import Verbs
 from ptoperator.memory import Key, Memory
-from ptoperator.observe import Reader, observe, observe_progress
+from ptoperator.observe import observe, observe_progress
 from ptoperator.observed import Observed
 from ptoperator.plan import Plan, plan
-from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -25,21 +25,16 @@ logger = logging.getLogger(__name__)
 _SOON_S = 1.0
 
 
-class Client(Reader, actions.Writer, Protocol):
-    """The part of `kube.Kube` that the operator needs."""
-
-    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
-
-
 @dataclass(frozen=True)
 class Reconciler:
     """Reconciles any job; holds no state of its own."""
 
-    client: Client
+    client: Verbs
     memory: Memory
     settings: Settings
     now: Callable[[], datetime] = clock.utc_now
     cloud: CloudProvider | None = None
+    on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None
 
     def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
         """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
@@ -97,6 +92,7 @@ class Reconciler:
         if status.phase is not seen.status.phase:
             logger.info("%s/%s: %s", seen.namespace, seen.name, status.phase)
         written = self.client.replace_status(POSTTRAINJOBS, {**seen.job, "status": _document(status)})
+        self.on_report(seen.status, status)
         self.memory.note_written(written)
         self.memory.note_job(written)
         return replace(seen, job=written)

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ptapi.conditions import ConditionType, Phase, Reason
-from ptapi.rundir import run_uri
 from ptapi.status import (
     CapacityStatus,
     Condition,
     FailureStatus,
-    Links,
     PostTrainJobStatus,
 )
 from ptoperator import clock
 from ptoperator.accounting import account
+from ptoperator.links import links
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
 from ptoperator.reporting import checkpoint_status, metrics_status, progress_status
@@ -78,7 +77,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
             "algorithm": layout.job.spec.algorithm.label,
             "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
             "job_set": layout.jobset,
-            "links": _links(layout),
+            "links": links(layout),
         }
     return old.model_copy(update=updates)
 
@@ -140,13 +139,6 @@ def _of_progress(seen: Observed, phase: Phase, layout: Layout | None) -> dict[st
     if progress.checkpoint is not None:
         found["checkpoint"] = checkpoint_status(progress.checkpoint)
     return found
-
-
-def _links(layout: Layout) -> Links:
-    run = run_uri(layout.job.spec.output.uri, layout.name)
-    local = run.removeprefix("file://")
-    board = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
-    return Links(run=run, logs=f"ptctl workload logs {layout.name} -n {layout.namespace}", tensorboard=board)
 
 
 _SUMS: dict[str, object] = {"accounted_until": None, "time": None, "cost": None}

@@ -16,7 +16,8 @@ from typing import Any
 
 from ptoperator import clock, labels
 from ptoperator.apierrors import AlreadyExists, ApiError, Conflict, NotFound
-from ptoperator.capacity.cloud import CloudProvider
+from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Pool, PoolState
+from ptoperator.client import Client
 from ptoperator.kube import ListResult
 from ptoperator.memory import Key, Memory
 from ptoperator.reconcile import Reconciler
@@ -24,6 +25,8 @@ from ptoperator.resources import JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, 
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"
+CALLS: set[tuple[str, str]] = set()
+"""Every verb and resource that an operator of these tests called."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Ref = tuple[str, str, str]
 Change = tuple[str, Manifest]
@@ -131,6 +134,13 @@ class Api:
         ref = (r.kind, meta["namespace"], meta["name"])
         return self._store(ref, {**item, "status": copy.deepcopy(body["status"])}, "status")
 
+    def replace(self, r: Resource, body: Manifest) -> Manifest:
+        meta = body["metadata"]
+        item = self._there(r, meta["namespace"], meta["name"])
+        if meta["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", f"{meta['name']} was changed meanwhile")
+        return self._store((r.kind, meta["namespace"], meta["name"]), copy.deepcopy(body), "replace")
+
     def put(self, r: Resource, item: Manifest) -> None:
         """Another controller's write."""
         self._version += 1
@@ -175,6 +185,19 @@ class Api:
     def _count(self, what: str) -> None:
         self.writes += 1
         self.log.append(what)
+
+
+class OnePoolCloud:
+    """A cloud with one pool that nobody holds."""
+
+    def look(self) -> Cloud:
+        return Cloud(pools=(Pool("p", PoolState.RUNNING, "shape", NAMESPACE, "uid-gone"),))
+
+    def last(self) -> Cloud | None:
+        return self.look()
+
+    def carry_out(self, action: CloudAction) -> Answer:
+        return Answer(action.pool, operation="delete")
 
 
 @dataclass
@@ -468,9 +491,8 @@ class Operator:
         is_news = key in self.news
         self.news.discard(key)
         self.timers.pop(key, None)
-        reconciler = Reconciler(
-            self.client or self.api, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud
-        )
+        client = Client(self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)))
+        reconciler = Reconciler(client, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud)
         try:
             again = reconciler.reconcile(key, is_news=is_news)
         except ApiError:

@@ -82,7 +82,7 @@ def test_a_process_whose_python_is_stuck_ends_with_its_stacks(tmp_path: Path) ->
     ended = subprocess.run([sys.executable, "-c", STUCK, str(tmp_path)], capture_output=True, text=True, timeout=50)
     assert ended.returncode == ExitCode.UNKNOWN
     assert "Timeout (0:00:01)!" in ended.stderr
-    assert 'File "<string>", line 12' in ended.stderr
+    assert 'File "<string>", line 13' in ended.stderr
 
 
 def test_every_process_leaves_a_sign_of_life_and_no_write_waits_for_another(tmp_path: Path) -> None:
