@@ -20,7 +20,6 @@ from ptapi.rundir import Termination
 from ptoperator import labels, names
 from ptoperator.excerpt import is_stack_dump, known_line, log_tail, telling_line
 from ptoperator.nodes import NodeSign
-from ptoperator.redaction import redacted
 from ptoperator.resources import Manifest
 
 _DISRUPTIONS: dict[str, FailureClass] = {
@@ -161,7 +160,7 @@ def _exited(pod: Manifest, state: Manifest) -> PodFailure:
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
     if said is not None:
         kind = _class(said.failure_class) or kind
-        return _failure(pod, kind, redacted(said.message) or _exit_words(code), code, state)
+        return _failure(pod, kind, said.message or _exit_words(code), code, state)
     return _by_log(pod, kind, code, state)
 
 

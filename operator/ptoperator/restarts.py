@@ -13,7 +13,6 @@ from ptapi.status import FailureStatus
 from ptoperator import failure
 from ptoperator.failure import PodFailure
 from ptoperator.observed import Observed
-from ptoperator.redaction import redacted
 from ptoperator.render.policy import DISRUPTED, RESTART_REASON_PREFIX, SAVED
 from ptoperator.resources import Manifest
 
@@ -87,7 +86,7 @@ def from_run_directory(seen: Observed) -> FailureStatus | None:
     said = seen.termination
     if said is None or said.exit_code == 0 or said.failure_class not in set(FailureClass):
         return None
-    return FailureStatus(failure_class=said.failure_class, message=redacted(said.message), exit_code=said.exit_code)
+    return FailureStatus(failure_class=said.failure_class, message=said.message, exit_code=said.exit_code)
 
 
 def _restart_reason(seen: Observed) -> str:

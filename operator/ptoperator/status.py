@@ -20,6 +20,7 @@ from ptoperator import clock
 from ptoperator.accounting import account
 from ptoperator.links import links
 from ptoperator.observed import Observed
+from ptoperator.redaction import redacted
 from ptoperator.render import Layout
 from ptoperator.reporting import checkpoint_status, metrics_status, progress_status
 from ptoperator.restarts import restart_counts
@@ -65,7 +66,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
         "observed_generation": seen.generation,
         "conditions": merged(old.conditions, situation.says, seen.generation, seen.now),
         "restarts": restarts,
-        "failure": situation.failure or newest or old.failure,
+        "failure": _told(situation.failure or newest or old.failure),
         "capacity": situation.capacity or old.capacity,
         "start_time": old.start_time or _start_time(situation, seen.now),
         "completion_time": clock.to_text(seen.now) if phase.is_terminal else None,
@@ -116,10 +117,17 @@ def _condition(old: Condition | None, kind: ConditionType, say: Say, generation:
         type=kind,
         status=status,
         reason=say.reason,
-        message=say.message[:_MESSAGE_LIMIT],
+        message=redacted(say.message)[:_MESSAGE_LIMIT],
         last_transition_time=old.last_transition_time if old and unchanged else clock.to_text(now),
         observed_generation=generation,
     )
+
+
+def _told(failure: FailureStatus | None) -> FailureStatus | None:
+    """Whoever said it, a secret is not repeated."""
+    if failure is None:
+        return None
+    return failure.model_copy(update={"message": redacted(failure.message), "log": redacted(failure.log)})
 
 
 def _start_time(situation: Situation, now: datetime) -> str | None:
