@@ -21,6 +21,8 @@ def links(layout: Layout) -> Links:
     run = run_uri(layout.job.spec.output.uri, layout.name)
     local = run.removeprefix("file://")
     board = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
+    if layout.job.spec.tensorboard.server:
+        board = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
     return Links(
         run=run,
         logs=f"ptctl workload logs {layout.name} -n {layout.namespace}",

@@ -18,14 +18,25 @@ from ptapi.load import parse_job
 from ptapi.rundir import Progress, run_uri
 from ptoperator import clock, labels, names, rundirectory
 from ptoperator.apierrors import NotFound
+from ptoperator.boards import Board
 from ptoperator.capacity import is_open, uses_pools
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.failure import PodFailure
 from ptoperator.memory import Key, Memory
 from ptoperator.nodesigns import ask_nodes
 from ptoperator.observed import Observed, is_scheduled, is_started
-from ptoperator.render import layout_of
-from ptoperator.resources import CONFIGMAPS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.render import Layout, layout_of
+from ptoperator.render.board import board_name
+from ptoperator.resources import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    JOBSETS,
+    PODS,
+    POSTTRAINJOBS,
+    SERVICES,
+    Manifest,
+    Resource,
+)
 from ptoperator.settings import Settings
 
 
@@ -66,6 +77,13 @@ def observe(
 def observe_progress(last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
     """The last look, with what the run directory, and where it matters the cloud, says now."""
     return _with_cloud(_with_run_directory(replace(last, now=now.replace(microsecond=0))), cloud)
+
+
+def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
+    """The shared TensorBoard of a job's output."""
+    name = board_name(layout.job.spec.output.uri)
+    deployment = _get(reader, DEPLOYMENTS, name, seen.namespace)
+    return Board(deployment, _get(reader, SERVICES, name, seen.namespace) if deployment else None)
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:

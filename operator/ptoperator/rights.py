@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ptoperator.resources import (
     CONFIGMAPS,
     CRDS,
+    DEPLOYMENTS,
     EVENTS,
     JOBSETS,
     LEASES,
@@ -19,6 +20,7 @@ from ptoperator.resources import (
     NODES,
     PODS,
     POSTTRAINJOBS,
+    SERVICES,
     Manifest,
     Resource,
 )
@@ -58,6 +60,8 @@ IN_NAMESPACES = (
     Right(JOBSETS, ("get", "create", "patch", "delete"), "patch: suspend and resume", watched=True),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(PODS, ("list", "delete"), "delete: those of a run that stands still", watched=True),
+    Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, where a job asks for it"),
+    Right(SERVICES, ("get", "create", "patch"), "TensorBoard's"),
     Right(EVENTS, ("create",), "what happened to a job"),
 )
 """In every namespace that is served."""

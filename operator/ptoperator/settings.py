@@ -74,6 +74,8 @@ class Settings:
     """Jobs reconciled at the same time."""
     silence_seconds: float = 300.0
     """Not alive when the API server has not answered for this long."""
+    tensorboard_image: str = "tensorflow/tensorflow:2.18.0"
+    """Image with TensorBoard that reads gs://, for jobs with spec.tensorboard.server."""
     prices: str = ""
     """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
     leader_namespace: str = ""

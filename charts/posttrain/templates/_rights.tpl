@@ -19,6 +19,12 @@
 - apiGroups: [""]
   resources: [pods]   # delete: those of a run that stands still
   verbs: [list, watch, delete]
+- apiGroups: [apps]
+  resources: [deployments]   # TensorBoard, where a job asks for it
+  verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [services]   # TensorBoard's
+  verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [events]   # what happened to a job
   verbs: [create]

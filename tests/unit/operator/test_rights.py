@@ -45,6 +45,7 @@ def test_a_call_that_is_not_listed_fails_before_any_server_sees_it() -> None:
 def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, world: World) -> None:
     operator_world.CALLS.clear()
     _eventful_life(operator)
+    _share_a_board(operator)
     _sweep_and_lead(world)
     listed = {
         (verb, right.name)
@@ -88,6 +89,14 @@ def _eventful_life(operator: Operator) -> None:
     world.tick(10)
     operator.work()
     assert world.api.find(POSTTRAINJOBS, NAME) is None
+
+
+def _share_a_board(operator: Operator) -> None:
+    """Two jobs with one TensorBoard."""
+    for name in ("one", "two"):
+        served = job_manifest(name, tensorboard={"server": True}, output={"uri": "gs://b/runs"})
+        operator.world.api.create(POSTTRAINJOBS, served)
+        settle(operator)
 
 
 def _sweep_and_lead(world: World) -> None:
