@@ -87,7 +87,7 @@ def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
-    return replace(seen, cloud=cloud.look()) if cloud is not None and _wants_cloud(seen) else seen
+    return replace(seen, cloud=cloud.look(seen.uid)) if cloud is not None and _wants_cloud(seen) else seen
 
 
 def _wants_cloud(seen: Observed) -> bool:

@@ -55,15 +55,23 @@ class Gke:
         self._changing = threading.Lock()
         self._looking = threading.Lock()
         self._last: tuple[float, Cloud] | None = None
+        self._changed: set[str] = set()
         self._zones: tuple[str, ...] = ()
         self._was_refused = False
         self._refused_by: frozenset[str] = frozenset()
 
-    def look(self) -> Cloud:
-        """What is there now, or was half a poll ago if nothing was changed since."""
+    def look(self, uid: str = "") -> Cloud:
+        """What is there now, or was half a poll ago if nothing was changed since: for this job, where one is named.
+
+        Another job's pool may have come or gone meanwhile. Nothing is decided by that which is not asked again: a pool
+        is taken over by its etag, and deleted after a GET.
+        """
         with self._looking:
-            if self._last and self._seconds() - self._last[0] < self._settings.cloud_poll_seconds / 2:
+            is_changed = uid in self._changed if uid else bool(self._changed)
+            age = self._seconds() - self._last[0] if self._last else None
+            if self._last and age is not None and age < self._settings.cloud_poll_seconds / 2 and not is_changed:
                 return self._last[1]
+            self._changed = set()  # before asking: what changes while it is asked is asked again
             found = self._ask()
             self._last = (self._seconds(), found)
             return found
@@ -88,7 +96,9 @@ class Gke:
                         answer = self._delete(action.pool, action.job_uid)
             except exceptions.GoogleAPICallError as error:
                 answer = Answer(action.pool, trouble=self._refused(error))
-            self._last = None
+            self._changed = {*self._changed, _job_of(action)}
+            if answer.trouble is not None:  # GKE may refuse every change now
+                self._last = None
         said = answer.trouble
         logger.info(
             "%s %s: %s", type(action).__name__, action.pool,
@@ -216,6 +226,17 @@ class Gke:
 
     def _path(self, pool: str) -> str:
         return f"{self._cluster}/nodePools/{pool}"
+
+
+def _job_of(action: CloudAction) -> str:
+    """Uid of the job whose pool is changed."""
+    match action:
+        case CreatePool(manifest):
+            return str(manifest["config"]["resource_labels"][labels.POOL_JOB_UID])
+        case ClaimPool():
+            return str(action.labels[labels.POOL_JOB_UID])
+        case ReleasePool() | DeletePool():
+            return action.job_uid
 
 
 def connect(endpoint: str) -> Any:

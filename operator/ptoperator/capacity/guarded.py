@@ -13,8 +13,8 @@ class Guarded:
     def __init__(self, cloud: CloudProvider, check: Callable[[], None]) -> None:
         self._cloud, self._check = cloud, check
 
-    def look(self) -> Cloud:
-        return self._cloud.look()
+    def look(self, uid: str = "", /) -> Cloud:
+        return self._cloud.look(uid)
 
     def last(self) -> Cloud | None:
         return self._cloud.last()

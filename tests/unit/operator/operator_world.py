@@ -190,7 +190,7 @@ class Api:
 class OnePoolCloud:
     """A cloud with one pool that nobody holds."""
 
-    def look(self) -> Cloud:
+    def look(self, uid: str = "") -> Cloud:
         return Cloud(pools=(Pool("p", PoolState.RUNNING, "shape", NAMESPACE, "uid-gone"),))
 
     def last(self) -> Cloud | None:

@@ -231,3 +231,21 @@ def test_labels_keep_to_what_google_allows(settings: Settings) -> None:
         assert len(key) <= 63
         assert len(value) <= 63
         assert all(char.islower() or char.isdigit() or char in "-_" for char in key + value)
+
+
+def test_a_change_for_one_job_makes_only_that_job_look_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gke = Gke(replace(settings, cloud_poll_seconds=1000.0))
+    asked: list[int] = []
+    ask = gke._ask
+    monkeypatch.setattr(gke, "_ask", lambda: asked.append(1) or ask())
+    gke.look("u1")
+    gke.carry_out(create(settings, "u1"))
+    gke.look("u2")
+    assert len(asked) == 1
+    assert [pool.job_uid for pool in gke.look("u1").pools] == ["u1"]
+    assert len(asked) == 2
+    gke.look("u1")
+    gke.look("u2")
+    assert len(asked) == 2
