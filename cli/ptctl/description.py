@@ -20,6 +20,8 @@ _NEWEST_EVENTS = 20
 _LABEL_WIDTH = 16
 _INDENT = 2
 _SAMPLE_LENGTH = 600
+_LOG_LINES = 12
+_LINKS = (("logs", "Logs"), ("cloudLogs", "Cloud Logging"), ("tensorboard", "TensorBoard"), ("console", "Console"))
 _METRICS = (
     ("loss", "Loss"),
     ("reward", "Reward"),
@@ -112,9 +114,12 @@ def _failure(job: JobView, now: datetime) -> Iterator[str]:
         facts = (
             f"exit code {code}" if code is not None else "",
             f"pod {failure['pod']}" if failure.get("pod") else "",
+            f"node {failure['node']}" if failure.get("node") else "",
             f"{age(failure['time'], now)} ago" if failure.get("time") else "",
         )
         yield f"  {', '.join(filter(None, facts))}".rstrip()
+        tail = str(failure.get("log") or "").splitlines()[-_LOG_LINES:]
+        yield from (f"  | {printable(line)}" for line in tail)
 
 
 def _conditions(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
@@ -196,7 +201,7 @@ def _sample(sample: tuple[int, Manifest] | None) -> Iterator[str]:
 def _links(job: JobView) -> Iterator[str]:
     links = part(job.raw, "status", "links", {})
     yield from _pair("Run directory", job.run_uri)
-    for key, label in (("logs", "Logs"), ("tensorboard", "TensorBoard"), ("console", "Console")):
+    for key, label in _LINKS:
         yield from _pair(label, links.get(key))
 
 

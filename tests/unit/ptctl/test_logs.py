@@ -143,7 +143,15 @@ def test_describe_tells_everything(invoke: Invoke, kube: Any, make_job: Make) ->
             metrics={"loss": "0.8", "evalReward": "0.61"},
             restarts={"Preempted": 2},
             checkpoint={"step": 30, "uri": "file:///runs/a/checkpoints/30", "time": "2026-01-01T00:00:00Z"},
-            failure={"failureClass": "Preempted", "message": "node is going away", "exitCode": 75, "pod": "a-0"},
+            failure={
+                "failureClass": "Preempted",
+                "message": "node is going away",
+                "exitCode": 75,
+                "pod": "a-0",
+                "node": "gke-7",
+                "log": "step 40\nSIGTERM",
+            },
+            links={"cloudLogs": "https://console.cloud.google.com/logs/query;query=x?project=p"},
             conditions=[
                 {
                     "type": "Running",
@@ -179,7 +187,9 @@ def test_describe_tells_everything(invoke: Invoke, kube: Any, make_job: Make) ->
         "Queue:           gold",
         "team=search",
         "Preempted: node is going away",
-        "exit code 75, pod a-0",
+        "exit code 75, pod a-0, node gke-7",
+        "  | step 40\n  | SIGTERM",
+        "Cloud Logging:   https://console.cloud.google.com/logs/query",
         "2 x Preempted",
         "starts again",
         "stockout",
