@@ -511,6 +511,14 @@ RULES: tuple[Rule, ...] = (
         "has(self.runtime.container)].filter(x, x).size() <= 1",
         is_kept=lambda spec: len(spec.runtime.model_dump(exclude_none=True)) <= 1,
     ),
+    Rule(
+        scope="spec",
+        field="image",
+        accepted="an image with the program that the runtime names, because the operator's own has posttrain's trainer",
+        cel="has(self.image) || !has(self.runtime) || !(has(self.runtime.container) || has(self.runtime.maxtext))",
+        is_kept=lambda spec: spec.image is not None or spec.runtime.is_native,
+        hint="image: registry/name@sha256:…",
+    ),
     # The pod
     Rule(
         scope="spec.env[]",

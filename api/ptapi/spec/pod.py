@@ -86,10 +86,11 @@ class MaxTextRuntime(SpecModel):
 
 
 class ContainerRuntime(SpecModel):
-    """Any image and command."""
+    """Any command in `image`. It gets the job at /etc/posttrain/job.yaml, its run directory in POSTTRAIN_RUN_DIRECTORY,
+    and JAX's variables for several processes; its exit codes mean what the native trainer's mean."""
 
     command: Annotated[list[Word], Field(min_length=1, max_length=64)]
-    """The command; it gets the job at /etc/posttrain/job.yaml."""
+    """The command and its first arguments; no shell unless it names one."""
     args: Annotated[list[Word], Field(max_length=256)] = []
     """Its arguments."""
 
@@ -103,3 +104,8 @@ class Runtime(SpecModel):
     """MaxText."""
     container: ContainerRuntime | None = None
     """Any command."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether posttrain's own trainer runs."""
+        return self.maxtext is None and self.container is None

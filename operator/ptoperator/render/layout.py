@@ -68,6 +68,11 @@ class Layout:
         return self.slices * self.hosts * self.processes_per_host
 
     @property
+    def computes_process_id(self) -> bool:
+        """Whether a process's number is none of Kubernetes' indices, so that it must be computed."""
+        return self.processes > 1 and (self.processes_per_host > 1 or (self.slices > 1 and self.hosts > 1))
+
+    @property
     def owner_references(self) -> list[Manifest]:
         """The job owns all its objects, so that deleting it deletes them."""
         if not self.uid:

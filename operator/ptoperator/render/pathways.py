@@ -23,6 +23,7 @@ from ptoperator.render.pod import (
     volumes,
 )
 from ptoperator.render.policy import disruption_policy, pod_failure_policy
+from ptoperator.render.program import process_namespace
 from ptoperator.resources import Manifest
 
 HEAD_REQUESTS = {"cpu": "24", "memory": "100G"}
@@ -42,6 +43,7 @@ def replicated_jobs(layout: Layout) -> list[Manifest]:
 def _head_job(layout: Layout) -> Manifest:
     spec = {
         **pod_base(layout),
+        **process_namespace(layout),
         "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
         # Google's servers bring their own user; the trainer's stands in its container.
         "securityContext": {"fsGroup": USER_ID, "seccompProfile": {"type": "RuntimeDefault"}},

@@ -288,6 +288,12 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("a mixture of one", {**SFT, "spec.algorithm": {"distill": {
               "mode": "online", "studentShare": 0.5, "teacher": {"uri": "random://tiny"}}}},
           "spec.algorithm.distill.studentShare", "0.5", "1, because only mode on-policy"),
+    Wrong("a command in the operator's image", {"spec.runtime": {"container": {"command": ["true"]}}},
+          "spec.image", "(missing)", "an image with the program that the runtime names"),
+    Wrong("two runtimes", {"spec.image": "i", "spec.runtime": {"native": {}, "container": {"command": ["true"]}}},
+          "spec.runtime", "container", "at most one of native, maxtext, container"),
+    Wrong("a container without a command", {"spec.image": "i", "spec.runtime": {"container": {"command": []}}},
+          "spec.runtime.container.command", "[]", "a list of 1 to 64"),
     # Not supported yet
     Wrong("adapters on a layer that no model has", {"spec.training.lora": {"targets": "router"}},
           "spec.training.lora.targets", "router", "all-linear, attention, mlp"),
@@ -316,8 +322,6 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("vllm", {"spec.rollout.engine": "vllm"},
           "spec.rollout.engine", "vllm", "not supported yet; accepted: native"),
     Wrong("another sampler", {"spec.rollout.placement": "disaggregated"}, "spec.rollout.placement", "disaggregated",
-          "not supported yet"),
-    Wrong("any container", {"spec.runtime": {"container": {"command": ["true"]}}}, "spec.runtime.container", "true",
           "not supported yet"),
     Wrong("preflight", {"spec.preflight": "Enforce"}, "spec.preflight", "Enforce", "not supported yet; accepted: Skip"),
 )  # fmt: skip
