@@ -10,8 +10,8 @@ import re
 from functools import partial
 
 from ptapi import accelerator_cel as chips
-from ptapi.rule import Rule
-from ptapi.spec import EnvVar, Optimizer, PostTrainJobSpec, Reward, Volume
+from ptapi.rule import Rule, at
+from ptapi.spec import EnvVar, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -77,6 +77,10 @@ def _evaluates_in_the_row(spec: PostTrainJobSpec) -> bool:
 
 def _has_a_use_for(field: str, rule: str, optimizer: Optimizer) -> bool:
     return optimizer.name != rule or getattr(optimizer, field) is None
+
+
+def _is_for_pathways(field: str, pathways: Pathways) -> bool:
+    return pathways.enabled is True or not at(pathways, field)
 
 
 def checked_in_devices(_: object) -> bool:
@@ -214,19 +218,15 @@ RULES: tuple[Rule, ...] = (
         cel="",
         is_kept=lambda spec: spec.pathways.enabled is not True or spec.output.uri.startswith("gs://"),
     ),
-    Rule(
-        scope="spec.pathways",
-        field="serverImage",
-        accepted="unset, because pathways.enabled is not true",
-        cel="",
-        is_kept=lambda pathways: pathways.server_image is None or pathways.enabled is True,
-    ),
-    Rule(
-        scope="spec.pathways",
-        field="proxyImage",
-        accepted="unset, because pathways.enabled is not true",
-        cel="",
-        is_kept=lambda pathways: pathways.proxy_image is None or pathways.enabled is True,
+    *(
+        Rule(
+            scope="spec.pathways",
+            field=field,
+            accepted="unset, because pathways.enabled is not true",
+            cel="",
+            is_kept=partial(_is_for_pathways, field),
+        )
+        for field in ("serverImage", "proxyImage", "colocatedPythonImage", "serverArgs", "proxyArgs", "workerArgs")
     ),
     # Lengths and batches
     Rule(

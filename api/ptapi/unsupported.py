@@ -68,6 +68,5 @@ RULES: tuple[Rule, ...] = (
     ),
     _only("spec.pathways", "headless", False),
     _only("spec.pathways", "elasticSlices", 0),
-    _unset("spec.runtime", "maxtext", "native"),
     _only("spec", "preflight", "Skip"),
 )

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ptapi.spec.base import DnsName, PositiveInt, SpecModel, Text
 
+Flag = Annotated[str, Field(max_length=1024, pattern=r"^--[^\s]+$")]
 CapacityType = Literal["existing", "reservation", "spot", "flexStart", "onDemand"]
 
 
@@ -51,3 +52,11 @@ class Pathways(SpecModel):
     """Image of Pathways' resource manager and workers. Unset: the operator's setting, which is Google's latest."""
     proxy_image: Text | None = None
     """Image of Pathways' proxy. Unset: the operator's setting, which is Google's latest."""
+    colocated_python_image: Text | None = None
+    """Image of a sidecar beside every worker that runs Python there (colocated Python). Unset: none."""
+    server_args: Annotated[list[Flag], Field(max_length=64)] = []
+    """Further flags of the resource manager."""
+    proxy_args: Annotated[list[Flag], Field(max_length=64)] = []
+    """Further flags of the proxy; XLA's flags stand here, because it compiles."""
+    worker_args: Annotated[list[Flag], Field(max_length=64)] = []
+    """Further flags of the workers."""

@@ -79,10 +79,15 @@ class NativeRuntime(SpecModel):
 
 
 class MaxTextRuntime(SpecModel):
-    """MaxText's `train_sft` or `train_rl`, from the same spec."""
+    """MaxText's `train_sft` (for sft) or `train_rl` (for grpo) in `image`, told what this spec says in its own words.
+    `model.uri` is a MaxText checkpoint (`gs://…/0/items`)."""
 
-    args: Annotated[list[Word], Field(max_length=256)] = []
-    """Further `key=value` overrides."""
+    model_name: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """MaxText's name of the architecture, such as `llama3.1-70b-Instruct`."""
+    args: Annotated[
+        list[Annotated[str, Field(max_length=4096, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*=")]], Field(max_length=256)
+    ] = []
+    """Further words of MaxText as `key=value`, such as `rollout_tensor_parallelism=8`; they win over this spec's."""
 
 
 class ContainerRuntime(SpecModel):

@@ -6,7 +6,7 @@ run's end, by success as by exit code; a worker that goes away ends the attempt,
 lost. The servers' arguments, ports and variables are those of Google's own builder,
 `pathwaysutils.experimental.gke.jobset`; a test holds the list of what is different on purpose.
 
-Left out: elastic slices, headless servers, the colocated-Python sidecar.
+Left out: elastic slices, headless servers.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def _worker_job(layout: Layout) -> Manifest:
         **pod_base(layout),
         **tpu_placement(layout),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        **_sidecars(layout),
         "containers": [_worker(layout)],
         "volumes": [{"name": _TMP, "emptyDir": {}}],
     }
@@ -99,6 +100,7 @@ def _resource_manager(layout: Layout) -> Manifest:
             "--node_type=resource_manager",
             f"--instance_count={layout.slices}",
             f"--instance_type={layout.accelerator.pathways_instance_type}",
+            *layout.job.spec.pathways.server_args,
         ],
         "env": [
             from_annotation("REPLICATED_JOB_NAME", labels.REPLICATED_JOB_NAME),
@@ -120,6 +122,7 @@ def _proxy(layout: Layout) -> Manifest:
             f"--server_port={names.PATHWAYS_PROXY_PORT}",
             f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
             f"--gcs_scratch_location={_scratch(layout)}",
+            *layout.job.spec.pathways.proxy_args,
         ],
         "env": [
             from_label("PATHWAYS_HEAD", labels.COORDINATOR),
@@ -138,6 +141,7 @@ def _worker(layout: Layout) -> Manifest:
             f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
             f"--server_port={names.PATHWAYS_WORKER_PORT}",
             f"--gcs_scratch_location={_scratch(layout)}",
+            *layout.job.spec.pathways.worker_args,
         ],
         "env": [
             value("TPU_MIN_LOG_LEVEL", "0"),
@@ -155,6 +159,25 @@ def _worker(layout: Layout) -> Manifest:
         "resources": {"limits": {TPU: layout.accelerator.chips_per_vm}},
         "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],
     }
+
+
+def _sidecars(layout: Layout) -> Manifest:
+    """Colocated Python: the worker hands it functions of the trainer's through the /tmp they share."""
+    image = layout.job.spec.pathways.colocated_python_image
+    if image is None:
+        return {}
+    sidecar = {
+        "name": "colocated-python-sidecar",
+        "image": image,
+        "restartPolicy": "Always",
+        "env": [
+            value("GRPC_SERVER_ADDRESS", f"0.0.0.0:{names.PATHWAYS_SIDECAR_PORT}"),
+            value("PYTHONUNBUFFERED", "1"),
+        ],
+        "ports": _ports(names.PATHWAYS_SIDECAR_PORT),
+        "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],
+    }
+    return {"initContainers": [sidecar]}
 
 
 def _server_image(layout: Layout) -> str:

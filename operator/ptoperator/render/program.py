@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptapi.rundir import JOB_FILE, RUN_DIRECTORY_ENV, run_uri
+from ptoperator.render import maxtext
 from ptoperator.render.layout import Layout
 from ptoperator.resources import Manifest
 
@@ -31,10 +32,12 @@ class Program:
 
 def program(layout: Layout) -> Program:
     """The command of the job's runtime."""
-    container = layout.job.spec.runtime.container
-    if container is None:
-        return Program(("python", "-m", "pttrainer"), ("run", JOB_FILE))
-    return _numbered(layout, Program(tuple(container.command), tuple(container.args)))
+    runtime = layout.job.spec.runtime
+    if runtime.container is not None:
+        return _numbered(layout, Program(tuple(runtime.container.command), tuple(runtime.container.args)))
+    if runtime.maxtext is not None:
+        return _numbered(layout, Program(maxtext.command(layout), maxtext.args(layout, runtime.maxtext)))
+    return Program(("python", "-m", "pttrainer"), ("run", JOB_FILE))
 
 
 def foreign_env(layout: Layout) -> dict[str, str]:

@@ -99,5 +99,5 @@ def test_its_batch_is_its_own_affair() -> None:
     spec = {"accelerator": {"type": "v6e-16"}, "training": {"steps": 1, "batchSize": 2}}
     mine = {"image": "registry.example/mine:1", "runtime": {"container": {"command": COMMAND}}}
     assert job(job_manifest(**spec, **mine)).spec.training.batch_size == 2
-    with pytest.raises(SpecError, match="training.batchSize"):
+    with pytest.raises(SpecError, match=r"training\.batchSize"):
         job(job_manifest(**spec))
