@@ -218,13 +218,15 @@ class Kube:
         follow: bool = False,
         tail: int | None = None,
         previous: bool = False,
+        timestamps: bool = False,
     ) -> Iterator[str]:
-        """Lines without their newline; with `follow` until the container ends."""
+        """Lines without their newline, with their times where asked; with `follow` until the container ends."""
         query = _query(
             {
                 "container": container,
                 "follow": "true" if follow else None,
                 "previous": "true" if previous else None,
+                "timestamps": "true" if timestamps else None,
                 "tailLines": None if tail is None else str(tail),
             }
         )

@@ -1,7 +1,8 @@
 """Gathers what is known of one job: the only reads of a reconcile.
 
 A full look costs one GET of the job, one of its JobSet, one LIST of its pods, and a GET of the ConfigMap while pods
-start. Between two looks, while nothing was heard of the job, only its progress document is read again. The cloud is
+start. Between two looks, while nothing was heard of the job, only its progress (a document, or MaxText's log) is read
+again. The cloud is
 asked only about a job that obtains node pools, waits for their nodes, or gives them back.
 """
 
@@ -18,6 +19,7 @@ from ptoperator import labels, names, rundirectory
 from ptoperator.apierrors import NotFound
 from ptoperator.capacity import is_open, uses_pools
 from ptoperator.capacity.cloud import CloudProvider
+from ptoperator.foreignprogress import LogReader, with_log
 from ptoperator.memory import Key, Memory
 from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import layout_of
@@ -25,7 +27,7 @@ from ptoperator.resources import CONFIGMAPS, JOBSETS, PODS, POSTTRAINJOBS, Manif
 from ptoperator.settings import Settings
 
 
-class Reader(Protocol):
+class Reader(LogReader, Protocol):
     """The part of `kube.Kube` that observing needs."""
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
@@ -55,12 +57,13 @@ def observe(
         memory.note_pod(pod)
     seen = replace(seen, pods=pods, failures=memory.failures(seen.uid), rival=memory.rival(key))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
-    return _with_cloud(_with_run_directory(seen), cloud)
+    return _with_cloud(with_log(reader, _with_run_directory(seen)), cloud)
 
 
-def observe_progress(last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
+def observe_progress(reader: Reader, last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
     """The last look, with what the run directory, and where it matters the cloud, says now."""
-    return _with_cloud(_with_run_directory(replace(last, now=now.replace(microsecond=0))), cloud)
+    seen = _with_run_directory(replace(last, now=now.replace(microsecond=0)))
+    return _with_cloud(with_log(reader, seen), cloud)
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:

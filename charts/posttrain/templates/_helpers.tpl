@@ -41,6 +41,9 @@ app.kubernetes.io/component: operator
   resources: [pods]
   verbs: [get, list, watch]
 - apiGroups: [""]
+  resources: [pods/log]   # MaxText says its progress there
+  verbs: [get]
+- apiGroups: [""]
   resources: [events]
   verbs: [create]
 {{- end -}}
