@@ -519,6 +519,13 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: spec.image is not None or spec.runtime.is_native,
         hint="image: registry/name@sha256:…",
     ),
+    Rule(
+        scope="spec",
+        field="queuePriorityClassName",
+        accepted="unset, or together with queue, in which it orders",
+        cel="!has(self.queuePriorityClassName) || has(self.queue)",
+        is_kept=lambda spec: spec.queue_priority_class_name is None or spec.queue is not None,
+    ),
     # The pod
     Rule(
         scope="spec.env[]",

@@ -8,6 +8,7 @@ asked only about a job that obtains node pools, waits for their nodes, or gives 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -15,19 +16,22 @@ from typing import Any, Protocol
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.rundir import run_uri
-from ptoperator import labels, names, rundirectory
-from ptoperator.apierrors import NotFound
+from ptoperator import kueue, labels, names, rundirectory
+from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.capacity import is_open, uses_pools
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.foreignprogress import LogReader, with_log
+from ptoperator.kueue import Place
 from ptoperator.memory import Key, Memory
 from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
 
+logger = logging.getLogger(__name__)
 
-class Reader(LogReader, Protocol):
+
+class Reader(LogReader, kueue.Reader, Protocol):
     """The part of `kube.Kube` that observing needs."""
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
@@ -56,6 +60,7 @@ def observe(
     for pod in pods:
         memory.note_pod(pod)
     seen = replace(seen, pods=pods, failures=memory.failures(seen.uid), rival=memory.rival(key))
+    seen = replace(seen, place=_place(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
     return _with_cloud(with_log(reader, _with_run_directory(seen)), cloud)
 
@@ -96,6 +101,17 @@ def _with_run_directory(seen: Observed) -> Observed:
         progress=rundirectory.read_progress(run),
         termination=rundirectory.read_termination(run) if has_failed else None,
     )
+
+
+def _place(reader: Reader, seen: Observed) -> Place | None:
+    """Asked while Kueue holds the JobSet back."""
+    if not (seen.jobset_queue and seen.is_jobset_ours and seen.is_jobset_suspended and seen.jobset):
+        return None
+    try:
+        return kueue.look(reader, seen.namespace, seen.jobset_queue, str(seen.jobset["metadata"]["uid"]))
+    except Forbidden as error:  # an older chart's role
+        logger.debug("Kueue cannot be asked: %s", error)
+        return None
 
 
 def _is_config_map_missing(reader: Reader, seen: Observed) -> bool:

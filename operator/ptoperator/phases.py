@@ -9,8 +9,9 @@ from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.rundir import Progress, run_uri
 from ptapi.spec import KIND
 from ptapi.status import CapacityStatus
-from ptoperator import clock, ending, failure
+from ptoperator import clock, ending, failure, kueue
 from ptoperator.failure import StartFailure
+from ptoperator.kueue import Place
 from ptoperator.observed import Observed, is_scheduled, is_started, started_at, why_unscheduled
 from ptoperator.render import Layout
 from ptoperator.resources import Manifest
@@ -119,11 +120,11 @@ def is_of_earlier(seen: Observed) -> bool:
 
 def _queued(layout: Layout, seen: Observed) -> Situation:
     was_admitted = (found := find(seen.status, QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
-    queue = seen.jobset_queue or layout.job.spec.queue
+    place = seen.place or Place(str(seen.jobset_queue or layout.job.spec.queue))
     if was_admitted:
-        say = Say(False, Reason.EVICTED, f"queue {queue} took the quota back; the job waits for it again")
+        say = Say(False, Reason.EVICTED, kueue.evicted_words(place, layout.accelerator))
     else:
-        say = Say(False, Reason.WAITING_FOR_QUOTA, f"waiting in queue {queue} for {layout.accelerator.describe()}")
+        say = Say(False, Reason.WAITING_FOR_QUOTA, kueue.waiting_words(place, layout.accelerator))
     says = {QUOTA: say, CAPACITY: Say(False, say.reason, say.message), RUNNING: Say(False, say.reason, say.message)}
     return Situation(Phase.QUEUED, {**says, **_resumed(seen)})
 

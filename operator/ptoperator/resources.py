@@ -59,4 +59,6 @@ MUTATING_WEBHOOKS = Resource(
     namespaced=False,
 )
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
 POSTTRAINJOBS = Resource("posttrain.dev", "v1alpha1", "posttrainjobs", "PostTrainJob")

@@ -43,6 +43,15 @@ app.kubernetes.io/component: operator
 - apiGroups: [""]
   resources: [pods/log]   # MaxText says its progress there
   verbs: [get]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]   # why a job waits; no harm where Kueue is not installed
+  verbs: [list]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [localqueues]
+  verbs: [get]
+- apiGroups: [visibility.kueue.x-k8s.io]
+  resources: [localqueues/pendingworkloads]
+  verbs: [get]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

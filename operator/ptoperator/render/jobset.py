@@ -57,8 +57,9 @@ def _replicated_jobs(layout: Layout) -> list[Manifest]:
 
 
 def _labels(layout: Layout) -> Manifest:
-    ours = labels.for_job(layout.name, layout.uid)
-    return {**ours, labels.KUEUE_QUEUE: layout.job.spec.queue} if layout.job.spec.queue else ours
+    spec = layout.job.spec
+    kueues = {labels.KUEUE_QUEUE: spec.queue, labels.KUEUE_PRIORITY: spec.queue_priority_class_name}
+    return {**labels.for_job(layout.name, layout.uid), **{key: value for key, value in kueues.items() if value}}
 
 
 def _annotations(layout: Layout, restarts_before: int) -> Manifest:

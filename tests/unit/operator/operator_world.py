@@ -58,6 +58,7 @@ class Api:
     writes: int = 0
     log: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    paths: dict[str, Manifest] = field(default_factory=dict)
     logs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     _version: int = 0
     _uid: int = 0
@@ -125,6 +126,11 @@ class Api:
     ) -> Iterator[str]:
         assert timestamps
         yield from self.logs.get((name, container or ""), [])[-(tail or 0) :]
+
+    def request(self, method: str, path: str) -> Manifest:
+        if method != "GET" or path not in self.paths:
+            raise NotFound(404, "NotFound", f"{path} is not served")
+        return copy.deepcopy(self.paths[path])
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
