@@ -228,6 +228,38 @@ RULES: tuple[Rule, ...] = (
         )
         for field in ("serverImage", "proxyImage", "colocatedPythonImage", "serverArgs", "proxyArgs", "workerArgs")
     ),
+    Rule(
+        scope="spec.pathways",
+        field="headless",
+        accepted="false, because pathways.enabled is not true",
+        cel="",
+        is_kept=lambda pathways: not pathways.headless or pathways.enabled is True,
+        hint="pathways: {enabled: true, headless: true}",
+    ),
+    Rule(
+        scope="spec",
+        field="runtime",
+        accepted="unset, because pathways.headless starts no program",
+        cel="!self.pathways.headless || !has(self.runtime) || "
+        "!(has(self.runtime.maxtext) || has(self.runtime.container))",
+        is_kept=lambda spec: not spec.pathways.headless or spec.runtime.is_native,
+    ),
+    Rule(
+        scope="spec",
+        field="pathways.elasticSlices",
+        accepted="less than accelerator.slices, because one slice at least must be there",
+        cel="self.pathways.elasticSlices == 0 || self.pathways.elasticSlices < self.accelerator.slices",
+        is_kept=lambda spec: (
+            spec.pathways.elastic_slices == 0 or spec.pathways.elastic_slices < spec.accelerator.slices
+        ),
+    ),
+    Rule(
+        scope="spec",
+        field="pathways.elasticSlices",
+        accepted="0, because pathways.enabled is not true",
+        cel="",
+        is_kept=lambda spec: spec.pathways.elastic_slices == 0 or spec.pathways.enabled is True,
+    ),
     # Lengths and batches
     Rule(
         scope="spec.training",

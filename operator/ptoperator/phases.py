@@ -10,6 +10,7 @@ from ptapi.rundir import Progress, run_uri
 from ptapi.spec import KIND
 from ptapi.status import CapacityStatus
 from ptoperator import clock, ending, failure, kueue
+from ptoperator.elastic import missing_slices, without_missing
 from ptoperator.failure import StartFailure
 from ptoperator.kueue import Place
 from ptoperator.observed import Observed, is_scheduled, is_started, started_at, why_unscheduled
@@ -93,13 +94,16 @@ def following(layout: Layout, seen: Observed, silent_start_s: float) -> Situatio
     if seen.is_jobset_suspended and seen.jobset_queue:
         return _queued(layout, seen)
     says = {**_resumed(seen), **_admitted(seen)}
-    pods, wanted = seen.current_pods, layout.pods
+    missing = missing_slices(layout, seen)
+    seen = without_missing(layout, seen)
+    pods, wanted = seen.current_pods, layout.pods - missing * layout.hosts
     waiting = [pod for pod in pods if not is_scheduled(pod)]
     if len(pods) < wanted or waiting:
         says[CAPACITY] = Say(False, Reason.WAITING_FOR_NODES, _unscheduled_words(pods, waiting, wanted))
         says[RUNNING] = _not_running(seen, "no pods yet" if not pods else "pods wait for nodes")
         return Situation(_before_pods(seen), says)
-    says[CAPACITY] = Say(True, Reason.NODES_READY, f"{wanted} of {wanted} pods have nodes")
+    without = f"; the run goes on without {missing} of {layout.slices} slices" if missing else ""
+    says[CAPACITY] = Say(True, Reason.NODES_READY, f"{wanted} of {layout.pods} pods have nodes{without}")
     if _is_training(layout, seen, silent_start_s):
         says[RUNNING] = Say(True, Reason.TRAINING, _training_words(layout, seen))
         return Situation(Phase.RUNNING, says)
@@ -155,6 +159,8 @@ def _is_training(layout: Layout, seen: Observed, silent_start_s: float) -> bool:
     """Whether this attempt takes steps: it says so, or it has run long enough and cannot be heard."""
     if not all(map(is_started, seen.current_pods)):
         return False
+    if layout.is_headless:
+        return True
     progress = _own_progress(seen)
     if progress is not None:
         return progress.stage not in _PREPARING
@@ -176,6 +182,8 @@ def _own_progress(seen: Observed) -> Progress | None:
 
 
 def _training_words(layout: Layout, seen: Observed) -> str:
+    if layout.is_headless:
+        return f"Pathways' servers run; to reach them: ptctl workload connect {layout.name} -n {layout.namespace}"
     if seen.progress is None:
         run = run_uri(layout.job.spec.output.uri, layout.name)
         return f"the trainer runs; its progress cannot be read in {run}"

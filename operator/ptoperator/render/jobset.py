@@ -43,10 +43,11 @@ def _roles(layout: Layout) -> Manifest:
     """Whose success is the run's, and who starts first."""
     if not layout.is_pathways:
         return {"successPolicy": {"operator": "All"}}
+    decides = {} if layout.is_headless else {"targetReplicatedJobs": [names.PATHWAYS_HEAD]}
     return {
         "coordinator": {"replicatedJob": names.PATHWAYS_HEAD},
         "startupPolicy": {"startupPolicyOrder": "InOrder"},
-        "successPolicy": {"operator": "All", "targetReplicatedJobs": [names.PATHWAYS_HEAD]},
+        "successPolicy": {"operator": "All", **decides},
     }
 
 

@@ -53,6 +53,11 @@ class Layout:
         return self.job.spec.pathways.enabled is True
 
     @property
+    def is_headless(self) -> bool:
+        """Whether Pathways' servers run alone, for a program elsewhere."""
+        return self.job.spec.pathways.headless
+
+    @property
     def pods(self) -> int:
         """Pods of the run: one per VM, and Pathways' head."""
         return self.slices * self.hosts + int(self.is_pathways)
