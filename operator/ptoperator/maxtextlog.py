@@ -38,8 +38,9 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
     for line in lines:
         time, _, text = line.partition(" ")
         found = _said(text, total_steps)
-        if found is not None:
-            said, updated = said | found, time
+        said |= found or {}
+        if found is not None or updated:  # after the first step any line is a sign of life
+            updated = time or updated
     if not updated:
         return None
     step, seconds, per_device = int(said.pop("step", 0)), said.pop("seconds", None), said.pop("tokens_per_device", None)

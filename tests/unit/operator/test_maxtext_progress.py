@@ -28,13 +28,18 @@ def sft(step: int, loss: float, time: str) -> str:
 
 
 def test_the_newest_step_counts_with_its_loss_rate_and_rest() -> None:
-    lines = [sft(9, 2.5, "2026-08-22T10:00:00Z"), NOISE, sft(10, 2.125, "2026-08-22T10:00:01.5Z"), NOISE]
+    lines = [
+        sft(9, 2.5, "2026-08-22T10:00:00Z"),
+        NOISE,
+        sft(10, 2.125, "2026-08-22T10:00:01.5Z"),
+        NOISE.replace("00Z", "09Z"),
+    ]
     found = maxtextlog.read(lines, 250, 128)
     assert found is not None
     assert (found.step, found.total_steps, found.stage, found.seconds_per_step) == (10, 250, "training", 0.25)
     assert found.eta_seconds == 60.0
     assert found.metrics == {"loss": 2.125, "perplexity": 2.001, "tokens_per_second": 16404.374 * 128}
-    assert found.updated == "2026-08-22T10:00:01.5Z"
+    assert found.updated == "2026-08-22T10:00:09Z"
 
 
 def test_an_evaluation_adds_its_loss_and_leaves_the_step() -> None:
