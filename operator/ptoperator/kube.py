@@ -85,6 +85,10 @@ class Kube:
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
         return self._json("GET", self._path(r, namespace, name), idempotent=True)
 
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
+        """What is served below an object, such as Kueue's `localqueues/…/pendingworkloads`."""
+        return self._json("GET", self._path(r, namespace, name, subresource), idempotent=True)
+
     def list(
         self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
     ) -> ListResult:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from ptapi.accelerators import Slice
 from ptoperator import labels
 from ptoperator.apierrors import ApiError, NotFound
-from ptoperator.resources import LOCAL_QUEUES, WORKLOADS, Manifest, Resource
+from ptoperator.resources import LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
 
-_VISIBILITY = tuple(f"/apis/visibility.kueue.x-k8s.io/{version}" for version in ("v1beta2", "v1beta1"))
+PENDING = "pendingworkloads"
 _WHY_LIMIT = 600
 
 
@@ -25,7 +24,9 @@ class Reader(Protocol):
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
     def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
-    def request(self, method: str, path: str, /) -> Manifest: ...
+    def get_subresource(
+        self, r: Resource, name: str, subresource: str, namespace: str | None = None, /
+    ) -> Manifest: ...
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,9 @@ def _again(place: Place) -> str:
 
 
 def _ahead(reader: Reader, namespace: str, queue: str, workload: str) -> int | None:
-    for group in _VISIBILITY:
-        path = f"{group}/namespaces/{quote(namespace)}/localqueues/{quote(queue)}/pendingworkloads?limit=4000"
+    for served in VISIBLE_QUEUES:
         try:
-            items = reader.request("GET", path).get("items") or []
+            items = reader.get_subresource(served, queue, PENDING, namespace).get("items") or []
         except ApiError:  # not served, not permitted, or its server is away: a courtesy all the same
             continue
         mine = next((each for each in items if each["metadata"]["name"] == workload), None)

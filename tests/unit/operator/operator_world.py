@@ -127,8 +127,9 @@ class Api:
         assert timestamps
         yield from self.logs.get((name, container or ""), [])[-(tail or 0) :]
 
-    def request(self, method: str, path: str) -> Manifest:
-        if method != "GET" or path not in self.paths:
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
+        path = r.path(namespace, name, subresource)
+        if path not in self.paths:
             raise NotFound(404, "NotFound", f"{path} is not served")
         return copy.deepcopy(self.paths[path])
 

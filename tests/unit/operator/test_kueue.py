@@ -30,9 +30,7 @@ V5P = {
     "output": {"uri": "file:///runs"},
 }  # fmt: skip
 NO_QUOTA = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu, 32 more needed"
-VISIBILITY = (
-    f"/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/localqueues/team/pendingworkloads?limit=4000"
-)
+VISIBILITY = f"/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/localqueues/team/pendingworkloads"
 
 
 def queued(operator: Operator, world: World, **status: Any) -> Manifest:
