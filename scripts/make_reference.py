@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from ptapi import conditions, failures, yamltext
 from ptapi.accelerators import names, resolve, table
 from ptapi.conditions import ConditionType, Phase, Reason
-from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
+from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass, Reaction
 from ptapi.immutable import CHANGEABLE
 from ptapi.rule import Rule
 from ptapi.rules import RULES
@@ -76,8 +76,7 @@ def status_page() -> str:
 
 def failures_page() -> str:
     rows = (
-        (f"`{kind}`", "yes" if REACTIONS[kind].retried else "no", "yes" if REACTIONS[kind].charged else "no")
-        for kind in FailureClass
+        (f"`{kind}`", _retried(REACTIONS[kind]), "yes" if REACTIONS[kind].charged else "no") for kind in FailureClass
     )
     docs = _member_docs(failures, ExitCode)
     codes = ((str(int(code)), docs.get(code.name, ""), f"`{EXIT_CLASSES[code]}`" if code else "") for code in ExitCode)
@@ -85,6 +84,14 @@ def failures_page() -> str:
     parts += [_table(("Class", "Started again", "Charged"), rows)]
     parts += ["## Exit codes of the trainer", _table(("Code", "Meaning", "Class"), codes)]
     return _page(parts)
+
+
+def _retried(reaction: Reaction) -> str:
+    if not reaction.retried:
+        return "no"
+    return (
+        "yes" if reaction.limit is None else f"at most {'once' if reaction.limit == 1 else f'{reaction.limit} times'}"
+    )
 
 
 def accelerators_page() -> str:

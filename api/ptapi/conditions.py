@@ -67,6 +67,8 @@ class Reason(StrEnum):
     """Pods have nodes; the trainer has not taken a step."""
     TRAINING = "Training"
     """The trainer takes steps."""
+    HANG = "Hang"
+    """The run shows no sign of life; its pods are deleted and start again."""
     RESTARTING = "Restarting"
     """The run starts again from its last checkpoint."""
     SUSPENDED = "Suspended"

@@ -120,6 +120,14 @@ RULES: tuple[Rule, ...] = (
         cel=f"self.metadata.name.size() <= 63 && self.metadata.name.matches('{JOB_NAME}')",
         is_kept=lambda job: len(job.metadata.name) <= 63 and re.match(JOB_NAME, job.metadata.name) is not None,
     ),
+    Rule(
+        scope="spec",
+        field="tensorboard.server",
+        accepted="false, unless output.uri is gs://…, because its pod reads the files from elsewhere",
+        cel="!(has(self.tensorboard) && has(self.tensorboard.server) && self.tensorboard.server) "
+        "|| self.output.uri.startsWith('gs://')",
+        is_kept=lambda spec: not spec.tensorboard.server or spec.output.uri.startswith("gs://"),
+    ),
     # The algorithm and its rewards
     Rule(
         scope="spec",

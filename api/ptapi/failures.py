@@ -59,10 +59,12 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True)
 class Reaction:
-    """charged: counts against `runPolicy.maxRestarts`; retried: starting again can help."""
+    """charged: counts against `runPolicy.maxRestarts`; retried: starting again can help; limit: of restarts for this
+    class alone, None where only `maxRestarts` (or nothing) bounds them."""
 
     charged: bool
     retried: bool
+    limit: int | None = None
 
 
 REACTIONS: dict[FailureClass, Reaction] = {
@@ -73,7 +75,8 @@ REACTIONS: dict[FailureClass, Reaction] = {
     FailureClass.QUOTA: Reaction(charged=False, retried=True),
     FailureClass.RESERVATION: Reaction(charged=False, retried=True),
     FailureClass.OUT_OF_MEMORY_HBM: Reaction(charged=True, retried=False),
-    FailureClass.OUT_OF_MEMORY_HOST: Reaction(charged=True, retried=True),
+    # once, for another process of the host may have been the cause; the same data needs the same memory
+    FailureClass.OUT_OF_MEMORY_HOST: Reaction(charged=True, retried=True, limit=1),
     FailureClass.HANG: Reaction(charged=True, retried=True),
     FailureClass.IMAGE_PULL: Reaction(charged=True, retried=False),
     FailureClass.STORAGE: Reaction(charged=True, retried=False),

@@ -12,6 +12,7 @@
     checkpoints/        Orbax, one directory a step; one that is not committed does not count
     best.json           `Best`: the checkpoints that `checkpoint.best` keeps, the best first
     stacks/             stacks of all threads, per attempt and process: what a hang or SIGUSR1 left
+    heartbeats/         `Heartbeat` of every process, where there are several
     export/             the trained model in Hugging Face's layout
     termination.json    `Termination` of the last attempt
 """
@@ -34,6 +35,7 @@ TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 BEST = "best.json"
 STACKS = "stacks"
+HEARTBEATS = "heartbeats"
 EXPORT = "export"
 TERMINATION = "termination.json"
 
@@ -73,6 +75,11 @@ def batch_file(step: int) -> str:
 def stack_file(attempt: int, process: int) -> str:
     """The stacks that a process of an attempt wrote, relative to the run directory."""
     return f"{STACKS}/attempt-{attempt}-process-{process:04d}.txt"
+
+
+def heartbeat_file(process: int) -> str:
+    """The last sign of life of a process, relative to the run directory."""
+    return f"{HEARTBEATS}/process-{process:04d}.json"
 
 
 class Document(BaseModel):
@@ -145,6 +152,17 @@ class Progress(Document):
     """When the first attempt began (RFC 3339)."""
     goodput: float | None = None
     """Share of the time since then that went into training steps, all attempts and pauses between them counted."""
+    updated: str = ""
+
+
+class Heartbeat(Document):
+    """What one process of the run was doing at `updated` (RFC 3339). host: its host's name, which is its pod's."""
+
+    process: int
+    host: str = ""
+    attempt: int = 1
+    stage: Stage = "loading"
+    step: int = 0
     updated: str = ""
 
 

@@ -160,6 +160,8 @@ class CostStatus(SpecModel):
 
     chip_hours: Quantity = ""
     """Chips × hours since the pods got their nodes."""
+    held: Annotated[dict[str, int], Field(max_length=8)] = {}
+    """Seconds that nodes were held, by how they were obtained: they cost differently."""
     amount: Quantity = ""
     """Money, where the operator has a price table."""
 
@@ -171,6 +173,10 @@ class Links(SpecModel):
     """The run directory."""
     logs: Short = ""
     """How to read the logs."""
+    cloud_logs: Annotated[str, Field(max_length=2048)] = ""
+    """The logs of every pod in Cloud Logging, also of pods that are gone."""
+    cloud_logs_of_rank: Annotated[str, Field(max_length=2048)] = ""
+    """Those of rank 0; another rank has its slice and host in the pod's name in place of `0-0`."""
     tensorboard: Short = ""
     """How to open TensorBoard."""
     console: Short = ""
@@ -188,6 +194,10 @@ class FailureStatus(SpecModel):
     """The trainer's exit code."""
     pod: Annotated[str, Field(max_length=253)] = ""
     """The pod that failed first."""
+    node: Annotated[str, Field(max_length=253)] = ""
+    """The node it ran on."""
+    log: Long = ""
+    """The end of its log, where the trainer did not say itself what happened. What looks like a secret is left out."""
     time: Time = ""
     """When."""
 

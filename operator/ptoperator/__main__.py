@@ -42,8 +42,10 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     from ptoperator.handlers import register
     from ptoperator.kube import ApiError, Kube
 
+    identity = os.environ.get("POD_ID", f"posttrain-{os.getpid()}")
     try:
-        app = Application(Kube.load(options.kubeconfig, options.context), settings, _cloud(settings), options.namespace)
+        kube = Kube.load(options.kubeconfig, options.context)
+        app = Application(kube, settings, _cloud(settings), options.namespace, identity)
         app.kube.request("GET", "/version")
     except (ApiError, CloudError, OSError) as error:
         print(f"posttrain operator: {error}", file=sys.stderr)
@@ -54,7 +56,7 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
         namespaces=options.namespace,
         standalone=True,
         # kopf would ask for the user's name, which a container's user id need not have
-        identity=os.environ.get("POD_ID", f"posttrain-{os.getpid()}"),  # type: ignore[arg-type]
+        identity=identity,  # type: ignore[arg-type]
     )
     try:
         asyncio.run(operator)

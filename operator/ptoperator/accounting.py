@@ -1,7 +1,8 @@
 """Where the time went and what it cost: sums that survive an operator that is away for a while.
 
 Time since the last account goes to what the job was doing then: waiting for quota, waiting for nodes, or holding
-nodes. What the nodes were held for (compiling, training, restoring) is the trainer's word. Left out: money.
+nodes. What the nodes were held for (compiling, training, restoring) is the trainer's word. Money is a product of those
+sums and the price table of now.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from ptapi.conditions import ConditionType, Phase
 from ptapi.rundir import Progress
 from ptapi.status import CostStatus, PostTrainJobStatus, TimeStatus
-from ptoperator import clock
+from ptoperator import clock, prices
+from ptoperator.capacity import is_open
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
 
@@ -26,9 +28,10 @@ def account(seen: Observed, layout: Layout | None) -> dict[str, object]:
     kind = _kind(old)
     if kind:
         sums[kind] += delta
+    held = _held(seen, delta if kind == "held" else 0)
     time = TimeStatus(**sums, **_by_trainer(seen.progress, old), goodput="")
     time = time.model_copy(update={"goodput": _goodput(time)})
-    return {"time": time, "cost": _cost(old.cost, time, layout), "accounted_until": clock.to_text(seen.now)}
+    return {"time": time, "cost": _cost(held, time, layout) or old.cost, "accounted_until": clock.to_text(seen.now)}
 
 
 def _kind(old: PostTrainJobStatus) -> str:
@@ -55,7 +58,26 @@ def _goodput(time: TimeStatus) -> str:
     return f"{min(100, round(100 * time.training / time.held))}%" if time.held and time.training else ""
 
 
-def _cost(old: CostStatus, time: TimeStatus, layout: Layout | None) -> CostStatus:
+def _held(seen: Observed, seconds: int) -> dict[str, int]:
+    """Seconds by option, with those that were held now."""
+    held = dict(seen.status.cost.held)
+    if seconds:
+        option = option_of(seen)
+        held[option] = held.get(option, 0) + seconds
+    return held
+
+
+def option_of(seen: Observed) -> str:
+    """How the chips were obtained that are held now."""
+    attempt = is_open(seen.status.capacity)
+    options = (seen.job.get("spec") or {}).get("capacity") or []
+    is_known = attempt is not None and attempt.entry < len(options)
+    return str(options[attempt.entry].get("type")) if attempt is not None and is_known else "existing"
+
+
+def _cost(held: dict[str, int], time: TimeStatus, layout: Layout | None) -> CostStatus | None:
     if layout is None or layout.accelerator.is_cpu:
-        return old
-    return old.model_copy(update={"chip_hours": f"{time.held * layout.accelerator.total_chips / 3600:.2f}"})
+        return None
+    chips = layout.accelerator.total_chips
+    amount = prices.parse(layout.settings.prices).amount(layout.accelerator.generation, chips, held)
+    return CostStatus(chip_hours=f"{time.held * chips / 3600:.2f}", held=held, amount=amount)

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from ptoperator import labels
 from ptoperator.apierrors import ApiError
 from ptoperator.capacity.cloud import CloudProvider
+from ptoperator.capacity.guarded import Guarded
+from ptoperator.client import Client
 from ptoperator.endpoints import Endpoints
+from ptoperator.gauges import JobNumbers
 from ptoperator.kube import Kube
+from ptoperator.leadership import Leadership
 from ptoperator.memory import Key, Memory
 from ptoperator.metrics import Metrics
 from ptoperator.reconcile import Reconciler
@@ -27,21 +31,38 @@ class Application:
     """What kopf's handlers call. All methods run in the event loop."""
 
     def __init__(
-        self, kube: Kube, settings: Settings, cloud: CloudProvider | None = None, namespaces: Sequence[str] = ()
+        self,
+        kube: Kube,
+        settings: Settings,
+        cloud: CloudProvider | None = None,
+        namespaces: Sequence[str] = (),
+        identity: str = "",
     ) -> None:
         self.kube = kube
         self.settings = settings
         self.memory = Memory()
-        self.metrics = Metrics(self.memory.phases)
-        self.reconciler = Reconciler(kube, self.memory, settings, cloud=cloud)
-        self.sweeper = Sweeper(kube, cloud, settings, namespaces) if cloud else None
+        self.metrics = Metrics(self._numbers, cloud.last if cloud else lambda: None)
+        self.leadership: Leadership | None = None
+        if settings.leader_namespace:
+            leases = Client(kube, self.metrics.on_call)
+            self.leadership = Leadership(leases, settings.leader_namespace, identity, self._on_leading)
+        client = Client(kube, self.metrics.on_call, self._check)
+        cloud = Guarded(cloud, self._check) if cloud else None
+        self.reconciler = Reconciler(client, self.memory, settings, cloud=cloud, on_report=self.metrics.on_report)
+        self.sweeper = Sweeper(client, cloud, settings, namespaces, on_sweep=self.metrics.on_sweep) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         await self.endpoints.start()
+        if self.leadership:
+            self.leadership.start()
+        else:
+            self.metrics.on_leading(True)
         self._tasks.append(asyncio.create_task(self._keep_probing()))
         if self.sweeper:
             self._tasks.append(asyncio.create_task(self._keep_sweeping(self.sweeper)))
@@ -51,6 +72,8 @@ class Application:
         for task in self._tasks:
             task.cancel()
         await self.queue.close()
+        if self.leadership:
+            await asyncio.to_thread(self.leadership.stop)
         await self.endpoints.stop()
         self.kube.close()
 
@@ -64,14 +87,14 @@ class Application:
         if self.memory.is_own_write(job):
             return
         self.memory.note_job(job)
-        self.queue.add(key)
+        self._add(key)
 
     def on_child(self, kind: str | None, child: Manifest) -> None:
         """A JobSet or a pod of a job changed."""
         self._heard()
         name = (child["metadata"].get("labels") or {}).get(labels.JOB)
         if name:
-            self.queue.add((str(child["metadata"]["namespace"]), str(name)))
+            self._add((str(child["metadata"]["namespace"]), str(name)))
 
     def on_pod(self, kind: str | None, pod: Manifest) -> None:
         self.memory.note_pod(pod)
@@ -84,7 +107,37 @@ class Application:
             return f"the API server has not answered for {silence_s:.0f} seconds"
         return ""
 
+    @property
+    def leads(self) -> bool:
+        """Whether this replica works; one that waits hears everything, so that it can begin at once."""
+        return self.leadership is None or self.leadership.leads
+
+    def _add(self, key: Key) -> None:
+        if self.leads:
+            self.queue.add(key)
+
+    def _on_leading(self, leads: bool) -> None:
+        self.metrics.on_leading(leads)
+        if leads and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._take_over)
+
+    def _take_over(self) -> None:
+        """Whatever was heard while another worked, and what it may have left half done."""
+        for key in self.memory.known_jobs():
+            self.memory.keep(key, None)
+            self.queue.add(key)
+
+    def _check(self) -> None:
+        if self.leadership is not None:
+            self.leadership.check()
+
+    def _numbers(self) -> list[JobNumbers]:
+        """Told by the replica that works: two would count every job twice."""
+        return self.memory.numbers() if self.leads else []
+
     def _look(self, key: Key, is_news: bool) -> float | None:
+        if not self.leads:
+            return None
         again = self.reconciler.reconcile(key, is_news=is_news)
         self._heard()
         return again
@@ -95,6 +148,8 @@ class Application:
     async def _keep_sweeping(self, sweeper: Sweeper) -> None:
         while True:
             await asyncio.sleep(self.settings.sweep_seconds)
+            if not self.leads:
+                continue
             try:
                 await asyncio.to_thread(sweeper.sweep)
             except ApiError as error:

@@ -7,25 +7,13 @@ from ptapi.errors import SpecError
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.rundir import run_uri
 from ptapi.status import FailureStatus
-from ptoperator import clock, failure
+from ptoperator import clock
+from ptoperator.advice import advice
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
 from ptoperator.resources import Manifest
-from ptoperator.restarts import failure_status, from_run_directory
+from ptoperator.restarts import failure_of_jobset
 from ptoperator.status import Say, Says, Situation
-
-_ADVICE: dict[FailureClass, str] = {
-    FailureClass.OUT_OF_MEMORY_HBM: "use a smaller training.microBatchSize or sequenceLength, training.remat: full, "
-    "more tensor or fsdp parallelism, or a larger accelerator",
-    FailureClass.OUT_OF_MEMORY_HOST: "the data or the checkpoint is too large for the host; use an accelerator with "
-    "more hosts",
-    FailureClass.IMAGE_PULL: "check spec.image and spec.imagePullSecrets",
-    FailureClass.STORAGE: "check that output.uri exists, is writable and has space",
-    FailureClass.DATA_ERROR: "mend the data and create the job again under this or another name",
-    FailureClass.CONFIG_ERROR: "mend the job and create it again",
-    FailureClass.USER_CODE: "mend the reward file and create the job again",
-    FailureClass.UNKNOWN: "read the log of the pod: ptctl workload logs",
-}
 
 
 def succeeded(layout: Layout, seen: Observed) -> Situation:
@@ -42,24 +30,21 @@ def succeeded(layout: Layout, seen: Observed) -> Situation:
 
 def failed(layout: Layout, seen: Observed, condition: Manifest) -> Situation:
     """The JobSet failed: for the pod that failed first, or, if no pod says, in the JobSet's words."""
-    found = failure.cause(seen.failures, seen.jobset_restarts, charged=True)
-    cause = failure_status(found) if found else from_run_directory(seen)
-    if cause is None:
-        cause = FailureStatus(failure_class=FailureClass.UNKNOWN, message=str(condition.get("message") or ""))
-    restarts = sum(seen.status.restarts.values())
-    return ended(layout, cause, exhausted=condition.get("reason") == "ReachedMaxRestarts" and restarts > 0)
-
-
-def ended(layout: Layout, cause: FailureStatus, *, exhausted: bool = False) -> Situation:
-    """Failed for this cause."""
-    kind = FailureClass(cause.failure_class)
+    cause = failure_of_jobset(seen, condition)
+    is_exhausted = condition.get("reason") == "ReachedMaxRestarts" and sum(seen.status.restarts.values()) > 0
     limit = layout.job.spec.run_policy.max_restarts
-    tried = f"; runPolicy.maxRestarts ({limit}) is used up" if exhausted else ""
+    return ended(layout, cause, exhausted=f"runPolicy.maxRestarts ({limit}) is used up" if is_exhausted else "")
+
+
+def ended(layout: Layout, cause: FailureStatus, *, exhausted: str = "") -> Situation:
+    """Failed for this cause. exhausted: the budget that is used up, in words."""
+    kind = FailureClass(cause.failure_class)
+    tried = f"; {exhausted}" if exhausted else ""
     if not exhausted and not REACTIONS[kind].retried:
         tried = "; not tried again, it would end the same way"
     message = f"{words(cause)}{tried}"
-    advice = _ADVICE.get(kind)
-    return _over(kind, f"{message}; hint: {advice}" if advice else message, cause)
+    hint = advice(kind, layout)
+    return _over(kind, f"{message}; hint: {hint}" if hint else message, cause)
 
 
 def invalid(error: SpecError) -> Situation:

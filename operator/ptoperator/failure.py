@@ -1,22 +1,25 @@
 """From what pods say to failure classes: pure, table-driven.
 
 A pod says three things: its conditions (disruption), its containers' exit codes, and the trainer's termination
-message. The first pod that failed is the cause; the others lost their peer. Left out: what GKE operations and
-JobSets say (see `status`).
+message, or in its place the end of the log (`excerpt`). Its node may know better why it went away (`nodes`). The first
+pod that failed is the cause; the others lost their peer. Left out: what GKE's operations say (`capacity.trouble`), and
+the JobSet's own words (`ending`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from ptapi.failures import EXIT_CLASSES, REACTIONS, FailureClass
+from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.rundir import Termination
 from ptoperator import labels, names
+from ptoperator.excerpt import is_stack_dump, known_line, log_tail, telling_line
+from ptoperator.nodes import NodeSign
 from ptoperator.resources import Manifest
 
 _DISRUPTIONS: dict[str, FailureClass] = {
@@ -32,12 +35,20 @@ IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 )
 CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_LOG_TAIL = 400
+_BY_THE_MACHINE = (
+    FailureClass.PREEMPTED,
+    FailureClass.MAINTENANCE,
+    FailureClass.HOST_ERROR,
+    FailureClass.HANG,
+    FailureClass.UNKNOWN,
+)
+"""Classes that a broken or leaving node explains better; a wrong spec stays one wherever it ran."""
 
 
 @dataclass(frozen=True)
 class PodFailure:
-    """Why a pod failed. attempt: the JobSet's restart count when the pod was made; time: RFC 3339."""
+    """Why a pod failed. attempt: the JobSet's restart count when the pod was made; time: RFC 3339; log: the end of its
+    log, where the trainer did not report; is_settled: Kubernetes itself said why, so the node need not be asked."""
 
     kind: FailureClass
     message: str
@@ -45,6 +56,20 @@ class PodFailure:
     attempt: int = 0
     exit_code: int | None = None
     time: str = ""
+    node: str = ""
+    log: str = ""
+    is_settled: bool = False
+
+    @property
+    def asks_node(self) -> bool:
+        """Whether its node may know better."""
+        return bool(self.node) and not self.is_settled and self.kind in _BY_THE_MACHINE
+
+    def explained_by(self, sign: NodeSign | None) -> PodFailure:
+        """The same failure after its node was asked, who need not be asked again."""
+        if sign is None or not self.asks_node:
+            return replace(self, is_settled=True)
+        return replace(self, kind=sign.kind, message=f"{sign.words}; {self.message}", is_settled=True)
 
     @property
     def is_charged(self) -> bool:
@@ -72,8 +97,7 @@ def pod_failure(pod: Manifest) -> PodFailure | None:
     if disruption is not None and disruption["status"] == "True":
         return _disrupted(pod, disruption, first)
     if first is None:
-        words = status.get("message") or status.get("reason") or "the pod failed without a word"
-        return _failure(pod, FailureClass.HOST_ERROR, str(words))
+        return _failure(pod, FailureClass.HOST_ERROR, _pod_words(status))
     return _exited(pod, first)
 
 
@@ -94,11 +118,12 @@ def start_failure(pod: Manifest) -> StartFailure | None:
 def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None = None) -> PodFailure | None:
     """The failure that ended an attempt: the earliest that somebody could explain.
 
-    `charged` narrows it to what the JobSet's rule says: a preempted host makes its peers fail in their own words.
+    `charged` narrows it to what the JobSet's rule says: a preempted host makes its peers fail in their own words. A
+    failure that somebody could explain goes before one that nobody could, whatever the rule.
     """
     of_attempt = [each for each in failures if each.attempt == attempt]
     fitting = [each for each in of_attempt if charged is None or each.is_charged == charged] or of_attempt
-    explained = [each for each in fitting if each.kind is not FailureClass.UNKNOWN] or fitting
+    explained = _explained(fitting) or _explained(of_attempt) or fitting
     return min(explained, key=lambda each: (each.time, each.pod), default=None)
 
 
@@ -111,13 +136,18 @@ def termination(text: str) -> Termination | None:
         return None
 
 
+def _explained(failures: list[PodFailure]) -> list[PodFailure]:
+    return [each for each in failures if each.kind is not FailureClass.UNKNOWN]
+
+
 def _disrupted(pod: Manifest, condition: Manifest, exited: Manifest | None) -> PodFailure:
     reason, words = str(condition.get("reason") or ""), str(condition.get("message") or "")
     kind = _DISRUPTIONS.get(reason, FailureClass.PREEMPTED)
     if reason == "TerminationByKubelet" and "low on resource" in words:
         kind = FailureClass.OUT_OF_MEMORY_HOST
     code = exited["exitCode"] if exited else None
-    return _failure(pod, kind, f"{reason}: {words}" if words else reason, code, exited)
+    found = _failure(pod, kind, f"{reason}: {words}" if words else reason, code, exited)
+    return replace(found, is_settled=reason in ("PreemptionByScheduler",) or kind is FailureClass.OUT_OF_MEMORY_HOST)
 
 
 def _exited(pod: Manifest, state: Manifest) -> PodFailure:
@@ -131,9 +161,19 @@ def _exited(pod: Manifest, state: Manifest) -> PodFailure:
     if said is not None:
         kind = _class(said.failure_class) or kind
         return _failure(pod, kind, said.message or _exit_words(code), code, state)
-    tail = (state.get("message") or "").strip()
-    words = f"{_exit_words(code)}; its last words: {tail[-_LOG_TAIL:]}" if tail else _exit_words(code)
-    return _failure(pod, kind, words, code, state)
+    return _by_log(pod, kind, code, state)
+
+
+def _by_log(pod: Manifest, kind: FailureClass, code: int, state: Manifest) -> PodFailure:
+    """A program that did not report: its log's end is looked through for a line that says what happened."""
+    tail = str(state.get("message") or "")
+    if code == ExitCode.UNKNOWN and is_stack_dump(tail):
+        words = "Python's lock was held for too long: the log ends with the stacks of all threads"
+        return replace(_failure(pod, FailureClass.HANG, words, code, state), log=log_tail(tail))
+    known = known_line(tail) if kind is FailureClass.UNKNOWN else None
+    kind, line = known or (kind, telling_line(tail))
+    words = f"{_exit_words(code)}: {line}" if line else _exit_words(code)
+    return replace(_failure(pod, kind, words, code, state), log=log_tail(tail))
 
 
 def _exit_words(code: int) -> str:
@@ -146,7 +186,14 @@ def _failure(
     meta = pod["metadata"]
     attempt = (meta.get("labels") or {}).get(labels.RESTART_ATTEMPT, "0")
     time = (state or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
-    return PodFailure(kind, words, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time))
+    node = str((pod.get("spec") or {}).get("nodeName") or "")
+    return PodFailure(kind, words, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
+
+
+def _pod_words(status: Manifest) -> str:
+    """The kubelet's: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
+    said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+    return said or "the pod failed without a word"
 
 
 def _start_class(reason: str) -> FailureClass | None:

@@ -14,8 +14,8 @@ from ptapi.accelerators import Slice
 from ptoperator import labels
 from ptoperator.apierrors import ApiError, NotFound
 from ptoperator.resources import LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
+from ptoperator.rights import PENDING
 
-PENDING = "pendingworkloads"
 _WHY_LIMIT = 600
 
 

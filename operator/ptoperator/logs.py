@@ -6,6 +6,8 @@ import logging
 import sys
 import time
 
+from ptoperator.redaction import redacted
+
 LEVELS = ("debug", "info", "warning", "error")
 _FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 _OUTAGE_S = 60.0
@@ -14,12 +16,19 @@ _OUTAGE_S = 60.0
 def configure(level: str) -> None:
     """Write to stderr from this level on. kopf tells every event of every object, so it starts at warnings."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(Redacting(_FORMAT))
     if level != "debug":
         handler.addFilter(OutageFilter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
+
+
+class Redacting(logging.Formatter):
+    """What looks like a secret is in no line, whoever wrote it, and in no traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
 
 
 class OutageFilter(logging.Filter):

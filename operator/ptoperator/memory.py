@@ -10,16 +10,20 @@ import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from ptapi.conditions import ConditionType, Phase
+from ptapi.conditions import ConditionType
 from ptapi.rundir import run_uri
 from ptoperator import labels
 from ptoperator.failure import PodFailure, pod_failure
+from ptoperator.gauges import JobNumbers, numbers_of
+from ptoperator.nodes import NodeSign
 from ptoperator.observed import Observed
 from ptoperator.resources import Manifest
 
 Key = tuple[str, str]
 """Namespace and name of a PostTrainJob."""
 _FAILURES_KEPT = 64
+_NODES_ASKED = 8
+"""At a time: of a slice that went away as a whole, some nodes speak for all."""
 
 
 @dataclass
@@ -27,7 +31,7 @@ class _Job:
     uid: str
     run: str
     created: str
-    phase: str
+    numbers: JobNumbers
     is_refused: bool
 
 
@@ -64,9 +68,27 @@ class Memory:
             if uid not in self._uids:  # a job that is gone, whose last pods end now
                 return
             known = self._failures.setdefault(uid, deque(maxlen=_FAILURES_KEPT))
-            for older in [each for each in known if each.pod == found.pod]:
+            same = [each for each in known if each.pod == found.pod]
+            if any(each.is_settled and each.exit_code == found.exit_code for each in same):
+                return  # its node was asked since, and may be whole again
+            for older in same:
                 known.remove(older)
             known.append(found)
+
+    def nodes_to_ask(self, uid: str) -> tuple[str, ...]:
+        """Nodes that may know better why pods of this job failed, those of the earliest failures first."""
+        found = sorted((each for each in self.failures(uid) if each.asks_node), key=lambda each: each.time)
+        return tuple(dict.fromkeys(each.node for each in found))[:_NODES_ASKED]
+
+    def note_node(self, uid: str, node: str, sign: NodeSign | None) -> None:
+        """What a node says about the pods that failed on it."""
+        with self._lock:
+            known = self._failures.get(uid)
+            if known is None:
+                return
+            told = [each.explained_by(sign) if each.node == node and each.asks_node else each for each in known]
+            known.clear()
+            known.extend(told)
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
@@ -95,13 +117,15 @@ class Memory:
             ]
         return "/".join(min(older)[2]) if older else ""
 
-    def phases(self) -> dict[str, int]:
-        """How many jobs are in each phase."""
-        counts = {str(phase): 0 for phase in Phase}
+    def known_jobs(self) -> list[Key]:
+        """Every job that is known."""
         with self._lock:
-            for entry in self._jobs.values():
-                counts[entry.phase] = counts.get(entry.phase, 0) + 1
-        return counts
+            return list(self._jobs)
+
+    def numbers(self) -> list[JobNumbers]:
+        """What Prometheus shows of the jobs."""
+        with self._lock:
+            return [entry.numbers for entry in self._jobs.values()]
 
     def last(self, key: Key) -> Observed | None:
         with self._lock:
@@ -154,6 +178,6 @@ def _entry(job: Manifest) -> _Job:
         uid=str(meta["uid"]),
         run=run_uri(output, meta["name"]) if isinstance(output, str) else "",
         created=str(meta.get("creationTimestamp") or ""),
-        phase=str(status.get("phase") or Phase.PENDING),
+        numbers=numbers_of(job),
         is_refused=is_refused,
     )

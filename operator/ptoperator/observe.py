@@ -1,9 +1,9 @@
 """Gathers what is known of one job: the only reads of a reconcile.
 
 A full look costs one GET of the job, one of its JobSet, one LIST of its pods, and a GET of the ConfigMap while pods
-start. Between two looks, while nothing was heard of the job, only its progress (a document, or MaxText's log) is read
-again. The cloud is
-asked only about a job that obtains node pools, waits for their nodes, or gives them back.
+start, and of the nodes on which pods failed. Between two looks, while nothing was heard of the job, only its progress
+(a document, or MaxText's log) is read again. The cloud is asked only about a job that obtains node pools, waits for
+their nodes, or gives them back.
 """
 
 from __future__ import annotations
@@ -14,18 +14,32 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from ptapi.errors import SpecError
+from ptapi.hang import limit_s
 from ptapi.load import parse_job
-from ptapi.rundir import run_uri
-from ptoperator import kueue, labels, names, rundirectory
+from ptapi.rundir import Progress, run_uri
+from ptoperator import clock, kueue, labels, names, rundirectory
 from ptoperator.apierrors import Forbidden, NotFound
+from ptoperator.boards import Board
 from ptoperator.capacity import is_open, uses_pools
 from ptoperator.capacity.cloud import CloudProvider
+from ptoperator.failure import PodFailure
 from ptoperator.foreignprogress import LogReader, with_log
 from ptoperator.kueue import Place
 from ptoperator.memory import Key, Memory
+from ptoperator.nodesigns import ask_nodes
 from ptoperator.observed import Observed, is_scheduled, is_started
-from ptoperator.render import layout_of
-from ptoperator.resources import CONFIGMAPS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.render import Layout, layout_of
+from ptoperator.render.board import board_name
+from ptoperator.resources import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    JOBSETS,
+    PODS,
+    POSTTRAINJOBS,
+    SERVICES,
+    Manifest,
+    Resource,
+)
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -59,7 +73,8 @@ def observe(
     pods = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
     for pod in pods:
         memory.note_pod(pod)
-    seen = replace(seen, pods=pods, failures=memory.failures(seen.uid), rival=memory.rival(key))
+    ask_nodes(reader, memory, seen)
+    seen = replace(seen, pods=pods, failures=_failures(memory, seen), rival=memory.rival(key))
     seen = replace(seen, place=_place(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
     return _with_cloud(with_log(reader, _with_run_directory(seen)), cloud)
@@ -69,6 +84,13 @@ def observe_progress(reader: Reader, last: Observed, now: datetime, cloud: Cloud
     """The last look, with what the run directory, and where it matters the cloud, says now."""
     seen = _with_run_directory(replace(last, now=now.replace(microsecond=0)))
     return _with_cloud(with_log(reader, seen), cloud)
+
+
+def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
+    """The shared TensorBoard of a job's output."""
+    name = board_name(layout.job.spec.output.uri)
+    deployment = _get(reader, DEPLOYMENTS, name, seen.namespace)
+    return Board(deployment, _get(reader, SERVICES, name, seen.namespace) if deployment else None)
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
@@ -96,9 +118,11 @@ def _with_run_directory(seen: Observed) -> Observed:
         return seen
     known = sum(seen.status.restarts.values())
     has_failed = seen.jobset_condition("Failed") or seen.restarts_before + seen.jobset_restarts > known
+    progress = rundirectory.read_progress(run)
     return replace(
         seen,
-        progress=rundirectory.read_progress(run),
+        progress=progress,
+        heartbeats=rundirectory.read_heartbeats(run) if _is_silent(seen, progress) else (),
         termination=rundirectory.read_termination(run) if has_failed else None,
     )
 
@@ -112,6 +136,21 @@ def _place(reader: Reader, seen: Observed) -> Place | None:
     except Forbidden as error:  # an older chart's role
         logger.debug("Kueue cannot be asked: %s", error)
         return None
+
+
+def _failures(memory: Memory, seen: Observed) -> tuple[PodFailure, ...]:
+    """Those under this JobSet: one that was made anew counts its attempts from 0 again."""
+    made = str(seen.jobset["metadata"].get("creationTimestamp") or "") if seen.jobset else ""
+    return tuple(each for each in memory.failures(seen.uid) if not each.time or each.time >= made)
+
+
+def _is_silent(seen: Observed, progress: Progress | None) -> bool:
+    """Whether the run says nothing for so long that it is worth asking which process stays behind."""
+    if progress is None:
+        return False
+    asked = ((seen.job.get("spec") or {}).get("runPolicy") or {}).get("hangTimeoutSeconds")
+    age = clock.seconds_since(progress.updated, seen.now)
+    return age is not None and age > limit_s(progress.stage, progress.seconds_per_step, asked)
 
 
 def _is_config_map_missing(reader: Reader, seen: Observed) -> bool:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from pydantic import ValidationError
 
-from ptapi.rundir import Progress, Termination
+from ptapi.rundir import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptoperator import labels
 from ptoperator.capacity.cloud import Cloud
@@ -30,7 +30,8 @@ class Observed:
     pods: every pod that carries the job's name, also of earlier attempts and of an earlier job of that name.
     failures: why pods failed, also of pods that are gone, as long as the operator saw them.
     looked: when the API was last asked; `now` is later where only progress was read since.
-    progress, termination: documents of the run directory, where it could be read. rival: the job that owns the run
+    progress, termination, heartbeats: documents of the run directory, where it could be read (the last only of a run
+    that is silent). rival: the job that owns the run
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
     place: what Kueue says, while the job waits in a queue.
@@ -45,6 +46,7 @@ class Observed:
     failures: tuple[PodFailure, ...] = ()
     progress: Progress | None = None
     termination: Termination | None = None
+    heartbeats: tuple[Heartbeat, ...] = ()
     rival: str = ""
     obstacle: str = ""
     cloud: Cloud | None = None

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ptapi.conditions import ConditionType, Phase, Reason
+from ptapi.failures import REACTIONS, FailureClass
 from ptapi.rundir import Progress, run_uri
 from ptapi.spec import KIND
-from ptapi.status import CapacityStatus
+from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator import clock, ending, failure, kueue
 from ptoperator.elastic import missing_slices, without_missing
 from ptoperator.failure import StartFailure
@@ -71,6 +72,17 @@ def name_taken(layout: Layout, seen: Observed) -> Situation:
 
 def refused(layout: Layout, seen: Observed) -> Situation:
     return _waiting(seen, Reason.CREATE_FAILED, f"the API server refuses: {seen.obstacle}")
+
+
+def repairing(seen: Observed, cause: FailureStatus | None, pause_s: float) -> Situation:
+    """The machine failed, not the job: it is started again when the machine can be back. cause: not counted yet."""
+    why = cause or seen.status.failure
+    words = f"after {ending.words(why)}; " if why else ""
+    wait = f"starts again in {clock.duration(pause_s)}, for a repair takes minutes" if pause_s else "starts again"
+    is_free = why is not None and not REACTIONS[FailureClass(why.failure_class)].charged
+    free = "not charged to runPolicy.maxRestarts; " if is_free else ""
+    message = f"{words}{free}{wait}{_checkpoint_words(seen)}"
+    return Situation(Phase.RESTARTING, {RUNNING: Say(False, Reason.RESTARTING, message)}, restarted=cause)
 
 
 def waiting_for_capacity(seen: Observed, message: str, capacity: CapacityStatus) -> Situation:
@@ -161,7 +173,7 @@ def _is_training(layout: Layout, seen: Observed, silent_start_s: float) -> bool:
         return False
     if layout.is_headless:
         return True
-    progress = _own_progress(seen)
+    progress = own_progress(seen)
     if progress is not None:
         return progress.stage not in _PREPARING
     ages = [clock.seconds_since(started_at(pod), seen.now) for pod in seen.current_pods]
@@ -169,7 +181,7 @@ def _is_training(layout: Layout, seen: Observed, silent_start_s: float) -> bool:
     return is_unheard and all(age is not None and age >= silent_start_s for age in ages)
 
 
-def _own_progress(seen: Observed) -> Progress | None:
+def own_progress(seen: Observed) -> Progress | None:
     """The progress document, if the current pods wrote it."""
     progress = seen.progress
     if progress is None or progress.job_uid not in ("", seen.uid):
@@ -197,7 +209,7 @@ def _starting_words(layout: Layout, seen: Observed) -> str:
     starting = [pod for pod in seen.current_pods if not is_started(pod)]
     if starting:
         return f"{_named(starting)} starting"
-    progress = _own_progress(seen)
+    progress = own_progress(seen)
     return f"the trainer is {progress.stage}" if progress else "the trainer is starting"
 
 

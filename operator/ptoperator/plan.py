@@ -19,16 +19,19 @@ from ptapi.load import parse_job
 from ptapi.status import FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
+from ptoperator.budgets import hopeless, not_charged
 from ptoperator.capacity import is_open, provide, uses_pools
 from ptoperator.capacity.attempts import noted_pools, noted_ready
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.giving_back import add_finalizer, given_back, leaving
+from ptoperator.hang import hung
 from ptoperator.observed import Observed
 from ptoperator.obtaining import abandoned, chips_first, no_nodes
 from ptoperator.phases import accepted
 from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
+from ptoperator.restarts import charged_restarts
 from ptoperator.settings import Settings
 from ptoperator.status import Situation, build, differs, find, holds, is_only_progress
 
@@ -81,7 +84,7 @@ def _finished(case: Case) -> Step | None:
         return Step(ending.succeeded(case.layout, seen))
     failed = seen.jobset_condition("Failed")
     if failed:
-        return Step(ending.failed(case.layout, seen, failed))
+        return not_charged(case, failed) or Step(ending.failed(case.layout, seen, failed))
     is_done = seen.progress is not None and seen.progress.stage == "done" and seen.progress.job_uid == seen.uid
     if seen.jobset is None and is_done:
         return Step(ending.succeeded(case.layout, seen))
@@ -144,11 +147,11 @@ def _create(case: Case) -> Step | None:
         return None
     decision = provide(case.asked)
     layout = replace(case.layout, pools=decision.pools)
-    before = sum(case.seen.status.restarts.values())
+    counts = case.seen.status.restarts
     actions = (
         *decision.actions,
         Create(CONFIGMAPS, config_map(layout)),
-        Create(JOBSETS, jobset(layout, before)),
+        Create(JOBSETS, jobset(layout, sum(counts.values()), charged_restarts(counts))),
     )
     if case.seen.obstacle:
         situation = replace(phases.refused(layout, case.seen), capacity=decision.status)
@@ -173,8 +176,8 @@ def _follow(case: Case) -> Step:
 
 
 _STEPS: tuple[Callable[[Case], Step | None], ...] = (
-    _rival, _finished, _suspended, _overdue, _cannot_start, abandoned, no_nodes, _in_the_way, chips_first, _create,
-    _follow,
+    _rival, _finished, _suspended, _overdue, hopeless, _cannot_start, hung, abandoned, no_nodes, _in_the_way,
+    chips_first, _create, _follow,
 )  # fmt: skip
 
 

@@ -6,18 +6,22 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
 
+from ptapi.errors import SpecError
+from ptapi.load import parse_job
 from ptapi.status import PostTrainJobStatus
 from ptoperator import actions, clock, events
 from ptoperator.actions import Action, Create
 from ptoperator.apierrors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from ptoperator.boards import serving, wants_board
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
+from ptoperator.client import Verbs
 from ptoperator.memory import Key, Memory
-from ptoperator.observe import Reader, observe, observe_progress
+from ptoperator.observe import observe, observe_board, observe_progress
 from ptoperator.observed import Observed
 from ptoperator.plan import Plan, plan
-from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.render import layout_of
+from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -25,21 +29,16 @@ logger = logging.getLogger(__name__)
 _SOON_S = 1.0
 
 
-class Client(Reader, actions.Writer, Protocol):
-    """The part of `kube.Kube` that the operator needs."""
-
-    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
-
-
 @dataclass(frozen=True)
 class Reconciler:
     """Reconciles any job; holds no state of its own."""
 
-    client: Client
+    client: Verbs
     memory: Memory
     settings: Settings
     now: Callable[[], datetime] = clock.utc_now
     cloud: CloudProvider | None = None
+    on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None
 
     def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
         """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
@@ -53,7 +52,7 @@ class Reconciler:
         planned = plan(seen, self.settings)
         if not is_news and _is_grave(planned):  # not on the strength of what was known some seconds ago
             return self.reconcile(key)
-        planned = self._apply(seen, planned)
+        planned = self._serve_board(seen, self._apply(seen, planned))
         if planned.status is not None:
             seen = self._report(seen, planned.status)
         self.memory.keep(key, seen if planned.progress_only else None)
@@ -64,6 +63,24 @@ class Reconciler:
         if last is not None and (now - last.looked).total_seconds() < self.settings.resync_seconds:
             return observe_progress(self.client, last, now, self.cloud)
         return observe(self.client, self.memory, key, self.settings, now, self.cloud)
+
+    def _serve_board(self, seen: Observed, planned: Plan) -> Plan:
+        """The job's shared TensorBoard: looked at with the whole job, not with its progress."""
+        if seen.looked != seen.now or not wants_board(seen.job):
+            return planned
+        try:
+            layout = layout_of(parse_job(seen.job), self.settings)
+        except SpecError:
+            return planned
+        board = observe_board(self.client, seen, layout)
+        found = serving(layout, seen, board)
+        for action in found.actions:
+            logger.info("%s/%s: %s", seen.namespace, seen.name, actions.describe(action))
+            actions.apply(self.client, action)
+        if found.requeue_after is None:
+            return planned
+        due = max(found.requeue_after, _SOON_S)
+        return replace(planned, requeue_after=min(due, planned.requeue_after or due), progress_only=False)
 
     def _apply(self, seen: Observed, planned: Plan) -> Plan:
         """Carry the actions out. What the API server refuses to make is no crash but a thing to tell."""
@@ -97,6 +114,7 @@ class Reconciler:
         if status.phase is not seen.status.phase:
             logger.info("%s/%s: %s", seen.namespace, seen.name, status.phase)
         written = self.client.replace_status(POSTTRAINJOBS, {**seen.job, "status": _document(status)})
+        self.on_report(seen.status, status)
         self.memory.note_written(written)
         self.memory.note_job(written)
         return replace(seen, job=written)

@@ -7,12 +7,14 @@ from 0 and carries the earlier count in an annotation.
 
 from __future__ import annotations
 
-from ptapi.failures import FailureClass
+from ptapi.conditions import ConditionType, Reason
+from ptapi.failures import REACTIONS, FailureClass
 from ptapi.status import FailureStatus
 from ptoperator import failure
 from ptoperator.failure import PodFailure
 from ptoperator.observed import Observed
 from ptoperator.render.policy import DISRUPTED, RESTART_REASON_PREFIX, SAVED
+from ptoperator.resources import Manifest
 
 _FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}")
 
@@ -28,18 +30,37 @@ def restart_counts(seen: Observed) -> tuple[dict[str, int], FailureStatus | None
     return counts, newest
 
 
+def charged_restarts(counts: dict[str, int]) -> int:
+    """How many of them count against `runPolicy.maxRestarts`."""
+    return sum(
+        count for kind, count in counts.items() if kind in set(FailureClass) and REACTIONS[FailureClass(kind)].charged
+    )
+
+
+def failure_of_jobset(seen: Observed, condition: Manifest) -> FailureStatus:
+    """Why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's own words."""
+    found = failure.cause(seen.failures, seen.jobset_restarts, charged=True)
+    cause = _hang(seen) or (failure_status(found) if found else from_run_directory(seen))
+    words = str(condition.get("message") or "")
+    return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=words)
+
+
 def failure_status(found: PodFailure) -> FailureStatus:
     return FailureStatus(
         failure_class=found.kind,
         message=found.message,
         exit_code=found.exit_code,
         pod=found.pod,
+        node=found.node,
+        log=found.log,
         time=found.time,
     )
 
 
 def _cause_of(seen: Observed, attempt: int) -> FailureStatus:
     is_newest = attempt == seen.jobset_restarts - 1
+    if is_newest and (hang := _hang(seen)) is not None:
+        return hang
     reason = _restart_reason(seen) if is_newest else ""
     charged = (reason not in _FREE) if reason else None
     found = failure.cause(seen.failures, attempt, charged=charged)
@@ -50,6 +71,14 @@ def _cause_of(seen: Observed, attempt: int) -> FailureStatus:
     return from_run_directory(seen) or FailureStatus(
         failure_class=FailureClass.UNKNOWN, message="the pods were gone before the operator saw why they failed"
     )
+
+
+def _hang(seen: Observed) -> FailureStatus | None:
+    """What the operator itself ended the attempt for: it said so before it did."""
+    running = next((each for each in seen.status.conditions if each.type is ConditionType.RUNNING), None)
+    if running is None or running.reason != Reason.HANG:
+        return None
+    return FailureStatus(failure_class=FailureClass.HANG, message=running.message, time=running.last_transition_time)
 
 
 def from_run_directory(seen: Observed) -> FailureStatus | None:

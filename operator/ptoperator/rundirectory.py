@@ -7,18 +7,20 @@ client is imported when the first `gs://` directory is read, and shared by all.
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ptapi.rundir import PROGRESS, TERMINATION, Document, Progress, Termination
+from ptapi.rundir import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 20
+_READERS = 16
 T = TypeVar("T", bound=Document)
 
 
@@ -30,6 +32,30 @@ def read_progress(run_uri: str) -> Progress | None:
 def read_termination(run_uri: str) -> Termination | None:
     """Why the last attempt of this run ended, in the trainer's words."""
     return _read(run_uri, TERMINATION, Termination)
+
+
+def read_heartbeats(run_uri: str) -> tuple[Heartbeat, ...]:
+    """The last sign of life of every process, as far as it can be read. Many files: asked only about silent runs."""
+    folder = f"{run_uri}/{HEARTBEATS}"
+    try:
+        names = _list_gcs(folder) if folder.startswith("gs://") else _list_files(folder)
+    except Exception as error:  # as in `_read`
+        logger.debug("%s cannot be listed: %s", folder, error)
+        return ()
+    with ThreadPoolExecutor(_READERS) as readers:
+        found = readers.map(lambda name: _read(folder, name, Heartbeat), names)
+        return tuple(beat for beat in found if beat is not None)
+
+
+def _list_files(folder: str) -> list[str]:
+    path = Path(folder.partition("://")[2])
+    return sorted(each.name for each in path.glob("process-*.json"))
+
+
+def _list_gcs(folder: str) -> list[str]:
+    bucket, _, prefix = folder.removeprefix("gs://").partition("/")
+    blobs = _gcs_client().list_blobs(bucket, prefix=f"{prefix}/process-", timeout=_TIMEOUT_S)
+    return sorted(str(blob.name).rpartition("/")[2] for blob in blobs)
 
 
 def _read(run_uri: str, name: str, kind: type[T]) -> T | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from ptoperator import prices
 from ptoperator.logs import LEVELS
 
 PREFIX = "POSTTRAIN_"
@@ -75,6 +76,12 @@ class Settings:
     """Jobs reconciled at the same time."""
     silence_seconds: float = 300.0
     """Not alive when the API server has not answered for this long."""
+    tensorboard_image: str = "tensorflow/tensorflow:2.18.0"
+    """Image with TensorBoard that reads gs://, for jobs with spec.tensorboard.server."""
+    prices: str = ""
+    """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
+    leader_namespace: str = ""
+    """Namespace of the Lease by which replicas agree on the one that works; empty: this process is alone."""
     http_port: int = 8080
     """Port of /healthz, /readyz and /metrics; 0: none."""
     log_level: str = "info"
@@ -95,7 +102,12 @@ class Settings:
                 given[field.name] = _parse(variable, env[variable], type(field.default))
         if given.get("log_level", LEVELS[0]) not in LEVELS:
             raise SettingsError(f"{PREFIX}LOG_LEVEL: '{given['log_level']}' is not one of {', '.join(LEVELS)}")
-        return replace(cls(), **given)
+        settings = replace(cls(), **given)
+        try:
+            prices.parse(settings.prices)
+        except prices.PriceError as error:
+            raise SettingsError(f"{PREFIX}PRICES: {error}") from None
+        return settings
 
 
 def _parse(variable: str, text: str, kind: type) -> Any:

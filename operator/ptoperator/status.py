@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ptapi.conditions import ConditionType, Phase, Reason
-from ptapi.rundir import run_uri
 from ptapi.status import (
     CapacityStatus,
     Condition,
     FailureStatus,
-    Links,
     PostTrainJobStatus,
 )
 from ptoperator import clock
 from ptoperator.accounting import account
+from ptoperator.links import links
 from ptoperator.observed import Observed
+from ptoperator.redaction import redacted
 from ptoperator.render import Layout
 from ptoperator.reporting import checkpoint_status, metrics_status, progress_status
 from ptoperator.restarts import restart_counts
@@ -42,24 +42,31 @@ Says = dict[ConditionType, Say]
 
 @dataclass(frozen=True)
 class Situation:
-    """What plan found: the phase, the conditions it can speak about, and the failure that ended the job."""
+    """What plan found: the phase, the conditions it can speak about, and the failure that ended the job.
+
+    restarted: a failure after which the job starts again by the operator's decision, which no JobSet counts.
+    """
 
     phase: Phase
     says: Says = field(default_factory=dict)
     failure: FailureStatus | None = None
     capacity: CapacityStatus | None = None
+    restarted: FailureStatus | None = None
 
 
 def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTrainJobStatus:
     """The new status. `layout` is None for a spec that cannot be laid out."""
     old, phase = seen.status, situation.phase
     restarts, newest = restart_counts(seen)
+    if situation.restarted is not None:
+        newest = situation.restarted
+        restarts[newest.failure_class] = restarts.get(newest.failure_class, 0) + 1
     updates: dict[str, object] = {
         "phase": phase,
         "observed_generation": seen.generation,
         "conditions": merged(old.conditions, situation.says, seen.generation, seen.now),
         "restarts": restarts,
-        "failure": situation.failure or newest or old.failure,
+        "failure": _told(situation.failure or newest or old.failure),
         "capacity": situation.capacity or old.capacity,
         "start_time": old.start_time or _start_time(situation, seen.now),
         "completion_time": clock.to_text(seen.now) if phase.is_terminal else None,
@@ -71,7 +78,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
             "algorithm": layout.job.spec.algorithm.label,
             "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
             "job_set": layout.jobset,
-            "links": _links(layout),
+            "links": links(layout),
         }
     return old.model_copy(update=updates)
 
@@ -110,10 +117,17 @@ def _condition(old: Condition | None, kind: ConditionType, say: Say, generation:
         type=kind,
         status=status,
         reason=say.reason,
-        message=say.message[:_MESSAGE_LIMIT],
+        message=redacted(say.message)[:_MESSAGE_LIMIT],
         last_transition_time=old.last_transition_time if old and unchanged else clock.to_text(now),
         observed_generation=generation,
     )
+
+
+def _told(failure: FailureStatus | None) -> FailureStatus | None:
+    """Whoever said it, a secret is not repeated."""
+    if failure is None:
+        return None
+    return failure.model_copy(update={"message": redacted(failure.message), "log": redacted(failure.log)})
 
 
 def _start_time(situation: Situation, now: datetime) -> str | None:
@@ -133,13 +147,6 @@ def _of_progress(seen: Observed, phase: Phase, layout: Layout | None) -> dict[st
     if progress.checkpoint is not None:
         found["checkpoint"] = checkpoint_status(progress.checkpoint)
     return found
-
-
-def _links(layout: Layout) -> Links:
-    run = run_uri(layout.job.spec.output.uri, layout.name)
-    local = run.removeprefix("file://")
-    board = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
-    return Links(run=run, logs=f"ptctl workload logs {layout.name} -n {layout.namespace}", tensorboard=board)
 
 
 _SUMS: dict[str, object] = {"accounted_until": None, "time": None, "cost": None}

@@ -32,19 +32,23 @@ class Sweeper:
         settings: Settings,
         namespaces: Sequence[str] = (),
         now: Callable[[], datetime] = clock.utc_now,
+        on_sweep: Callable[[int], None] = lambda orphans: None,
     ) -> None:
         self._kube = kube
         self._cloud = cloud
         self._settings = settings
         self._namespaces = namespaces
         self._now = now
+        self._on_sweep = on_sweep
 
     def sweep(self) -> None:
         """Once. Pools are listed before jobs: see `capacity.sweep`. Raises ApiError."""
         seen = self._cloud.look()
-        if seen.trouble is not None or not seen.pools:
+        if seen.trouble is not None:
             return
-        found = sweep(seen.pools, self._jobs(), self._namespaces, self._settings, self._now())
+        jobs = self._jobs() if seen.pools else []
+        found = sweep(seen.pools, jobs, self._namespaces, self._settings, self._now())
+        self._on_sweep(sum(bool(action.job_uid) for action, _ in found))  # one that waited for a job is no orphan
         for action, why in found:
             if seen.busy:
                 return

@@ -23,10 +23,11 @@ _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_S
 class GkeNodes:
     """`on_nodes` is what `GkeModel.on_nodes` calls. Use it as a context for the pods to run."""
 
-    def __init__(self, kube: Kube, namespace: str, pod_seconds: float = 2.0) -> None:
+    def __init__(self, kube: Kube, namespace: str, pod_seconds: float = 2.0, poll_s: float = 0.2) -> None:
         self._kube = kube
         self._namespace = namespace
-        self._pod_polls = max(1, round(pod_seconds / 0.2))
+        self._poll_s = poll_s
+        self._pod_polls = max(1, round(pod_seconds / poll_s))
         self._ages: dict[str, int] = {}
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -55,7 +56,7 @@ class GkeNodes:
             self._kube.patch(NODES, node["metadata"]["name"], None, {"status": node["status"]}, subresource="status")
 
     def _run(self) -> None:
-        while not self._is_over.wait(0.2):
+        while not self._is_over.wait(self._poll_s):
             try:
                 self._step()
             except ApiError:

@@ -29,6 +29,7 @@ from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of, read_params
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
+from pttrainer.heartbeat import Heartbeats
 from pttrainer.losses import TokenStats
 from pttrainer.meter import Meter, peak_flops
 from pttrainer.metrics import MetricsLog
@@ -174,7 +175,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         directory.claim(place, job)
     reporter = Reporter(place, job.metadata.uid or "", leader=leader)
     reporter.stage("loading")
-    watchdog = Watchdog(reporter.beat, place, jax.process_index(), job.spec.run_policy.hang_timeout_seconds)
+    process, asked = jax.process_index(), job.spec.run_policy.hang_timeout_seconds
+    heartbeats = Heartbeats(place, process) if jax.process_count() > 1 else None
+    watchdog = Watchdog(reporter.beat, place, process, asked, heartbeats=heartbeats)
     training = job.spec.training
     parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commits(place, job))
     shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)

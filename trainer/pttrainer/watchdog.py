@@ -4,8 +4,9 @@ A thread of each process looks at what the reporter saw last. No finished step f
 compiling, evaluating and saving have limits of their own. A process whose peer hangs waits in a collective forever,
 finishes no step either, and so ends by itself: nobody has to tell it. SIGUSR1 writes the stacks and ends nothing.
 
-Left out: a thread that holds Python's lock for ever keeps this one from running. Collectives, files, sockets and
-child processes all wait without it.
+A thread that holds Python's lock for ever keeps this one from running; collectives, files, sockets and child processes
+all wait without it. For that case faulthandler's own thread, which needs no lock, is wound up again and again: when
+nobody does so any more, it writes all stacks to stderr and ends the process.
 """
 
 from __future__ import annotations
@@ -22,39 +23,27 @@ from typing import Any
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
+from ptapi.hang import limit_s
 from pttrainer import termination
+from pttrainer.heartbeat import Heartbeats
 from pttrainer.progress import Beat
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt
 
-MIN_LIMIT_S = 600.0
-MEDIANS = 5
-"""Without a limit of the job's own, a step may take the larger of the first and so many typical steps."""
-STAGE_LIMITS_S = {"loading": 4 * 3600.0, "restoring": 2 * 3600.0, "compiling": 2 * 3600.0, "exporting": 2 * 3600.0}
-OTHER_LIMIT_S = 3600.0
-"""Of evaluating and saving."""
 LOOK_S = 1.0
 WRITE_S = 20.0
 """The run directory may be what hangs: its stacks are waited for this long."""
+LOCKED_S = 600.0
+"""Python's lock is never held for this long by anything that goes on."""
+REWIND_S = 30.0
+STDERR = 2
 STAY_S = 5.0
 """The process that the others found each other by leaves last, else they would be aborted before they wrote."""
 
 
-def limit_s(beat: Beat, asked: float | None) -> float:
-    """Seconds without an event after which this is a hang; `asked`: `runPolicy.hangTimeoutSeconds`."""
-    if beat.stage == "done":
-        return float("inf")
-    if beat.stage != "training":
-        return max(STAGE_LIMITS_S.get(beat.stage, OTHER_LIMIT_S), asked or 0.0)
-    if asked is not None:
-        return asked
-    if beat.typical_s is None:  # the first step of a rollout compiles, too
-        return STAGE_LIMITS_S["compiling"]
-    return max(MIN_LIMIT_S, MEDIANS * beat.typical_s)
-
-
 class Watchdog:
-    """`beat`: what the reporter saw last; `end`: ends the process with a code, replaced by tests."""
+    """`beat`: what the reporter saw last; `end`: ends the process with a code, replaced by tests; `heartbeats`: tells
+    others, where there are any."""
 
     def __init__(
         self,
@@ -64,12 +53,15 @@ class Watchdog:
         asked: float | None,
         end: Callable[[int], Any] = os._exit,
         look_s: float = LOOK_S,
+        heartbeats: Heartbeats | None = None,
     ) -> None:
         self._beat, self._place, self._process, self._asked = beat, place, process, asked
         self._end, self._look_s = end, look_s
         self._stopped = threading.Event()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115  written by the signal handler as long as we live
         self._seen = 0
+        self._heartbeats = heartbeats
+        self._wound_up = float("-inf")
         faulthandler.register(signal.SIGUSR1, file=self._stacks, all_threads=True)
         self._thread = threading.Thread(target=self._watch, name="hang watchdog", daemon=True)
         self._thread.start()
@@ -78,17 +70,27 @@ class Watchdog:
         """No more looking."""
         self._stopped.set()
         self._thread.join(timeout=10)
+        faulthandler.cancel_dump_traceback_later()
         faulthandler.unregister(signal.SIGUSR1)
         self._stacks.close()
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._look_s):
             beat = self._beat()
-            still_s, limit = time.monotonic() - beat.since, limit_s(beat, self._asked)
+            self._wind_up()
+            if self._heartbeats is not None:
+                self._heartbeats.tell(beat)
+            still_s, limit = time.monotonic() - beat.since, limit_s(beat.stage, beat.typical_s, self._asked)
             if still_s > limit:
                 self._give_up(beat, still_s, limit)
                 return
             self._keep_stacks(beat)
+
+    def _wind_up(self) -> None:
+        now = time.monotonic()
+        if now - self._wound_up >= REWIND_S:
+            self._wound_up = now
+            faulthandler.dump_traceback_later(LOCKED_S, exit=True, file=STDERR)
 
     def _keep_stacks(self, beat: Beat) -> None:
         """Moves what SIGUSR1 wrote since the last look into the run directory, and to whoever reads the log."""

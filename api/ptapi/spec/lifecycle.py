@@ -95,6 +95,9 @@ class Tensorboard(SpecModel):
 
     enabled: bool = True
     """Write them."""
+    server: bool = False
+    """Also serve TensorBoard in the cluster, one for all jobs of the namespace with this `output.uri`, which must be a
+    bucket. It has a pod only while somebody looks: `ptctl workload tensorboard NAME`."""
 
 
 class RunPolicy(SpecModel):

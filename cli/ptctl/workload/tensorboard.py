@@ -19,13 +19,15 @@ ptctl workload tensorboard llama-gsm8k --open      # runs it; Ctrl-C ends it
 @click.command("tensorboard", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @click.option("--open", "is_run", is_flag=True, help="Run TensorBoard here.")
-@click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port of --open.")
+@click.option("--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="Port on this machine.")
+@click.option("--no-browser", is_flag=True, help="Do not open the browser (of a TensorBoard in the cluster).")
 @to_cluster
 @pass_app
-def tensorboard(app: App, target: Target, name: str, is_run: bool, port: int) -> None:
+def tensorboard(app: App, target: Target, name: str, is_run: bool, port: int, no_browser: bool) -> None:
     """Open TensorBoard on a run.
 
-    Prints the command, which reads the run directory, also one in a bucket; --open runs it here.
+    Prints the command, which reads the run directory, also one in a bucket; --open runs it here. Of a job with
+    spec.tensorboard.server, it starts the one in the cluster, forwards its port and opens the browser.
     """
     import shutil
     import subprocess
@@ -34,7 +36,15 @@ def tensorboard(app: App, target: Target, name: str, is_run: bool, port: int) ->
     from ptctl.jobs import fetch
     from ptctl.jobview import view
 
-    job = view(fetch(app.connect(target), target, name))
+    manifest = fetch(app.connect(target), target, name)
+    job = view(manifest)
+    if (manifest["spec"].get("tensorboard") or {}).get("server"):
+        from ptctl.boardforward import forward
+
+        code = forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
+        if code:
+            raise CliError(f"kubectl port-forward ended with exit code {code}")
+        return
     where = f"{job.run_uri.removeprefix('file://')}/tensorboard"
     command = ["tensorboard", "--logdir", where, "--port", str(port)]
     if not is_run:

@@ -68,6 +68,11 @@ class Gke:
             self._last = (self._seconds(), found)
             return found
 
+    def last(self) -> Cloud | None:
+        """What was there at the last look, without asking; None before the first, and just after a change."""
+        last = self._last
+        return last[1] if last else None
+
     def carry_out(self, action: CloudAction) -> Answer:
         """Start one change. What GKE says about it is the answer; it never raises for that."""
         with self._changing:

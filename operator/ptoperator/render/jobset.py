@@ -15,8 +15,9 @@ from ptoperator.render.policy import failure_policy, pod_failure_policy
 from ptoperator.resources import JOBSETS, Manifest
 
 
-def jobset(layout: Layout, restarts_before: int = 0) -> Manifest:
-    """`restarts_before`: restarts of the job under earlier JobSets."""
+def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) -> Manifest:
+    """`restarts_before`: restarts of the job under earlier JobSets; `charged_before`: those of them that count against
+    `maxRestarts`, of which a new JobSet gets what is left."""
     policy = layout.job.spec.run_policy
     return {
         "apiVersion": JOBSETS.api_version,
@@ -33,7 +34,7 @@ def jobset(layout: Layout, restarts_before: int = 0) -> Manifest:
             "suspend": layout.job.spec.queue is not None or policy.suspend,
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             **_roles(layout),
-            "failurePolicy": failure_policy(policy.max_restarts),
+            "failurePolicy": failure_policy(max(0, policy.max_restarts - charged_before)),
             "replicatedJobs": _replicated_jobs(layout),
         },
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ptoperator.metrics import Metrics
 from ptoperator.settings import Settings
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
@@ -52,11 +55,15 @@ def test_no_rule_has_a_wildcard() -> None:
 
 def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
     values = {"namespaces": ["team-a", "team-b"]}
-    assert [role["metadata"]["namespace"] for role in of_kind(values, "Role")] == ["team-a", "team-b"]
+    assert [role["metadata"]["namespace"] for role in of_kind(values, "Role")] == [
+        "team-a",
+        "team-b",
+        "posttrain-system",
+    ]
     cluster_groups = {group for kind, rule in rules(values) if kind == "ClusterRole" for group in rule["apiGroups"]}
     assert cluster_groups == {"apiextensions.k8s.io", ""}
     cluster_resources = {r for kind, rule in rules(values) if kind == "ClusterRole" for r in rule["resources"]}
-    assert cluster_resources == {"customresourcedefinitions", "namespaces"}
+    assert cluster_resources == {"customresourcedefinitions", "namespaces", "nodes"}
 
 
 def test_operator_pod_meets_the_restricted_standard() -> None:
@@ -69,9 +76,76 @@ def test_operator_pod_meets_the_restricted_standard() -> None:
     assert container["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_one_operator_at_a_time() -> None:
+def env_of(values: Values) -> dict[str, str]:
+    container = of_kind(values, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_two_replicas_agree_by_a_lease_on_the_one_that_works() -> None:
     spec = of_kind({}, "Deployment")[0]["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["replicas"] == 2
+    assert env_of({})["POSTTRAIN_LEADER_NAMESPACE"] == "posttrain-system"
+    budget = of_kind({}, "PodDisruptionBudget")[0]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert of_kind({"replicas": 1}, "PodDisruptionBudget") == []
+
+
+def test_nobody_reaches_the_operator_but_for_its_probes_and_metrics() -> None:
+    assert of_kind({}, "NetworkPolicy") == []
+    made = of_kind({"networkPolicy": {"enabled": True}}, "NetworkPolicy")
+    policies = {each["metadata"]["name"]: each["spec"] for each in made}
+    operator = policies["pt-operator"]
+    assert operator["ingress"] == [{"ports": [{"port": 8080, "protocol": "TCP"}]}]
+    assert operator["policyTypes"] == ["Ingress"]
+    trainer = policies["pt-trainer"]
+    assert trainer["podSelector"] == {"matchLabels": {"app.kubernetes.io/component": "trainer"}}
+    peers = [peer for rule in trainer["ingress"] for peer in rule["from"]]
+    assert peers == [{"podSelector": {"matchLabels": {"app.kubernetes.io/component": "trainer"}}}]
+
+
+def test_trainers_of_every_served_namespace_get_their_policy() -> None:
+    values = {"networkPolicy": {"enabled": True}, "namespaces": ["team-a", "team-b"]}
+    found = [each["metadata"]["namespace"] for each in of_kind(values, "NetworkPolicy")]
+    assert found == ["posttrain-system", "team-a", "team-b"]
+
+
+def made_metrics() -> set[str]:
+    """Every series that the operator can show."""
+    families = list(Metrics(list, lambda: None).registry.collect())
+    endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+    return {f"{each.name}{ending}" for each in families for ending in endings.get(each.type, ("",))}
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_exist() -> None:
+    values = {"metrics": {"dashboard": True, "rules": True}}
+    board = next(each for each in of_kind(values, "ConfigMap") if each["metadata"]["name"] == "pt-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    dashboard = json.loads(board["data"]["posttrain.json"])
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    assert len(queries) >= 12
+    rules = of_kind(values, "PrometheusRule")[0]["spec"]["groups"][0]["rules"]
+    assert {rule["alert"] for rule in rules} == {
+        "PosttrainStuckProvisioning",
+        "PosttrainNoHeartbeat",
+        "PosttrainHangs",
+        "PosttrainOrphanNodePool",
+        "PosttrainReconcileErrors",
+        "PosttrainNoLeader",
+    }
+    expressions = " ".join([*queries, *(rule["expr"] for rule in rules)])
+    assert set(re.findall(r"posttrain_[a-z_]+", expressions)) - made_metrics() == set()
+    assert all(rule["annotations"]["description"] for rule in rules)
+
+
+def test_dashboard_and_alerts_are_asked_for() -> None:
+    assert of_kind({}, "PrometheusRule") == []
+    assert of_kind({}, "ConfigMap") == []
+
+
+def test_prices_go_to_the_operator_as_one_setting() -> None:
+    assert env_of({})["POSTTRAIN_PRICES"] == ""
+    prices = env_of({"prices": {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}})
+    assert json.loads(prices["POSTTRAIN_PRICES"]) == {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}
 
 
 def test_digest_wins_over_tag() -> None:

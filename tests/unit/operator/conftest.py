@@ -19,7 +19,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """An empty cluster, whose run directories are a dict."""
     made = World(Api())
     monkeypatch.setattr(rundirectory, "_read_bytes", lambda uri: made.files.get(uri))
+    monkeypatch.setattr(rundirectory, "_list_files", lambda folder: _names(made.files, folder))
     return made
+
+
+def _names(files: dict[str, bytes], folder: str) -> list[str]:
+    return sorted(name.rpartition("/")[2] for name in files if name.startswith(f"{folder}/"))
 
 
 @pytest.fixture

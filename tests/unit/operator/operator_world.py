@@ -17,14 +17,17 @@ from typing import Any
 
 from ptoperator import clock, labels
 from ptoperator.apierrors import AlreadyExists, ApiError, Conflict, NotFound
-from ptoperator.capacity.cloud import CloudProvider
+from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Pool, PoolState
+from ptoperator.client import Client
 from ptoperator.kube import ListResult
 from ptoperator.memory import Key, Memory
 from ptoperator.reconcile import Reconciler
-from ptoperator.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.resources import JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"
+CALLS: set[tuple[str, str]] = set()
+"""Every verb and resource that an operator of these tests called."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Ref = tuple[str, str, str]
 Change = tuple[str, Manifest]
@@ -60,10 +63,14 @@ class Api:
     changes: list[Change] = field(default_factory=list)
     paths: dict[str, Manifest] = field(default_factory=dict)
     logs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    nodes: dict[str, Manifest] = field(default_factory=dict)
+    """Nodes that are not simply well."""
     _version: int = 0
     _uid: int = 0
 
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
+        if r is NODES:
+            return self.nodes.get(name, {"metadata": {"name": name}})
         return copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
 
     def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
@@ -116,7 +123,8 @@ class Api:
             raise Conflict(409, "Conflict", f"{name}: the uid is {item['metadata']['uid']}")
         self._count(f"delete {r.kind} {name}")
         ref = (r.kind, namespace or NAMESPACE, name)
-        if item["metadata"].get("finalizers"):
+        is_alive = r is PODS and _phase(item) not in ("Succeeded", "Failed")
+        if item["metadata"].get("finalizers") or is_alive:
             self.terminate(ref)
         else:
             self.remove(ref)
@@ -140,6 +148,13 @@ class Api:
             raise Conflict(409, "Conflict", f"{meta['name']} was changed meanwhile")
         ref = (r.kind, meta["namespace"], meta["name"])
         return self._store(ref, {**item, "status": copy.deepcopy(body["status"])}, "status")
+
+    def replace(self, r: Resource, body: Manifest) -> Manifest:
+        meta = body["metadata"]
+        item = self._there(r, meta["namespace"], meta["name"])
+        if meta["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", f"{meta['name']} was changed meanwhile")
+        return self._store((r.kind, meta["namespace"], meta["name"]), copy.deepcopy(body), "replace")
 
     def put(self, r: Resource, item: Manifest) -> None:
         """Another controller's write."""
@@ -185,6 +200,19 @@ class Api:
     def _count(self, what: str) -> None:
         self.writes += 1
         self.log.append(what)
+
+
+class OnePoolCloud:
+    """A cloud with one pool that nobody holds."""
+
+    def look(self) -> Cloud:
+        return Cloud(pools=(Pool("p", PoolState.RUNNING, "shape", NAMESPACE, "uid-gone"),))
+
+    def last(self) -> Cloud | None:
+        return self.look()
+
+    def carry_out(self, action: CloudAction) -> Answer:
+        return Answer(action.pool, operation="delete")
 
 
 @dataclass
@@ -300,7 +328,7 @@ class World:
         elif jobset["spec"].get("suspend"):
             self._stop([pod for pod in current if _phase(pod) != "Succeeded"])
         elif current and all(_phase(pod) == "Succeeded" for pod in current):
-            _set(jobset, "Completed", "AllJobsCompleted", "jobset completed successfully")
+            _set(jobset, "Completed", "AllJobsCompleted", "jobset completed successfully", self.api.now)
             self.api.put(JOBSETS, jobset)
         else:
             self._make_pods(jobset, current)
@@ -313,14 +341,26 @@ class World:
         rule = next((each for each in policy["rules"] if _applies(each, reason, message)), None)
         action = rule["action"] if rule else "RestartJobSet"
         if action == "FailJobSet":
-            _set(jobset, "Failed", "FailJobSetFailurePolicyAction", "applying FailJobSet failure policy action")
+            _set(
+                jobset,
+                "Failed",
+                "FailJobSetFailurePolicyAction",
+                "applying FailJobSet failure policy action",
+                self.api.now,
+            )
         elif action == "RestartJobSet" and status["restartsCountTowardsMax"] >= policy["maxRestarts"]:
-            _set(jobset, "Failed", "ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
+            _set(
+                jobset,
+                "Failed",
+                "ReachedMaxRestarts",
+                "jobset failed due to reaching max number of restarts",
+                self.api.now,
+            )
         else:
             status["restarts"] += 1
             status["restartsCountTowardsMax"] += action == "RestartJobSet"
             named = f"FailurePolicy_{rule['name']}" if rule else "DefaultFailurePolicy"
-            _set(jobset, "RestartingJobSet", named, message)
+            _set(jobset, "RestartingJobSet", named, message, self.api.now)
         self.api.put(JOBSETS, jobset)
 
     def _make_pods(self, jobset: Manifest, current: list[Manifest]) -> None:
@@ -399,10 +439,10 @@ def _applies(rule: Manifest, reason: str, message: str) -> bool:
     return reason in rule["onJobFailureReasons"] and any(re.search(pattern, message) for pattern in patterns)
 
 
-def _set(jobset: Manifest, kind: str, reason: str, message: str) -> None:
+def _set(jobset: Manifest, kind: str, reason: str, message: str, now: datetime) -> None:
     kept = [each for each in jobset["status"]["conditions"] if each["type"] != kind]
     condition = {"type": kind, "status": "True", "reason": reason, "message": message}
-    jobset["status"]["conditions"] = [*kept, condition]
+    jobset["status"]["conditions"] = [*kept, {**condition, "lastTransitionTime": clock.to_text(now)}]
 
 
 def _holds(item: Manifest, kind: str) -> bool:
@@ -471,9 +511,8 @@ class Operator:
         is_news = key in self.news
         self.news.discard(key)
         self.timers.pop(key, None)
-        reconciler = Reconciler(
-            self.client or self.api, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud
-        )
+        client = Client(self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)))
+        reconciler = Reconciler(client, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud)
         try:
             again = reconciler.reconcile(key, is_news=is_news)
         except ApiError:

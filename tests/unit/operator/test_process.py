@@ -13,6 +13,7 @@ import pytest
 from aiohttp import ClientSession
 
 from ptoperator.endpoints import Endpoints
+from ptoperator.gauges import JobNumbers
 from ptoperator.metrics import Metrics
 from ptoperator.settings import PREFIX, Settings, SettingsError
 
@@ -71,7 +72,7 @@ def test_the_readme_lists_every_setting() -> None:
 
 
 async def test_endpoints_tell_health_and_metrics(unused_tcp_port: int) -> None:
-    metrics = Metrics(lambda: {"Running": 2, "Failed": 0})
+    metrics = Metrics(lambda: [JobNumbers("n", name, "Running") for name in ("a", "b")])
     metrics.on_look(0.02, None)
     metrics.on_look(0.02, ValueError("a bug"))
     why = {"now": ""}

@@ -126,6 +126,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         )
         spec.setdefault("evaluation", {})["everySteps"] = draw(st.integers(0, 100))
     spec.setdefault("export", {})["format"] = draw(st.sampled_from(["safetensors", "none"]))
+    if not spec["output"]["uri"].startswith("gs://"):
+        spec.setdefault("tensorboard", {})["server"] = False
     spec["env"] = [variable for variable in spec.get("env", []) if variable["name"].startswith("_")]
     for variable in spec["env"]:
         variable.pop("valueFrom", None)

@@ -214,6 +214,8 @@ WRONG: tuple[Wrong, ...] = (
           "spec.capacity[0].reservation", "r", "unset with every other type"),
     Wrong("no way to obtain chips", {"spec.capacity": []}, "spec.capacity", "[]", "a list of 1 to 16 entries"),
     # Model
+    Wrong("a TensorBoard of a laptop's files", {"spec.tensorboard": {"server": True}},
+          "spec.tensorboard.server", "true", "false, unless output.uri is gs://"),
     Wrong("revision of a bucket", {"spec.model": {"uri": "gs://b/m", "revision": "main"}},
           "spec.model.revision", "main", "only hf:// models"),
     # Data

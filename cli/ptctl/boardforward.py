@@ -1,0 +1,82 @@
+"""A TensorBoard that runs in the cluster, brought to this machine: ask for its pod, wait, forward its port, open it.
+
+The operator gives it a pod for as long as some job says that somebody looks; while this command runs it says so again
+and again, and when it ends the pod goes after a while. The port is forwarded by kubectl, which everybody has who has a
+cluster.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+import webbrowser
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ptctl.app import App, Target
+from ptctl.errors import CliError
+from ptctl.jobview import JobView
+from ptoperator import labels
+from ptoperator.kube import Kube, NotFound
+from ptoperator.render.board import PORT, board_name
+from ptoperator.resources import DEPLOYMENTS, POSTTRAINJOBS
+
+LOOK = timedelta(minutes=15)
+"""A pod stays for this long after the last word that somebody looks."""
+AGAIN_S = 300.0
+START_S = 180.0
+
+
+def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, *, opens: bool) -> int:
+    """Until Ctrl-C; the exit code of kubectl."""
+    if shutil.which("kubectl") is None:
+        raise CliError(
+            "kubectl is not installed", f"the Service {board_name(output_uri)} can also be reached otherwise"
+        )
+    kube = app.connect(target)
+    name = board_name(output_uri)
+    ask(kube, job)
+    app.console.say(f"waiting for {name}: its pod starts when somebody looks")
+    wait_ready(kube, job.namespace, name)
+    over = threading.Event()
+    threading.Thread(target=_keep_asking, args=(kube, job, over), daemon=True).start()
+    address = f"http://localhost:{port}/"
+    app.console.say(f"TensorBoard of {output_uri}: {address} (Ctrl-C ends)")
+    if opens:
+        threading.Timer(1.0, webbrowser.open, (address,)).start()
+    chosen = (("kubeconfig", target.kubeconfig), ("context", target.context))
+    where = [f"--{flag}={value}" for flag, value in chosen if value]
+    command = ["kubectl", *where, "-n", job.namespace, "port-forward", f"service/{name}", f"{port}:{PORT}"]
+    try:
+        return subprocess.call(command)
+    finally:
+        over.set()
+
+
+def ask(kube: Kube, job: JobView) -> None:
+    """Somebody looks, from now on for a while."""
+    until = (datetime.now(UTC) + LOOK).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kube.patch(POSTTRAINJOBS, job.name, job.namespace, {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}})
+
+
+def wait_ready(kube: Kube, namespace: str, name: str, longest_s: float = START_S, pause_s: float = 1.0) -> None:
+    """Raises CliError with what is known when it does not come."""
+    end = time.monotonic() + longest_s
+    found: dict[str, Any] = {}
+    while time.monotonic() < end:
+        try:
+            found = kube.get(DEPLOYMENTS, name, namespace)
+        except NotFound:
+            found = {}
+        if int((found.get("status") or {}).get("readyReplicas") or 0) > 0:
+            return
+        time.sleep(pause_s)
+    hint = f"kubectl -n {namespace} describe deployment {name}" if found else "is the operator running?"
+    raise CliError(f"Deployment {name} has no ready pod after {longest_s:.0f} s", hint)
+
+
+def _keep_asking(kube: Kube, job: JobView, over: threading.Event) -> None:
+    while not over.wait(AGAIN_S):
+        ask(kube, job)

@@ -1,0 +1,64 @@
+"""What to do about a job that failed: the hint at the end of its message, with the job's own numbers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ptapi.accelerator_table import chip_count, name_of, table
+from ptapi.accelerators import Slice
+from ptapi.failures import FailureClass
+from ptapi.spec.training import Training
+from ptoperator.render import Layout
+
+_ADVICE: dict[FailureClass, str] = {
+    FailureClass.OUT_OF_MEMORY_HOST: "the data or the checkpoint is too large for the host; use an accelerator with "
+    "more hosts",
+    FailureClass.HANG: "look at the stacks in the run directory for what each process waits for; a step that takes "
+    "longer needs runPolicy.hangTimeoutSeconds",
+    FailureClass.IMAGE_PULL: "check spec.image and spec.imagePullSecrets",
+    FailureClass.STORAGE: "check that output.uri exists, is writable and has space",
+    FailureClass.DATA_ERROR: "mend the data and create the job again under this or another name",
+    FailureClass.CONFIG_ERROR: "mend the job and create it again",
+    FailureClass.USER_CODE: "mend the reward file and create the job again",
+    FailureClass.UNKNOWN: "read the log of the pod: ptctl workload logs",
+}
+
+
+def advice(kind: FailureClass, layout: Layout) -> str:
+    """The hint for a class; empty where there is nothing to do."""
+    if kind is FailureClass.OUT_OF_MEMORY_HBM:
+        return "use " + ", ".join(_less_memory(layout))
+    return _ADVICE.get(kind, "")
+
+
+def _less_memory(layout: Layout) -> Iterator[str]:
+    """From what costs nothing but time to what costs chips."""
+    training = layout.job.spec.training
+    micro = training.micro_batch_size or training.batch_size
+    if micro > 1:
+        yield f"training.microBatchSize: {micro // 2} (it is {micro})"
+    yield f"a shorter training.sequenceLength (it is {training.sequence_length})"
+    if training.remat == "none":
+        yield "training.remat: full (it is none)"
+    yield from _smaller_state(training)
+    yield "more tensor or fsdp parallelism"
+    larger = _next_larger(layout.accelerator)
+    yield f"or a larger accelerator{f': {larger}' if larger else ''}"
+
+
+def _smaller_state(training: Training) -> Iterator[str]:
+    if training.lora is None:
+        yield "training.lora (adapters need no optimizer state for the whole model)"
+    elif training.quantization is None:
+        yield "training.quantization (frozen weights in 4 or 8 bits)"
+
+
+def _next_larger(now: Slice) -> str:
+    """The next size of the same generation: `v6e-32 (32 chips)`."""
+    if now.is_cpu:
+        return ""
+    larger = [shape for shape in table()[now.generation]["topologies"] if chip_count(shape) > now.chips]
+    if not larger:
+        return ""
+    shape = min(larger, key=chip_count)
+    return f"{name_of(now.generation, shape)} ({chip_count(shape)} chips)"

@@ -1,0 +1,24 @@
+"""A cloud that only the replica that works may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider
+
+
+class Guarded:
+    """check: raises where nothing may be changed."""
+
+    def __init__(self, cloud: CloudProvider, check: Callable[[], None]) -> None:
+        self._cloud, self._check = cloud, check
+
+    def look(self) -> Cloud:
+        return self._cloud.look()
+
+    def last(self) -> Cloud | None:
+        return self._cloud.last()
+
+    def carry_out(self, action: CloudAction, /) -> Answer:
+        self._check()
+        return self._cloud.carry_out(action)

@@ -1,0 +1,105 @@
+"""The numbers of a job that Prometheus shows, from its status: pure, and few.
+
+One time series per living job and number. Jobs that ended are not shown, and of very many only the newest: a thousand
+jobs are ten thousand series, which is what a small Prometheus takes without noticing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ptapi.conditions import ConditionType, Phase
+from ptoperator import clock
+from ptoperator.resources import Manifest
+
+SHOWN_JOBS = 1000
+
+GAUGES: dict[str, str] = {
+    "posttrain_job_step": "Optimizer steps done",
+    "posttrain_job_target_steps": "Optimizer steps of the run",
+    "posttrain_job_loss": "Training loss",
+    "posttrain_job_reward": "Mean reward",
+    "posttrain_job_tokens_per_second_per_chip": "Throughput",
+    "posttrain_job_mfu": "Model FLOPs utilisation",
+    "posttrain_job_chips": "Chips that the job holds now",
+    "posttrain_job_chip_hours": "Chip-hours used so far",
+    "posttrain_job_restarts": "Restarts so far",
+    "posttrain_job_heartbeat_timestamp_seconds": "Unix time of the trainer's last sign of life",
+    "posttrain_job_transition_timestamp_seconds": "Unix time since which the job stands where it stands",
+}
+_FROM_METRICS = {
+    "posttrain_job_loss": "loss",
+    "posttrain_job_reward": "reward",
+    "posttrain_job_tokens_per_second_per_chip": "tokensPerSecondPerChip",
+    "posttrain_job_mfu": "mfu",
+}
+
+
+@dataclass(frozen=True)
+class JobNumbers:
+    """What is shown of one job."""
+
+    namespace: str
+    name: str
+    phase: str
+    created: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_shown(self) -> bool:
+        return self.phase not in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+def numbers_of(job: Manifest) -> JobNumbers:
+    """From the job as the API server has it; what somebody made unreadable is left out."""
+    meta, status = job["metadata"], job.get("status") or {}
+    progress, metrics = status.get("progress") or {}, status.get("metrics") or {}
+    found: dict[str, float | None] = {
+        "posttrain_job_step": _number(progress.get("step")),
+        "posttrain_job_target_steps": _number(progress.get("total")),
+        **{gauge: _number(metrics.get(key)) for gauge, key in _FROM_METRICS.items()},
+        "posttrain_job_chips": float(status.get("chips") or 0) if _holds_nodes(status) else 0.0,
+        "posttrain_job_chip_hours": _number((status.get("cost") or {}).get("chipHours")),
+        "posttrain_job_restarts": float(sum((status.get("restarts") or {}).values())),
+        "posttrain_job_heartbeat_timestamp_seconds": _time(progress.get("updated")),
+        "posttrain_job_transition_timestamp_seconds": _latest_transition(status)
+        or _time(meta.get("creationTimestamp")),
+    }
+    return JobNumbers(
+        namespace=str(meta["namespace"]),
+        name=str(meta["name"]),
+        phase=str(status.get("phase") or Phase.PENDING),
+        created=str(meta.get("creationTimestamp") or ""),
+        values={gauge: value for gauge, value in found.items() if value is not None},
+    )
+
+
+def shown(jobs: list[JobNumbers], limit: int = SHOWN_JOBS) -> list[JobNumbers]:
+    """Living jobs, the newest ones."""
+    living = sorted((job for job in jobs if job.is_shown), key=lambda job: job.created, reverse=True)
+    return living[:limit]
+
+
+def _holds_nodes(status: Manifest) -> bool:
+    return any(
+        each.get("type") == ConditionType.CAPACITY_READY and each.get("status") == "True"
+        for each in status.get("conditions") or []
+    )
+
+
+def _latest_transition(status: Manifest) -> float | None:
+    times = [_time(each.get("lastTransitionTime")) for each in status.get("conditions") or []]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _time(text: object) -> float | None:
+    time = clock.from_text(text) if isinstance(text, str) else None
+    return time.timestamp() if time else None
+
+
+def _number(value: object) -> float | None:
+    """Numbers of status are text where printer columns need text."""
+    try:
+        return float(value) if isinstance(value, (int, float, str)) and value != "" else None
+    except ValueError:
+        return None

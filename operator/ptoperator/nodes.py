@@ -1,0 +1,79 @@
+"""What a node says about why its pods went away: pure, table-driven.
+
+A pod only knows that it was ended. Whether the machine was preempted, taken for maintenance or broke stands on the
+node: GKE's taint and labels around a TPU's disruption, the conditions that the kubelet and the node controller set.
+Names as in Google's "Manage GKE node disruption for GPUs and TPUs"; never seen on a live cluster by us.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptapi.failures import FailureClass
+from ptoperator.resources import Manifest
+
+SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
+"""A VM that Google may take at any time."""
+MAINTENANCE_LABEL = "cloud.google.com/active-node-maintenance"
+"""`true` while the host under the node is maintained."""
+TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
+"""Set when Google has announced that the VM will be stopped."""
+
+_TAINTS: tuple[tuple[str, FailureClass, str], ...] = (
+    ("ToBeDeletedByClusterAutoscaler", FailureClass.MAINTENANCE, "the cluster autoscaler removes it"),
+    ("node.kubernetes.io/out-of-service", FailureClass.HOST_ERROR, "it is out of service"),
+    ("node.kubernetes.io/unreachable", FailureClass.HOST_ERROR, "it cannot be reached"),
+    ("node.kubernetes.io/not-ready", FailureClass.HOST_ERROR, "it is not ready"),
+    ("node.kubernetes.io/unschedulable", FailureClass.MAINTENANCE, "it is drained"),
+)
+"""Looked at in this order, after the signs of Google's own disruptions."""
+_STOPPED = "node.cloudprovider.kubernetes.io/shutdown"
+_PROBLEMS = ("KernelDeadlock", "ReadonlyFilesystem", "FrequentKubeletRestart", "FrequentContainerdRestart", "TPUError")
+"""Conditions of the node problem detector that mean a broken host while they are True."""
+
+
+@dataclass(frozen=True)
+class NodeSign:
+    """What happened to a node. words: `node gke-x: it is not ready (NodeStatusUnknown: Kubelet stopped posting)`."""
+
+    kind: FailureClass
+    words: str
+
+
+def sign_of(node: Manifest) -> NodeSign | None:
+    """Why pods of this node fail; None for a node on which nothing is wrong."""
+    name, marks = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
+    taints = {str(taint.get("key")) for taint in (node.get("spec") or {}).get("taints") or []}
+    found = _google(marks, taints) or _broken(node) or _tainted(taints)
+    return NodeSign(found[0], f"node {name}: {found[1]}") if found else None
+
+
+def gone(name: str, is_spot: bool) -> NodeSign:
+    """A node that the API server does not know any more. is_spot: the job's chips are Google's to take."""
+    if is_spot:
+        return NodeSign(FailureClass.PREEMPTED, f"spot node {name} is gone")
+    return NodeSign(FailureClass.HOST_ERROR, f"node {name} is gone")
+
+
+def _google(marks: Manifest, taints: set[str]) -> tuple[FailureClass, str] | None:
+    is_spot = any(marks.get(label) == "true" for label in SPOT_LABELS)
+    if marks.get(MAINTENANCE_LABEL) == "true":
+        return FailureClass.MAINTENANCE, "its host is being maintained"
+    if TERMINATION_TAINT in taints or _STOPPED in taints:
+        words = "Google stops the VM" if TERMINATION_TAINT in taints else "its VM was stopped"
+        return (FailureClass.PREEMPTED, f"{words} (spot)") if is_spot else (FailureClass.MAINTENANCE, words)
+    return None
+
+
+def _broken(node: Manifest) -> tuple[FailureClass, str] | None:
+    for each in (node.get("status") or {}).get("conditions") or []:
+        is_down = each.get("type") == "Ready" and each.get("status") != "True"
+        if is_down or (each.get("type") in _PROBLEMS and each.get("status") == "True"):
+            what = "it is not ready" if is_down else str(each["type"])
+            details = ": ".join(filter(None, (str(each.get("reason") or ""), str(each.get("message") or ""))))
+            return FailureClass.HOST_ERROR, f"{what} ({details})" if details else what
+    return None
+
+
+def _tainted(taints: set[str]) -> tuple[FailureClass, str] | None:
+    return next(((kind, words) for key, kind, words in _TAINTS if key in taints), None)

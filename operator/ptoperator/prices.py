@@ -1,0 +1,52 @@
+"""The price table: money per chip and hour, by generation and by how the chips were obtained. Pure.
+
+Prices differ by region, contract and year, so there are none here: an administrator states them. A price for
+`v6e/spot` goes before one for `v6e`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cache
+
+
+class PriceError(ValueError):
+    """A table that cannot be used: says what is wrong and what is accepted."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """per_chip_hour: by `generation` or `generation/option`."""
+
+    currency: str = ""
+    per_chip_hour: dict[str, float] = field(default_factory=dict)
+
+    def of(self, generation: str, option: str) -> float | None:
+        return self.per_chip_hour.get(f"{generation}/{option}", self.per_chip_hour.get(generation))
+
+    def amount(self, generation: str, chips: int, held: dict[str, int]) -> str:
+        """`41.28 USD` for seconds held by option; empty where a price is missing."""
+        priced = [(self.of(generation, option), seconds) for option, seconds in held.items() if seconds]
+        if not priced or any(price is None for price, _ in priced):
+            return ""
+        total = sum((price or 0.0) * chips * seconds / 3600 for price, seconds in priced)
+        return f"{total:.2f} {self.currency}"
+
+
+@cache
+def parse(text: str) -> Prices:
+    """From JSON: `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; nothing for an empty text."""
+    if not text:
+        return Prices()
+    try:
+        document = json.loads(text)
+        found = {str(key): float(value) for key, value in document["perChipHour"].items()}
+        currency = str(document["currency"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        found, currency = {}, ""
+    if not found or not currency or not all(math.isfinite(price) and price >= 0 for price in found.values()):
+        accepted = '{"currency": "USD", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.95}}'
+        raise PriceError(f"'{text[:100]}' is no price table; accepted: {accepted}")
+    return Prices(currency, found)

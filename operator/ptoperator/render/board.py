@@ -1,0 +1,97 @@
+"""TensorBoard in the cluster: one Deployment and one Service per output location and namespace, shared by its jobs, so
+that their runs stand beside each other.
+
+Every job that asks for it owns both, so they go with the last of them. The Deployment begins with no pod; whoever
+wants to look marks a job (`ptctl workload tensorboard`), and `boards` gives it one until that time. It reads the
+bucket as the trainer does, and satisfies Pod Security "restricted".
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from ptoperator import labels
+from ptoperator.render.layout import Layout
+from ptoperator.resources import Manifest
+
+PORT = 6006
+USER_ID = 65532
+
+
+def board_name(output_uri: str) -> str:
+    """Name of both objects."""
+    return f"tensorboard-{hashlib.sha256(output_uri.rstrip('/').encode()).hexdigest()[:8]}"
+
+
+def board_deployment(layout: Layout) -> Manifest:
+    name = board_name(layout.job.spec.output.uri)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(layout, name),
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {labels.BOARD: name}},
+            "template": {"metadata": {"labels": _labels(name)}, "spec": _pod(layout)},
+        },
+    }
+
+
+def board_service(layout: Layout) -> Manifest:
+    name = board_name(layout.job.spec.output.uri)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(layout, name),
+        "spec": {
+            "selector": {labels.BOARD: name},
+            "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
+        },
+    }
+
+
+def owner(layout: Layout) -> Manifest:
+    """One owner among several: none of them is its controller."""
+    return {key: layout.owner_references[0][key] for key in ("apiVersion", "kind", "name", "uid")}
+
+
+def _metadata(layout: Layout, name: str) -> Manifest:
+    return {
+        "name": name,
+        "namespace": layout.namespace,
+        "labels": _labels(name),
+        "ownerReferences": [owner(layout)],
+    }
+
+
+def _labels(name: str) -> Manifest:
+    return {labels.NAME: "posttrain", labels.MANAGED_BY: labels.MANAGER, labels.COMPONENT: "tensorboard",
+            labels.BOARD: name}  # fmt: skip
+
+
+def _pod(layout: Layout) -> Manifest:
+    uri = layout.job.spec.output.uri
+    return {
+        "serviceAccountName": layout.job.spec.service_account_name or layout.settings.trainer_service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": "tensorboard",
+                "image": layout.settings.tensorboard_image,
+                "command": ["tensorboard"],
+                "args": ["--logdir", uri, "--host", "0.0.0.0", "--port", str(PORT), "--reload_multifile", "true"],
+                "ports": [{"name": "http", "containerPort": PORT}],
+                "readinessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 5},
+                "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "env": [{"name": "HOME", "value": "/tmp"}],
+            }
+        ],
+    }

@@ -1,0 +1,100 @@
+"""Every call the operator may make, and why: the RBAC rules of the chart are made from this table.
+
+`client` refuses a call that is not listed, in tests as in a cluster, and a test fails on a line that nothing uses; so
+the chart grants what the code calls and nothing else. Left out: `/version`, which everybody may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ptoperator.resources import (
+    CONFIGMAPS,
+    CRDS,
+    DEPLOYMENTS,
+    EVENTS,
+    JOBSETS,
+    LEASES,
+    LOCAL_QUEUES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    POSTTRAINJOBS,
+    SERVICES,
+    VISIBLE_QUEUES,
+    WORKLOADS,
+    Manifest,
+    Resource,
+)
+
+
+@dataclass(frozen=True)
+class Right:
+    """verbs: what our own code calls. watched: kopf lists and watches it too. admission: needed by a check of the API
+    server, called by nobody."""
+
+    resource: Resource
+    verbs: tuple[str, ...]
+    why: str
+    subresource: str = ""
+    watched: bool = False
+    admission: bool = False
+
+    @property
+    def granted(self) -> tuple[str, ...]:
+        """As Kubernetes writes them."""
+        wanted = {*self.verbs, *(("list", "watch") if self.watched else ())}
+        return tuple(verb for verb in _ORDER if verb in wanted)
+
+    @property
+    def name(self) -> str:
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
+
+PENDING = "pendingworkloads"
+_ORDER = ("get", "list", "watch", "create", "update", "patch", "delete")
+
+IN_NAMESPACES = (
+    Right(
+        POSTTRAINJOBS, ("get", "list", "patch", "delete"), "patch: the finalizer; delete: after their TTL", watched=True
+    ),
+    Right(POSTTRAINJOBS, ("update",), "what the operator observed", "status"),
+    Right(POSTTRAINJOBS, ("update",), "owner references that block deletion", "finalizers", admission=True),
+    Right(JOBSETS, ("get", "create", "patch", "delete"), "patch: suspend and resume", watched=True),
+    Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
+    Right(PODS, ("list", "delete"), "delete: those of a run that stands still", watched=True),
+    Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, where a job asks for it"),
+    Right(SERVICES, ("get", "create", "patch"), "TensorBoard's"),
+    Right(PODS, ("get",), "MaxText says its progress there", "log"),
+    Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no harm where Kueue is not installed"),
+    Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),
+    *(Right(queues, ("get",), "who is ahead", PENDING) for queues in VISIBLE_QUEUES),
+    Right(EVENTS, ("create",), "what happened to a job"),
+)
+"""In every namespace that is served."""
+
+IN_CLUSTER = (
+    Right(CRDS, (), "kopf finds out which kinds there are", watched=True),
+    Right(NAMESPACES, (), "kopf finds out which namespaces there are", watched=True),
+    Right(NODES, ("get",), "why the pods on a node failed"),
+)
+
+IN_OWN_NAMESPACE = (Right(LEASES, ("get", "create", "update"), "which replica works"),)
+"""In the operator's own namespace."""
+
+
+def is_allowed(verb: str, resource: Resource, subresource: str = "") -> bool:
+    """Whether our own code may make this call."""
+    every = (*IN_NAMESPACES, *IN_CLUSTER, *IN_OWN_NAMESPACE)
+    return any(
+        right.resource == resource and right.subresource == subresource and verb in right.verbs for right in every
+    )
+
+
+def rules(rights: Sequence[Right]) -> list[Manifest]:
+    """RBAC rules, one per line of the table."""
+    return [
+        {"apiGroups": [right.resource.group], "resources": [right.name], "verbs": list(right.granted)}
+        for right in rights
+    ]

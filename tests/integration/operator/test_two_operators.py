@@ -1,0 +1,64 @@
+"""Two replicas of the operator: one works; when it is killed the other goes on, and never do both write."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from operatorprocess import OperatorProcess, WriteProxy
+
+from ptoperator.leadership import LEASE
+from ptoperator.resources import LEASES
+
+Writes = list[tuple[float, str]]
+
+
+def replica(
+    name: str, control_plane: Any, jobs: Any, folder: Path, writes: Writes
+) -> tuple[WriteProxy, OperatorProcess]:
+    """An operator whose writes are noted, but for those of the lease itself."""
+
+    def note(moment: str, what: str) -> bool:
+        if "/leases" not in what:
+            writes.append((time.monotonic(), name))
+        return True
+
+    (folder / name).mkdir()
+    proxy = WriteProxy(control_plane.kubeconfig, folder / name, note)
+    proxy.__enter__()
+    env = {"POSTTRAIN_LEADER_NAMESPACE": jobs.namespace, "POD_ID": name}
+    return proxy, OperatorProcess(proxy.kubeconfig, folder / name, jobs.namespace, env=env)
+
+
+def holder(jobs: Any) -> str:
+    found = jobs.kube.list(LEASES, jobs.namespace).items
+    return str(found[0]["spec"].get("holderIdentity") or "") if found else ""
+
+
+def test_a_killed_replica_is_followed_within_twenty_seconds_and_never_do_two_write(
+    control_plane: Any, jobs: Any, tmp_path: Path
+) -> None:
+    writes: Writes = []
+    replicas = {name: replica(name, control_plane, jobs, tmp_path, writes) for name in ("a", "b")}
+    try:
+        replicas["a"][1].start()
+        jobs.wait(lambda: holder(jobs) == "a")
+        replicas["b"][1].start()
+        jobs.create("handed-over", {"FAKE_WAIT": "yes"})
+        jobs.wait_phase("handed-over", "Running")
+        assert jobs.kube.get(LEASES, LEASE, jobs.namespace)["spec"]["leaseTransitions"] == 0
+        replicas["a"][1].kill()
+        killed = time.monotonic()
+        jobs.wait(lambda: holder(jobs) == "b", 30)
+        (jobs.runs / "handed-over" / "finish").touch()
+        jobs.wait_phase("handed-over", "Succeeded")
+        first = next(when for when, name in writes if name == "b")
+        assert first - killed < 20
+        assert [name for _, name in writes] == sorted(name for _, name in writes)
+        assert replicas["b"][1].stop() == 0
+        assert holder(jobs) == ""
+    finally:
+        for proxy, operator in replicas.values():
+            operator.kill()
+            proxy.__exit__()

@@ -1,0 +1,229 @@
+"""What logs, nodes and kubelets say, case by case, in shapes as clusters and libraries write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ptapi.failures import FailureClass
+from ptoperator import labels
+from ptoperator.excerpt import log_tail, telling_line
+from ptoperator.failure import PodFailure, pod_failure
+from ptoperator.nodes import NodeSign, gone, sign_of
+from ptoperator.redaction import HIDDEN, redacted
+from ptoperator.resources import Manifest
+
+
+def pod(code: int, tail: str, **status: Any) -> Manifest:
+    terminated = {"exitCode": code, "message": tail, "reason": "Error", "finishedAt": "2026-01-01T00:00:09Z"}
+    return {
+        "metadata": {"name": "p-0", "labels": {labels.RESTART_ATTEMPT: "0"}},
+        "spec": {"nodeName": "gke-tpu-1"},
+        "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}], **status},
+    }
+
+
+XLA_HBM = (
+    "Traceback (most recent call last):\n"
+    '  File "/app/train.py", line 12, in <module>\n'
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in "
+    "memory space hbm. Used 38.21G of 31.25G hbm. Exceeded hbm capacity by 6.96G.\n"
+    "Largest program allocations in hbm:\n"
+)
+LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
+    "XLA cannot compile into the chip's memory": (1, XLA_HBM, FailureClass.OUT_OF_MEMORY_HBM, "Exceeded hbm capacity"),
+    "a step asks for more than is free": (
+        1,
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2147483648 "
+        "bytes.",
+        FailureClass.OUT_OF_MEMORY_HBM,
+        "2147483648 bytes",
+    ),
+    "a chip that is gone": (
+        1,
+        "RuntimeError: Unable to initialize backend 'tpu': UNAVAILABLE: No ba16c7433 device found.",
+        FailureClass.HOST_ERROR,
+        "No ba16c7433 device",
+    ),
+    "faulthandler's thread": (
+        1,
+        'Timeout (0:10:00)!\nThread 0x00007f11 (most recent call first):\n  File "x.py", line 3 in wait',
+        FailureClass.HANG,
+        "lock",
+    ),
+    "the middle of a dump of all stacks": (
+        1,
+        '  File "x.py", line 3 in wait\nThread 0x00007f11aa [tokenizer] (most recent call first):\n  File "y.py"',
+        FailureClass.HANG,
+        "stacks",
+    ),
+    "Python's own memory": (1, "Traceback\nMemoryError", FailureClass.OUT_OF_MEMORY_HOST, "MemoryError"),
+    "C++'s memory": (
+        134,
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        FailureClass.OUT_OF_MEMORY_HOST,
+        "bad_alloc",
+    ),
+    "a full disk": (1, "OSError: [Errno 28] No space left on device: '/runs/x'", FailureClass.STORAGE, "No space"),
+    "a peer that went away explains nothing": (
+        1,
+        "jaxlib.xla_extension.XlaRuntimeError: UNAVAILABLE: The following tasks are unhealthy (stopped sending "
+        "heartbeats): /job:jax_worker/replica:0/task:3",
+        FailureClass.UNKNOWN,
+        "task:3",
+    ),
+    "an error of nobody's": (1, "step 3\nValueError: boom\n", FailureClass.UNKNOWN, "ValueError: boom"),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_end_of_a_log_has_a_class_and_the_line_that_matters(name: str) -> None:
+    code, tail, kind, words = LOGS[name]
+    found = pod_failure(pod(code, tail))
+    assert found is not None
+    assert found.kind == kind
+    assert words in found.message
+    assert "\n" not in found.message
+    assert found.log.endswith(tail.strip()[-40:])
+
+
+def test_a_fatal_exit_code_is_not_argued_with() -> None:
+    found = pod_failure(pod(65, XLA_HBM))
+    assert found is not None
+    assert found.kind == FailureClass.DATA_ERROR
+
+
+def test_a_tpu_under_repair_refuses_its_pods_and_that_is_the_hosts_fault() -> None:
+    refused = {
+        "metadata": {"name": "p-0", "labels": {}},
+        "spec": {"nodeName": "gke-tpu-1"},
+        "status": {
+            "phase": "Failed",
+            "reason": "UnexpectedAdmissionError",
+            "message": "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices "
+            "google.com/tpu, which is unexpected",
+        },
+    }
+    found = pod_failure(refused)
+    assert found is not None
+    assert (found.kind, found.is_charged) == (FailureClass.HOST_ERROR, False)
+    assert found.message.startswith("UnexpectedAdmissionError: Allocate failed due to no healthy devices")
+
+
+def node(
+    marks: dict[str, str] | None = None, taints: tuple[str, ...] = (), ready: tuple[str, str, str] = ("True", "", "")
+) -> Manifest:
+    status, reason, message = ready
+    return {
+        "metadata": {"name": "gke-tpu-1", "labels": marks or {}},
+        "spec": {"taints": [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
+                 + [{"key": key, "effect": "NoSchedule"} for key in taints]},
+        "status": {"conditions": [
+            {"type": "MemoryPressure", "status": "False"},
+            {"type": "Ready", "status": status, "reason": reason, "message": message},
+        ]},
+    }  # fmt: skip
+
+
+SPOT = {"cloud.google.com/gke-spot": "true"}
+NODES: dict[str, tuple[Manifest, FailureClass | None, str]] = {
+    "a node that is well": (node(SPOT), None, ""),
+    "a spot VM that is taken": (
+        node(SPOT, ("cloud.google.com/impending-node-termination",)),
+        FailureClass.PREEMPTED,
+        "Google stops the VM (spot)",
+    ),
+    "a VM of ours that is stopped": (
+        node({}, ("cloud.google.com/impending-node-termination",)),
+        FailureClass.MAINTENANCE,
+        "Google stops the VM",
+    ),
+    "a host that is maintained": (
+        node({"cloud.google.com/active-node-maintenance": "true"}, ("node.kubernetes.io/unschedulable",)),
+        FailureClass.MAINTENANCE,
+        "maintained",
+    ),
+    "a maintenance that is planned is none yet": (
+        node({"cloud.google.com/active-node-maintenance": "false", "cloud.google.com/scheduled-maintenance-time": "1"}),
+        None,
+        "",
+    ),
+    "a spot VM that was shut down": (
+        node(SPOT, ("node.cloudprovider.kubernetes.io/shutdown",), ("Unknown", "NodeStatusUnknown", "x")),
+        FailureClass.PREEMPTED,
+        "its VM was stopped",
+    ),
+    "a kubelet that is silent": (
+        node({}, ("node.kubernetes.io/unreachable",), ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting")),
+        FailureClass.HOST_ERROR,
+        "not ready (NodeStatusUnknown: Kubelet stopped posting)",
+    ),
+    "a drained node": (node({}, ("node.kubernetes.io/unschedulable",)), FailureClass.MAINTENANCE, "drained"),
+    "a node that is scaled away": (
+        node({}, ("ToBeDeletedByClusterAutoscaler",)),
+        FailureClass.MAINTENANCE,
+        "autoscaler",
+    ),
+    "a node out of service": (
+        node({}, ("node.kubernetes.io/out-of-service",)),
+        FailureClass.HOST_ERROR,
+        "out of service",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_says_why_its_pods_went_away(name: str) -> None:
+    manifest, kind, words = NODES[name]
+    sign = sign_of(manifest)
+    assert (sign.kind if sign else None) == kind
+    assert sign is None or words in sign.words
+
+
+def test_a_node_explains_a_crash_but_not_wrong_data() -> None:
+    sign = NodeSign(FailureClass.MAINTENANCE, "node n: its host is being maintained")
+    crash = PodFailure(FailureClass.UNKNOWN, "exit code 1", "p", node="n")
+    assert crash.explained_by(sign).kind == FailureClass.MAINTENANCE
+    assert crash.explained_by(sign).message == "node n: its host is being maintained; exit code 1"
+    assert not crash.explained_by(sign).is_charged
+    assert not crash.explained_by(None).asks_node
+    wrong = PodFailure(FailureClass.DATA_ERROR, "row 3", "p", node="n")
+    assert wrong.explained_by(sign).kind == FailureClass.DATA_ERROR
+
+
+def test_a_spot_node_that_is_gone_was_preempted() -> None:
+    assert gone("n", is_spot=True).kind == FailureClass.PREEMPTED
+    assert gone("n", is_spot=False).kind == FailureClass.HOST_ERROR
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HTTPError: 401 for hf_AbCdEfGhIjKlMnOpQrSt",
+        "Authorization: Bearer ya29.c.b0AXv0zTPQ",
+        "curl -H 'authorization: basic dXNlcjpwYXNzd29yZA=='",
+        "HF_TOKEN=supersecretvalue is set",
+        "password: 'supersecretvalue'",
+        "https://user:supersecretvalue@host/x",
+        "-----BEGIN RSA PRIVATE KEY-----\nsupersecretvalue\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_what_looks_like_a_secret_is_not_repeated(text: str) -> None:
+    kept = redacted(f"before {text} after")
+    assert HIDDEN in kept
+    assert kept.startswith("before ")
+    for secret in ("AbCdEfGh", "b0AXv0z", "dXNlcjp", "supersecretvalue"):
+        assert secret not in kept
+
+
+def test_ordinary_words_are_repeated_as_they_are() -> None:
+    text = "tokens per second: 12345; token count 99; the tokenizer's secret: none; step 3 of 10"
+    assert redacted(text) == text
+
+
+def test_the_end_of_a_log_is_bounded_and_begins_with_a_whole_line() -> None:
+    tail = log_tail("\n".join(f"line {number:04d} of many" for number in range(1000)))
+    assert len(tail) <= 2000
+    assert tail.startswith("line ")
+    assert telling_line("") == ""

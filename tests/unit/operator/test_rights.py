@@ -1,0 +1,142 @@
+"""RBAC follows from the calls: nothing is missing, nothing is granted that nothing uses."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import operator_world
+import pytest
+from lives import NAME, bring_up, edit, settle, start
+from operator_world import NAMESPACE, Operator, World, job_manifest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
+
+import kueue as made_by_kueue
+
+from ptoperator import labels
+from ptoperator.client import Client, UnlistedCall
+from ptoperator.leadership import Leadership
+from ptoperator.resources import JOBSETS, LOCAL_QUEUES, POSTTRAINJOBS, SECRETS, WORKLOADS, Manifest
+from ptoperator.rights import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
+from ptoperator.settings import Settings
+from ptoperator.sweeper import Sweeper
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def make_rbac() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_rbac", ROOT / "scripts" / "make_rbac.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_charts_rules_are_those_of_the_table() -> None:
+    made = make_rbac()
+    assert made.TARGET.read_text(encoding="utf-8") == made.text(), "hint: make crds"
+
+
+def test_a_call_that_is_not_listed_fails_before_any_server_sees_it() -> None:
+    with pytest.raises(UnlistedCall, match="get secrets is not listed; hint: add it"):
+        Client(operator_world.Api()).get(SECRETS, "token")
+    assert not is_allowed("delete", POSTTRAINJOBS, "status")
+
+
+def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, world: World) -> None:
+    operator_world.CALLS.clear()
+    _eventful_life(operator)
+    _share_a_board(operator)
+    _wait_in_a_queue_and_speak_in_a_log(operator)
+    _sweep_and_lead(world)
+    listed = {
+        (verb, right.name)
+        for right in (*IN_NAMESPACES, *IN_CLUSTER, *IN_OWN_NAMESPACE)
+        if not right.admission
+        for verb in right.verbs
+    }
+    assert listed == operator_world.CALLS
+
+
+def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
+    """Kueue and MaxText."""
+    world = operator.world
+    world.api.put(LOCAL_QUEUES, {**made_by_kueue.local_queue("team", NAMESPACE, "all"), **_named("team")})
+    world.api.create(POSTTRAINJOBS, job_manifest("queued", queue="team", output={"uri": "gs://b/queued"}))
+    settle(operator)
+    jobset = world.api.find(JOBSETS, "queued")
+    assert jobset is not None
+    said = made_by_kueue.workload(jobset, "team")
+    said["metadata"]["uid"] = "of-the-workload"
+    world.api.put(WORKLOADS, said)
+    world.tick(31)
+    operator.work()
+    runtime = {"maxtext": {"modelName": "llama3.1-8b"}}
+    maxtext = job_manifest("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://b/m/0/items"},
+                           output={"uri": "gs://b/maxtext"})  # fmt: skip
+    world.api.create(POSTTRAINJOBS, maxtext)
+    settle(operator)
+    start(operator)
+
+
+def _named(name: str) -> Manifest:
+    return {"metadata": {"name": name, "namespace": NAMESPACE, "uid": "of-the-queue"}}
+
+
+def _eventful_life(operator: Operator) -> None:
+    """A hang, a broken machine, a suspension, node pools wanted, the end, and its TTL."""
+    world = operator.world
+    bring_up(operator, runPolicy={"maxRestarts": 1, "hangTimeoutSeconds": 100, "ttlSecondsAfterFinished": 5})
+    world.tick(300)
+    operator.work()
+    for pod in world.unfinished:
+        world.exit(pod, 137)
+    settle(operator)
+    start(operator)
+    edit(world, suspend=True)
+    settle(operator)
+    edit(world, suspend=False)
+    settle(operator)
+    start(operator)
+    job = job_manifest(
+        "pooled", capacity=[{"type": "spot"}], accelerator={"type": "v6e-4"}, output={"uri": "gs://b/other"}
+    )
+    world.api.create(POSTTRAINJOBS, job)
+    operator.settings = Settings(gke_project="p", gke_location="l", gke_cluster="c")
+    settle(operator)
+    assert labels.FINALIZER in world.api.objects["PostTrainJob", "team-a", "pooled"]["metadata"]["finalizers"]
+    operator.settings = Settings()
+    world.exit(world.unfinished[0], 1, "No ba16c7433 device found")
+    settle(operator)
+    world.tick(700)
+    settle(operator)
+    start(operator)
+    world.exit(world.unfinished[0], 65)
+    settle(operator)
+    world.tick(10)
+    operator.work()
+    assert world.api.find(POSTTRAINJOBS, NAME) is None
+
+
+def _share_a_board(operator: Operator) -> None:
+    """Two jobs with one TensorBoard."""
+    for name in ("one", "two"):
+        served = job_manifest(name, tensorboard={"server": True}, output={"uri": "gs://b/runs"})
+        operator.world.api.create(POSTTRAINJOBS, served)
+        settle(operator)
+
+
+def _sweep_and_lead(world: World) -> None:
+    def record(verb: str, resource: str, outcome: str) -> None:
+        operator_world.CALLS.add((verb, resource))
+
+    client = Client(world.api, record)
+    cloud = operator_world.OnePoolCloud()
+    Sweeper(client, cloud, Settings()).sweep()
+    leadership = Leadership(client, "posttrain-system", "a")
+    assert leadership.try_once()
+    assert leadership.try_once()

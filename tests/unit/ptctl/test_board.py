@@ -1,0 +1,59 @@
+"""`ptctl workload tensorboard` of a job whose TensorBoard runs in the cluster."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ptctl import boardforward
+from ptoperator import labels
+from ptoperator.render.board import board_name
+from ptoperator.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
+
+Invoke = Callable[..., Any]
+BOARD = board_name("gs://b/runs")
+
+
+@pytest.fixture
+def served(kube: Any, make_job: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A job with a TensorBoard in the cluster; the commands that are run."""
+    kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://b/runs"}, "tensorboard": {"server": True}}))
+    commands: list[list[str]] = []
+    monkeypatch.setattr(boardforward.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(subprocess, "call", lambda command: commands.append(command) or 0)
+    return commands
+
+
+def test_it_says_that_somebody_looks_waits_and_forwards_the_port(
+    invoke: Invoke, kube: Any, served: list[list[str]]
+) -> None:
+    board = {"metadata": {"name": BOARD, "namespace": "default"}, "status": {"readyReplicas": 1}}
+    kube.put(DEPLOYMENTS, board)
+    result = invoke("workload", "tensorboard", "a", "--port", "7007", "--no-browser")
+    assert result.code == 0, result.err
+    assert served == [["kubectl", "-n", "default", "port-forward", f"service/{BOARD}", "7007:6006"]]
+    assert "http://localhost:7007/" in result.err
+    (name, namespace, body) = next(said for verb, said in kube.calls if verb == "patch")
+    assert (name, namespace) == ("a", "default")
+    assert body["metadata"]["annotations"][labels.BOARD_UNTIL].endswith("Z")
+
+
+def test_a_board_that_does_not_come_is_explained(
+    invoke: Invoke, served: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boardforward.wait_ready, "__defaults__", (0.0, 0.0))
+    result = invoke("workload", "tensorboard", "a")
+    assert (result.code, served) == (1, [])
+    assert f"Deployment {BOARD} has no ready pod" in result.err
+
+
+def test_without_kubectl_the_hint_says_what_is_missing(
+    invoke: Invoke, served: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boardforward.shutil, "which", lambda name: None)
+    result = invoke("workload", "tensorboard", "a")
+    assert (result.code, served) == (1, [])
+    assert "kubectl is not installed" in result.err
