@@ -51,10 +51,12 @@ def mesh_rule() -> str:
 
 
 def batch_rule(field: str) -> str:
-    """CEL over spec: whether the batch, or the micro-batch, divides over data x fsdp x expert."""
+    """CEL over spec: whether the batch, or the micro-batch, divides over data x fsdp x expert, in our own trainer."""
     size = f"self.training.{field}"
     present = "" if field == "batchSize" else f"!has({size}) || "
-    return present + _sized(f"[{_product('tensor', 'sequence')}].all(t, t < 1 || d < t || {size} % (d / t) == 0)")
+    others = "has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container))"
+    fits = _sized(f"[{_product('tensor', 'sequence')}].all(t, t < 1 || d < t || {size} % (d / t) == 0)")
+    return f"{present}({others}) || {fits}"
 
 
 def batch_message(field: str) -> str:

@@ -10,8 +10,8 @@ import re
 from functools import partial
 
 from ptapi import accelerator_cel as chips
-from ptapi.rule import Rule
-from ptapi.spec import EnvVar, Optimizer, PostTrainJobSpec, Reward, Volume
+from ptapi.rule import Rule, at
+from ptapi.spec import EnvVar, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -77,6 +77,10 @@ def _evaluates_in_the_row(spec: PostTrainJobSpec) -> bool:
 
 def _has_a_use_for(field: str, rule: str, optimizer: Optimizer) -> bool:
     return optimizer.name != rule or getattr(optimizer, field) is None
+
+
+def _is_for_pathways(field: str, pathways: Pathways) -> bool:
+    return pathways.enabled is True or not at(pathways, field)
 
 
 def checked_in_devices(_: object) -> bool:
@@ -222,19 +226,47 @@ RULES: tuple[Rule, ...] = (
         cel="",
         is_kept=lambda spec: spec.pathways.enabled is not True or spec.output.uri.startswith("gs://"),
     ),
-    Rule(
-        scope="spec.pathways",
-        field="serverImage",
-        accepted="unset, because pathways.enabled is not true",
-        cel="",
-        is_kept=lambda pathways: pathways.server_image is None or pathways.enabled is True,
+    *(
+        Rule(
+            scope="spec.pathways",
+            field=field,
+            accepted="unset, because pathways.enabled is not true",
+            cel="",
+            is_kept=partial(_is_for_pathways, field),
+        )
+        for field in ("serverImage", "proxyImage", "colocatedPythonImage", "serverArgs", "proxyArgs", "workerArgs")
     ),
     Rule(
         scope="spec.pathways",
-        field="proxyImage",
-        accepted="unset, because pathways.enabled is not true",
+        field="headless",
+        accepted="false, because pathways.enabled is not true",
         cel="",
-        is_kept=lambda pathways: pathways.proxy_image is None or pathways.enabled is True,
+        is_kept=lambda pathways: not pathways.headless or pathways.enabled is True,
+        hint="pathways: {enabled: true, headless: true}",
+    ),
+    Rule(
+        scope="spec",
+        field="runtime",
+        accepted="unset, because pathways.headless starts no program",
+        cel="!self.pathways.headless || !has(self.runtime) || "
+        "!(has(self.runtime.maxtext) || has(self.runtime.container))",
+        is_kept=lambda spec: not spec.pathways.headless or spec.runtime.is_native,
+    ),
+    Rule(
+        scope="spec",
+        field="pathways.elasticSlices",
+        accepted="less than accelerator.slices, because one slice at least must be there",
+        cel="self.pathways.elasticSlices == 0 || self.pathways.elasticSlices < self.accelerator.slices",
+        is_kept=lambda spec: (
+            spec.pathways.elastic_slices == 0 or spec.pathways.elastic_slices < spec.accelerator.slices
+        ),
+    ),
+    Rule(
+        scope="spec",
+        field="pathways.elasticSlices",
+        accepted="0, because pathways.enabled is not true",
+        cel="",
+        is_kept=lambda spec: spec.pathways.elastic_slices == 0 or spec.pathways.enabled is True,
     ),
     # Lengths and batches
     Rule(
@@ -518,6 +550,21 @@ RULES: tuple[Rule, ...] = (
         cel="!has(self.runtime) || [has(self.runtime.native), has(self.runtime.maxtext), "
         "has(self.runtime.container)].filter(x, x).size() <= 1",
         is_kept=lambda spec: len(spec.runtime.model_dump(exclude_none=True)) <= 1,
+    ),
+    Rule(
+        scope="spec",
+        field="image",
+        accepted="an image with the program that the runtime names, because the operator's own has posttrain's trainer",
+        cel="has(self.image) || !has(self.runtime) || !(has(self.runtime.container) || has(self.runtime.maxtext))",
+        is_kept=lambda spec: spec.image is not None or spec.runtime.is_native,
+        hint="image: registry/name@sha256:…",
+    ),
+    Rule(
+        scope="spec",
+        field="queuePriorityClassName",
+        accepted="unset, or together with queue, in which it orders",
+        cel="!has(self.queuePriorityClassName) || has(self.queue)",
+        is_kept=lambda spec: spec.queue_priority_class_name is None or spec.queue is not None,
     ),
     # The pod
     Rule(

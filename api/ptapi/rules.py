@@ -1,7 +1,8 @@
 """Everything that is checked beyond the shape of a job, in one place to call.
 
-The tables stand apart: `cross_field` (rules between fields), `unsupported` (what comes later), `devices` (what
-the chips ask), `immutable` (changes). The CRD carries the same rules as CEL where CEL can say them.
+The tables stand apart: `cross_field` (rules between fields), `unsupported` (what comes later), `devices` (what the
+chips ask), `maxtext` (what MaxText can be told), `immutable` (changes). The CRD carries the same rules as CEL where
+CEL can say them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from ptapi import cross_field, unsupported
 from ptapi.devices import check_devices
 from ptapi.errors import Finding, SpecError
 from ptapi.immutable import check_changes
+from ptapi.maxtext import check_maxtext
 from ptapi.rule import Rule
 from ptapi.spec import PostTrainJob
 
@@ -22,7 +24,7 @@ def check_job(job: PostTrainJob) -> list[Finding]:
     for rule in RULES:
         for finding in rule.findings(job):
             findings.setdefault(finding.field, finding)
-    for finding in check_devices(job.spec):
+    for finding in (*check_devices(job.spec), *check_maxtext(job.spec)):
         findings.setdefault(finding.field, finding)
     return list(findings.values())
 

@@ -41,6 +41,8 @@ TERMINATION = "termination.json"
 
 TERMINATION_LOG_ENV = "POSTTRAIN_TERMINATION_LOG"
 """Names the file whose content becomes the container's termination message."""
+RUN_DIRECTORY_ENV = "POSTTRAIN_RUN_DIRECTORY"
+"""Names the run directory to programs that are not posttrain's trainer."""
 JOB_FILE = "/etc/posttrain/job.yaml"
 """Where the operator mounts the job in the trainer's pod."""
 

@@ -66,9 +66,13 @@ RULES: tuple[Rule, ...] = (
         "!has(self.queue) || self.capacity.all(option, option.type == 'existing')",
         lambda spec: spec.queue is None or all(option.type == "existing" for option in spec.capacity),
     ),
-    _only("spec.pathways", "headless", False),
-    _only("spec.pathways", "elasticSlices", 0),
-    _unset("spec.runtime", "maxtext", "native"),
-    _unset("spec.runtime", "container", "native"),
+    _custom(
+        "spec",
+        "pathways.elasticSlices",
+        "0 with posttrain's own trainer, which does not go on with fewer slices",
+        "self.pathways.elasticSlices == 0 || "
+        "(has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container)))",
+        lambda spec: spec.pathways.elastic_slices == 0 or not spec.runtime.is_native,
+    ),
     _only("spec", "preflight", "Skip"),
 )

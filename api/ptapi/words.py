@@ -29,6 +29,9 @@ PATTERN_WORDS: dict[str, str] = {
     r"^(/[^/:]+)+$": "an absolute path, without // and :",
     r"^[-._a-zA-Z0-9]+$": "a key: letters, digits, -, _ and .",
     r"^(auto)$": "auto",
+    r"^--[^\s]+$": "a flag: --name=value, without white space",
+    r"^[A-Za-z_][A-Za-z0-9_.]*=": "key=value",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, ., _ and -, starting with a letter or digit",
 }  # fmt: skip
 
 

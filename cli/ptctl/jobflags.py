@@ -67,6 +67,7 @@ def overlay(job: Manifest, flags: Mapping[str, Any]) -> None:
     if flags.get("command") is not None:
         _put(job, "runtime", {"container": {"command": ["/bin/sh", "-c", flags["command"]]}})
     if flags.get("headless"):
+        _put(job, "pathways.enabled", True)
         _put(job, "pathways.headless", True)
     if flags.get("suspend"):
         _put(job, "runPolicy.suspend", True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ptoperator.actions import Action, Delete
 from ptoperator.capacity import Asked
 from ptoperator.capacity.cloud import CloudAction
-from ptoperator.observed import Observed, is_scheduled
+from ptoperator.elastic import has_nodes
+from ptoperator.observed import Observed
 from ptoperator.render import Layout
 from ptoperator.resources import JOBSETS
 from ptoperator.settings import Settings
@@ -36,9 +37,8 @@ class Case:
 
     @property
     def has_nodes(self) -> bool:
-        """Whether every pod has a node."""
-        pods = self.seen.current_pods
-        return len(pods) == self.layout.pods and all(map(is_scheduled, pods))
+        """Whether every pod that the run needs has a node."""
+        return has_nodes(self.layout, self.seen)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ A call that is not listed is a mistake in our code: it fails here, before a clus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from ptoperator.apierrors import ApiError
-from ptoperator.resources import Manifest, Resource
+from ptoperator.resources import PODS, Manifest, Resource
 from ptoperator.rights import is_allowed
 
 T = TypeVar("T")
@@ -26,7 +26,13 @@ class Verbs(Protocol):
     """The part of `kube.Kube` that the operator needs."""
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
+    def get_subresource(
+        self, r: Resource, name: str, subresource: str, namespace: str | None = None, /
+    ) -> Manifest: ...
     def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
+    def pod_logs(
+        self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
+    ) -> Iterator[str]: ...
     def create(self, r: Resource, body: Manifest, /) -> Manifest: ...
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest: ...
     def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None: ...
@@ -49,6 +55,18 @@ class Client:
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest:
         return self._call("get", r, lambda: self._kube.get(r, name, namespace))
+
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None, /) -> Manifest:
+        return self._call("get", r, lambda: self._kube.get_subresource(r, name, subresource, namespace), subresource)
+
+    def pod_logs(
+        self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
+    ) -> Iterator[str]:
+        def read() -> Iterator[str]:
+            lines = self._kube.pod_logs(name, namespace, container=container, tail=tail, timestamps=timestamps)
+            return iter(list(lines))
+
+        return self._call("get", PODS, read, "log")
 
     def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
         return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels))

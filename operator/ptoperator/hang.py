@@ -61,6 +61,9 @@ def silent_s(case: Case) -> float | None:
     seen, progress = case.seen, phases.own_progress(case.seen)
     if progress is None or progress.stage == "done" or not seen.current_pods:
         return None
+    policy, runtime = case.layout.job.spec.run_policy, case.layout.job.spec.runtime
+    if runtime.maxtext is not None and policy.hang_timeout_seconds is None:  # its log may be silent for good reasons
+        return None
     if not all(map(is_started, seen.current_pods)):
         return None
     age = clock.seconds_since(progress.updated, seen.now)

@@ -85,6 +85,10 @@ class Kube:
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
         return self._json("GET", self._path(r, namespace, name), idempotent=True)
 
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
+        """What is served below an object, such as Kueue's `localqueues/…/pendingworkloads`."""
+        return self._json("GET", self._path(r, namespace, name, subresource), idempotent=True)
+
     def list(
         self, r: Resource, namespace: str | None = None, *, labels: str | None = None, fields: str | None = None
     ) -> ListResult:
@@ -218,13 +222,15 @@ class Kube:
         follow: bool = False,
         tail: int | None = None,
         previous: bool = False,
+        timestamps: bool = False,
     ) -> Iterator[str]:
-        """Lines without their newline; with `follow` until the container ends."""
+        """Lines without their newline, with their times where asked; with `follow` until the container ends."""
         query = _query(
             {
                 "container": container,
                 "follow": "true" if follow else None,
                 "previous": "true" if previous else None,
+                "timestamps": "true" if timestamps else None,
                 "tailLines": None if tail is None else str(tail),
             }
         )

@@ -24,6 +24,11 @@ COMPONENT = "app.kubernetes.io/component"
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 """Kueue admits the JobSet through this LocalQueue."""
 
+KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
+"""WorkloadPriorityClass of the JobSet: its place in the queue, whatever its pods' priority."""
+KUEUE_JOB_UID = "kueue.x-k8s.io/job-uid"
+"""Kueue's own label of a Workload: uid of what it was made for, which for us is the JobSet."""
+
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 """JobSet's own label on Jobs and pods."""
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"

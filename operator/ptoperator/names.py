@@ -26,6 +26,8 @@ PATHWAYS_RM_PORT = 29001
 """Where workers and proxy find the resource manager."""
 PATHWAYS_WORKER_PORT = 29005
 """A worker's own port."""
+PATHWAYS_SIDECAR_PORT = 50051
+"""Where a worker's colocated Python listens."""
 CONTAINER = "trainer"
 """Name of the trainer's container; with several per VM `trainer-0`, `trainer-1`."""
 COORDINATOR_PORT = 8476

@@ -2,12 +2,13 @@
 
 A full look costs one GET of the job, one of its JobSet, one LIST of its pods, and a GET of the ConfigMap while pods
 start, and of the nodes on which pods failed. Between two looks, while nothing was heard of the job, only its progress
-document is read again. The cloud is asked only about a job that obtains node pools, waits for their nodes, or gives
-them back.
+(a document, or MaxText's log) is read again. The cloud is asked only about a job that obtains node pools, waits for
+their nodes, or gives them back.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -16,12 +17,14 @@ from ptapi.errors import SpecError
 from ptapi.hang import limit_s
 from ptapi.load import parse_job
 from ptapi.rundir import Progress, run_uri
-from ptoperator import clock, labels, names, rundirectory
-from ptoperator.apierrors import NotFound
+from ptoperator import clock, kueue, labels, names, rundirectory
+from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.boards import Board
 from ptoperator.capacity import is_open, uses_pools
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.failure import PodFailure
+from ptoperator.foreignprogress import LogReader, with_log
+from ptoperator.kueue import Place
 from ptoperator.memory import Key, Memory
 from ptoperator.nodesigns import ask_nodes
 from ptoperator.observed import Observed, is_scheduled, is_started
@@ -39,8 +42,10 @@ from ptoperator.resources import (
 )
 from ptoperator.settings import Settings
 
+logger = logging.getLogger(__name__)
 
-class Reader(Protocol):
+
+class Reader(LogReader, kueue.Reader, Protocol):
     """The part of `kube.Kube` that observing needs."""
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
@@ -70,13 +75,15 @@ def observe(
         memory.note_pod(pod)
     ask_nodes(reader, memory, seen)
     seen = replace(seen, pods=pods, failures=_failures(memory, seen), rival=memory.rival(key))
+    seen = replace(seen, place=_place(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
-    return _with_cloud(_with_run_directory(seen), cloud)
+    return _with_cloud(with_log(reader, _with_run_directory(seen)), cloud)
 
 
-def observe_progress(last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
+def observe_progress(reader: Reader, last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
     """The last look, with what the run directory, and where it matters the cloud, says now."""
-    return _with_cloud(_with_run_directory(replace(last, now=now.replace(microsecond=0))), cloud)
+    seen = _with_run_directory(replace(last, now=now.replace(microsecond=0)))
+    return _with_cloud(with_log(reader, seen), cloud)
 
 
 def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
@@ -118,6 +125,17 @@ def _with_run_directory(seen: Observed) -> Observed:
         heartbeats=rundirectory.read_heartbeats(run) if _is_silent(seen, progress) else (),
         termination=rundirectory.read_termination(run) if has_failed else None,
     )
+
+
+def _place(reader: Reader, seen: Observed) -> Place | None:
+    """Asked while Kueue holds the JobSet back."""
+    if not (seen.jobset_queue and seen.is_jobset_ours and seen.is_jobset_suspended and seen.jobset):
+        return None
+    try:
+        return kueue.look(reader, seen.namespace, seen.jobset_queue, str(seen.jobset["metadata"]["uid"]))
+    except Forbidden as error:  # an older chart's role
+        logger.debug("Kueue cannot be asked: %s", error)
+        return None
 
 
 def _failures(memory: Memory, seen: Observed) -> tuple[PodFailure, ...]:

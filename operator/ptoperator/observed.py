@@ -17,6 +17,7 @@ from ptapi.status import PostTrainJobStatus
 from ptoperator import labels
 from ptoperator.capacity.cloud import Cloud
 from ptoperator.failure import PodFailure
+from ptoperator.kueue import Place
 from ptoperator.resources import Manifest
 
 _ENDED = ("Succeeded", "Failed")
@@ -33,6 +34,7 @@ class Observed:
     that is silent). rival: the job that owns the run
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
+    place: what Kueue says, while the job waits in a queue.
     """
 
     now: datetime
@@ -48,6 +50,7 @@ class Observed:
     rival: str = ""
     obstacle: str = ""
     cloud: Cloud | None = None
+    place: Place | None = None
 
     @property
     def name(self) -> str:

@@ -10,8 +10,10 @@ from ptapi.failures import REACTIONS, FailureClass
 from ptapi.rundir import Progress, run_uri
 from ptapi.spec import KIND
 from ptapi.status import CapacityStatus, FailureStatus
-from ptoperator import clock, ending, failure
+from ptoperator import clock, ending, failure, kueue
+from ptoperator.elastic import missing_slices, without_missing
 from ptoperator.failure import StartFailure
+from ptoperator.kueue import Place
 from ptoperator.observed import Observed, is_scheduled, is_started, started_at, why_unscheduled
 from ptoperator.render import Layout
 from ptoperator.resources import Manifest
@@ -104,13 +106,16 @@ def following(layout: Layout, seen: Observed, silent_start_s: float) -> Situatio
     if seen.is_jobset_suspended and seen.jobset_queue:
         return _queued(layout, seen)
     says = {**_resumed(seen), **_admitted(seen)}
-    pods, wanted = seen.current_pods, layout.pods
+    missing = missing_slices(layout, seen)
+    seen = without_missing(layout, seen)
+    pods, wanted = seen.current_pods, layout.pods - missing * layout.hosts
     waiting = [pod for pod in pods if not is_scheduled(pod)]
     if len(pods) < wanted or waiting:
         says[CAPACITY] = Say(False, Reason.WAITING_FOR_NODES, _unscheduled_words(pods, waiting, wanted))
         says[RUNNING] = _not_running(seen, "no pods yet" if not pods else "pods wait for nodes")
         return Situation(_before_pods(seen), says)
-    says[CAPACITY] = Say(True, Reason.NODES_READY, f"{wanted} of {wanted} pods have nodes")
+    without = f"; the run goes on without {missing} of {layout.slices} slices" if missing else ""
+    says[CAPACITY] = Say(True, Reason.NODES_READY, f"{wanted} of {layout.pods} pods have nodes{without}")
     if _is_training(layout, seen, silent_start_s):
         says[RUNNING] = Say(True, Reason.TRAINING, _training_words(layout, seen))
         return Situation(Phase.RUNNING, says)
@@ -131,11 +136,11 @@ def is_of_earlier(seen: Observed) -> bool:
 
 def _queued(layout: Layout, seen: Observed) -> Situation:
     was_admitted = (found := find(seen.status, QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
-    queue = seen.jobset_queue or layout.job.spec.queue
+    place = seen.place or Place(str(seen.jobset_queue or layout.job.spec.queue))
     if was_admitted:
-        say = Say(False, Reason.EVICTED, f"queue {queue} took the quota back; the job waits for it again")
+        say = Say(False, Reason.EVICTED, kueue.evicted_words(place, layout.accelerator))
     else:
-        say = Say(False, Reason.WAITING_FOR_QUOTA, f"waiting in queue {queue} for {layout.accelerator.describe()}")
+        say = Say(False, Reason.WAITING_FOR_QUOTA, kueue.waiting_words(place, layout.accelerator))
     says = {QUOTA: say, CAPACITY: Say(False, say.reason, say.message), RUNNING: Say(False, say.reason, say.message)}
     return Situation(Phase.QUEUED, {**says, **_resumed(seen)})
 
@@ -166,6 +171,8 @@ def _is_training(layout: Layout, seen: Observed, silent_start_s: float) -> bool:
     """Whether this attempt takes steps: it says so, or it has run long enough and cannot be heard."""
     if not all(map(is_started, seen.current_pods)):
         return False
+    if layout.is_headless:
+        return True
     progress = own_progress(seen)
     if progress is not None:
         return progress.stage not in _PREPARING
@@ -187,6 +194,8 @@ def own_progress(seen: Observed) -> Progress | None:
 
 
 def _training_words(layout: Layout, seen: Observed) -> str:
+    if layout.is_headless:
+        return f"Pathways' servers run; to reach them: ptctl workload connect {layout.name} -n {layout.namespace}"
     if seen.progress is None:
         run = run_uri(layout.job.spec.output.uri, layout.name)
         return f"the trainer runs; its progress cannot be read in {run}"

@@ -171,7 +171,8 @@ def _follow(case: Case) -> Step:
     situation = phases.following(case.layout, seen, case.settings.silent_start_seconds)
     capacity = noted_pools(seen.status.capacity, seen.jobset_pools)
     situation = replace(situation, capacity=noted_ready(capacity, seen.now) if case.has_nodes else capacity)
-    return Step(situation, tuple(actions), _next_look(case, situation), progress_only=not actions)
+    only_progress = not actions and situation.phase is not Phase.QUEUED
+    return Step(situation, tuple(actions), _next_look(case, situation), only_progress)
 
 
 _STEPS: tuple[Callable[[Case], Step | None], ...] = (
@@ -225,6 +226,8 @@ def _next_look(case: Case, situation: Situation) -> float:
     looks = [case.settings.resync_seconds]
     if situation.phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING):
         looks.append(case.settings.progress_seconds)
+    if situation.phase is Phase.QUEUED:  # who is ahead changes without a word to us
+        looks.append(case.settings.queue_seconds)
     left = _deadline_left(case)
     if left is not None:
         looks.append(max(1.0, left))

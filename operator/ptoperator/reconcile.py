@@ -61,7 +61,7 @@ class Reconciler:
     def _observe(self, key: Key, is_news: bool) -> Observed | None:
         last, now = None if is_news else self.memory.last(key), self.now()
         if last is not None and (now - last.looked).total_seconds() < self.settings.resync_seconds:
-            return observe_progress(last, now, self.cloud)
+            return observe_progress(self.client, last, now, self.cloud)
         return observe(self.client, self.memory, key, self.settings, now, self.cloud)
 
     def _serve_board(self, seen: Observed, planned: Plan) -> Plan:

@@ -59,4 +59,10 @@ MUTATING_WEBHOOKS = Resource(
     namespaced=False,
 )
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
+LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
+VISIBLE_QUEUES = tuple(
+    Resource("visibility.kueue.x-k8s.io", version, "localqueues", "LocalQueue") for version in ("v1beta2", "v1beta1")
+)
+"""Kueue's visibility API: who waits, in order. The newest version first."""
 POSTTRAINJOBS = Resource("posttrain.dev", "v1alpha1", "posttrainjobs", "PostTrainJob")

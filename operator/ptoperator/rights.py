@@ -16,11 +16,14 @@ from ptoperator.resources import (
     EVENTS,
     JOBSETS,
     LEASES,
+    LOCAL_QUEUES,
     NAMESPACES,
     NODES,
     PODS,
     POSTTRAINJOBS,
     SERVICES,
+    VISIBLE_QUEUES,
+    WORKLOADS,
     Manifest,
     Resource,
 )
@@ -49,6 +52,7 @@ class Right:
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
+PENDING = "pendingworkloads"
 _ORDER = ("get", "list", "watch", "create", "update", "patch", "delete")
 
 IN_NAMESPACES = (
@@ -62,6 +66,10 @@ IN_NAMESPACES = (
     Right(PODS, ("list", "delete"), "delete: those of a run that stands still", watched=True),
     Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, where a job asks for it"),
     Right(SERVICES, ("get", "create", "patch"), "TensorBoard's"),
+    Right(PODS, ("get",), "MaxText says its progress there", "log"),
+    Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no harm where Kueue is not installed"),
+    Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),
+    *(Right(queues, ("get",), "who is ahead", PENDING) for queues in VISIBLE_QUEUES),
     Right(EVENTS, ("create",), "what happened to a job"),
 )
 """In every namespace that is served."""

@@ -38,6 +38,8 @@ class Settings:
     """Image of Pathways' proxy of jobs that name none."""
     progress_seconds: float = 10.0
     """While a job runs, its progress is read, and its status written, at most this often."""
+    queue_seconds: float = 30.0
+    """While a job waits in a queue, Kueue is asked this often why, and who is ahead."""
     resync_seconds: float = 600.0
     """A job is looked at this often although nothing was heard of it."""
     start_failure_seconds: float = 300.0

@@ -57,6 +57,8 @@ def check_job(text: str) -> PostTrainJob:
         job = load.load_job(text)
     except SpecError as error:
         raise ConfigError(str(error)) from error
+    if not job.spec.runtime.is_native:
+        raise ConfigError("spec.runtime: not native: posttrain's trainer does not run it; hint: start its own command")
     if job.spec.algorithm.kind not in MODULES:
         accepted = ", ".join(MODULES)
         raise ConfigError(f"spec.algorithm: {job.spec.algorithm.kind}: not supported yet; accepted: {accepted}")

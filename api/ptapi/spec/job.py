@@ -53,6 +53,8 @@ class PostTrainJobSpec(SpecModel):
     """Limits and lifecycle of the run."""
     queue: DnsName | None = None
     """Kueue LocalQueue. Unset: not queued."""
+    queue_priority_class_name: DnsName | None = None
+    """Kueue WorkloadPriorityClass: the job's place in `queue`. Unset: `priorityClassName` decides there too."""
     priority_class_name: DnsName | None = None
     """PriorityClass of every pod."""
     image: Text | None = None

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ptapi.spec.base import DnsName, PositiveInt, SpecModel, Text
 
+Flag = Annotated[str, Field(max_length=1024, pattern=r"^--[^\s]+$")]
 CapacityType = Literal["existing", "reservation", "spot", "flexStart", "onDemand"]
 
 
@@ -44,10 +45,20 @@ class Pathways(SpecModel):
     """`true`: one trainer on a CPU node drives all chips. `false`: one trainer per host. `auto`: `false`, until a run
     on TPUs has shown which is better for reinforcement learning over more than one host."""
     headless: bool = False
-    """Start only the Pathways servers, to connect from outside."""
+    """Start only the Pathways servers; `ptctl workload connect` says where a program of yours reaches the chips. The
+    job lasts until it is deleted, suspended, or its deadline passes."""
     elastic_slices: Annotated[int, Field(ge=0, le=512)] = 0
-    """How many slices may be missing."""
+    """How many slices may be missing while the program goes on (pathwaysutils' elastic training). A lost slice's
+    workers start again by themselves, `runPolicy.maxRestarts` times for failures of their own."""
     server_image: Text | None = None
     """Image of Pathways' resource manager and workers. Unset: the operator's setting, which is Google's latest."""
     proxy_image: Text | None = None
     """Image of Pathways' proxy. Unset: the operator's setting, which is Google's latest."""
+    colocated_python_image: Text | None = None
+    """Image of a sidecar beside every worker that runs Python there (colocated Python). Unset: none."""
+    server_args: Annotated[list[Flag], Field(max_length=64)] = []
+    """Further flags of the resource manager."""
+    proxy_args: Annotated[list[Flag], Field(max_length=64)] = []
+    """Further flags of the proxy; XLA's flags stand here, because it compiles."""
+    worker_args: Annotated[list[Flag], Field(max_length=64)] = []
+    """Further flags of the workers."""

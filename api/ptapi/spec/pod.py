@@ -79,17 +79,23 @@ class NativeRuntime(SpecModel):
 
 
 class MaxTextRuntime(SpecModel):
-    """MaxText's `train_sft` or `train_rl`, from the same spec."""
+    """MaxText's `train_sft` (for sft) or `train_rl` (for grpo) in `image`, told what this spec says in its own words.
+    `model.uri` is a MaxText checkpoint (`gs://…/0/items`)."""
 
-    args: Annotated[list[Word], Field(max_length=256)] = []
-    """Further `key=value` overrides."""
+    model_name: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """MaxText's name of the architecture, such as `llama3.1-70b-Instruct`."""
+    args: Annotated[
+        list[Annotated[str, Field(max_length=4096, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*=")]], Field(max_length=256)
+    ] = []
+    """Further words of MaxText as `key=value`, such as `rollout_tensor_parallelism=8`; they win over this spec's."""
 
 
 class ContainerRuntime(SpecModel):
-    """Any image and command."""
+    """Any command in `image`. It gets the job at /etc/posttrain/job.yaml, its run directory in POSTTRAIN_RUN_DIRECTORY,
+    and JAX's variables for several processes; its exit codes mean what the native trainer's mean."""
 
     command: Annotated[list[Word], Field(min_length=1, max_length=64)]
-    """The command; it gets the job at /etc/posttrain/job.yaml."""
+    """The command and its first arguments; no shell unless it names one."""
     args: Annotated[list[Word], Field(max_length=256)] = []
     """Its arguments."""
 
@@ -103,3 +109,8 @@ class Runtime(SpecModel):
     """MaxText."""
     container: ContainerRuntime | None = None
     """Any command."""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether posttrain's own trainer runs."""
+        return self.maxtext is None and self.container is None

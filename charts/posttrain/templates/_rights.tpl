@@ -26,6 +26,21 @@
   resources: [services]   # TensorBoard's
   verbs: [get, create, patch]
 - apiGroups: [""]
+  resources: [pods/log]   # MaxText says its progress there
+  verbs: [get]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]   # why a job waits in Kueue's queue; no harm where Kueue is not installed
+  verbs: [list]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [localqueues]   # which ClusterQueue it waits in
+  verbs: [get]
+- apiGroups: [visibility.kueue.x-k8s.io]
+  resources: [localqueues/pendingworkloads]   # who is ahead
+  verbs: [get]
+- apiGroups: [visibility.kueue.x-k8s.io]
+  resources: [localqueues/pendingworkloads]   # who is ahead
+  verbs: [get]
+- apiGroups: [""]
   resources: [events]   # what happened to a job
   verbs: [create]
 {{- end -}}

@@ -20,6 +20,7 @@ COMMANDS = {
     "metrics": Lazy("ptctl.workload.metrics:metrics", "Print a run's metrics, as a table or a curve.", _LOOK),
     "samples": Lazy("ptctl.workload.samples:samples", "Print prompts, completions and rewards of a step.", _LOOK),
     "tensorboard": Lazy("ptctl.workload.tensorboard:tensorboard", "Open TensorBoard on a run.", _LOOK),
+    "connect": Lazy("ptctl.workload.connect:connect", "Reach the chips of a headless Pathways job.", _LOOK),
     "wait": Lazy("ptctl.workload.wait:wait", "Wait until a job is complete, running, suspended or gone.", _CHANGE),
     "suspend": Lazy("ptctl.workload.suspend:suspend", "Save a checkpoint, stop the pods, hold no chips.", _CHANGE),
     "resume": Lazy("ptctl.workload.resume:resume", "Continue a suspended job from its checkpoint.", _CHANGE),

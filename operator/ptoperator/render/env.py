@@ -12,6 +12,7 @@ from ptapi.spec import EnvVar
 from ptoperator import names
 from ptoperator.labels import COMPLETION_INDEX, JOB_INDEX
 from ptoperator.render.layout import Layout
+from ptoperator.render.program import foreign_env
 from ptoperator.resources import Manifest
 
 TERMINATION_LOG = "/dev/termination-log"
@@ -35,6 +36,7 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_distributed(layout),
         *_multislice(layout),
         *_token(layout),
+        *_foreign(layout),
     ]
     theirs = [_user(variable) for variable in layout.job.spec.env]
     return merge(ours, theirs)
@@ -52,6 +54,7 @@ def controller_env(layout: Layout) -> list[Manifest]:
         # Checkpoints go from the workers to the bucket, not through the head.
         value("ENABLE_PATHWAYS_PERSISTENCE", "1"),
         *_token(layout),
+        *_foreign(layout),
     ]
     return merge(ours, [_user(variable) for variable in layout.job.spec.env])
 
@@ -91,7 +94,7 @@ def _distributed(layout: Layout) -> list[Manifest]:
         return []
     coordinator = f"{names.pod_host(layout.jobset, 0, 0)}:{names.COORDINATOR_PORT}"
     shared = [value("JAX_COORDINATOR_ADDRESS", coordinator), value("JAX_NUM_PROCESSES", str(layout.processes))]
-    if layout.processes_per_host > 1 or (layout.slices > 1 and layout.hosts > 1):
+    if layout.computes_process_id:
         return shared
     if layout.slices > 1:
         return [*shared, from_label("JAX_PROCESS_ID", JOB_INDEX)]
@@ -112,6 +115,10 @@ def _multislice(layout: Layout) -> list[Manifest]:
 def _token(layout: Layout) -> list[Manifest]:
     secret = layout.job.spec.model.token_secret_ref
     return [_secret("HF_TOKEN", secret.name, secret.key)] if secret else []
+
+
+def _foreign(layout: Layout) -> list[Manifest]:
+    return [value(name, text) for name, text in foreign_env(layout).items()]
 
 
 def _cache_dir(layout: Layout) -> str:

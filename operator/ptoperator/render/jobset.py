@@ -44,10 +44,11 @@ def _roles(layout: Layout) -> Manifest:
     """Whose success is the run's, and who starts first."""
     if not layout.is_pathways:
         return {"successPolicy": {"operator": "All"}}
+    decides = {} if layout.is_headless else {"targetReplicatedJobs": [names.PATHWAYS_HEAD]}
     return {
         "coordinator": {"replicatedJob": names.PATHWAYS_HEAD},
         "startupPolicy": {"startupPolicyOrder": "InOrder"},
-        "successPolicy": {"operator": "All", "targetReplicatedJobs": [names.PATHWAYS_HEAD]},
+        "successPolicy": {"operator": "All", **decides},
     }
 
 
@@ -58,8 +59,9 @@ def _replicated_jobs(layout: Layout) -> list[Manifest]:
 
 
 def _labels(layout: Layout) -> Manifest:
-    ours = labels.for_job(layout.name, layout.uid)
-    return {**ours, labels.KUEUE_QUEUE: layout.job.spec.queue} if layout.job.spec.queue else ours
+    spec = layout.job.spec
+    kueues = {labels.KUEUE_QUEUE: spec.queue, labels.KUEUE_PRIORITY: spec.queue_priority_class_name}
+    return {**labels.for_job(layout.name, layout.uid), **{key: value for key, value in kueues.items() if value}}
 
 
 def _annotations(layout: Layout, restarts_before: int) -> Manifest:

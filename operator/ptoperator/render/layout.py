@@ -53,6 +53,11 @@ class Layout:
         return self.job.spec.pathways.enabled is True
 
     @property
+    def is_headless(self) -> bool:
+        """Whether Pathways' servers run alone, for a program elsewhere."""
+        return self.job.spec.pathways.headless
+
+    @property
     def pods(self) -> int:
         """Pods of the run: one per VM, and Pathways' head."""
         return self.slices * self.hosts + int(self.is_pathways)
@@ -66,6 +71,11 @@ class Layout:
     def processes(self) -> int:
         """JAX processes of the run."""
         return self.slices * self.hosts * self.processes_per_host
+
+    @property
+    def computes_process_id(self) -> bool:
+        """Whether a process's number is none of Kubernetes' indices, so that it must be computed."""
+        return self.processes > 1 and (self.processes_per_host > 1 or (self.slices > 1 and self.hosts > 1))
 
     @property
     def owner_references(self) -> list[Manifest]:

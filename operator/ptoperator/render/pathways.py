@@ -6,7 +6,7 @@ run's end, by success as by exit code; a worker that goes away ends the attempt,
 lost. The servers' arguments, ports and variables are those of Google's own builder,
 `pathwaysutils.experimental.gke.jobset`; a test holds the list of what is different on purpose.
 
-Left out: elastic slices, headless servers, the colocated-Python sidecar.
+Headless, the servers are all there is. With elastic slices a lost worker ends nothing: its Job makes it anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ptoperator.render.pod import (
     trainer_container,
     volumes,
 )
-from ptoperator.render.policy import disruption_policy, pod_failure_policy
+from ptoperator.render.policy import disruption_policy, ignored_disruption_policy, pod_failure_policy
+from ptoperator.render.program import process_namespace
 from ptoperator.resources import Manifest
 
 HEAD_REQUESTS = {"cpu": "24", "memory": "100G"}
@@ -40,16 +41,34 @@ def replicated_jobs(layout: Layout) -> list[Manifest]:
 
 
 def _head_job(layout: Layout) -> Manifest:
+    if layout.is_headless:
+        return _servers_alone(layout)
     spec = {
         **pod_base(layout),
+        **process_namespace(layout),
         "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
         # Google's servers bring their own user; the trainer's stands in its container.
         "securityContext": {"fsGroup": USER_ID, "seccompProfile": {"type": "RuntimeDefault"}},
-        "initContainers": [_resource_manager(layout), _proxy(layout)],
+        "initContainers": [{**server, "restartPolicy": "Always"} for server in _servers(layout)],
         "containers": [_controller(layout)],
         "volumes": volumes(layout),
     }
     return _job(layout, "kubernetes.io/hostname", 1, pod_failure_policy(), spec)
+
+
+def _servers_alone(layout: Layout) -> Manifest:
+    """A headless run's head: the servers are what runs, and the program is elsewhere."""
+    spec = {
+        **pod_base(layout),
+        "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": _servers(layout),
+    }
+    return _job(layout, "kubernetes.io/hostname", 1, disruption_policy(), spec)
+
+
+def _servers(layout: Layout) -> list[Manifest]:
+    return [_resource_manager(layout), _proxy(layout)]
 
 
 def _worker_job(layout: Layout) -> Manifest:
@@ -57,13 +76,18 @@ def _worker_job(layout: Layout) -> Manifest:
         **pod_base(layout),
         **tpu_placement(layout),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        **_sidecars(layout),
         "containers": [_worker(layout)],
         "volumes": [{"name": _TMP, "emptyDir": {}}],
     }
-    return _job(layout, labels.NODE_POOL, layout.hosts, disruption_policy(), spec)
+    if not layout.job.spec.pathways.elastic_slices:
+        return _job(layout, labels.NODE_POOL, layout.hosts, disruption_policy(), spec)
+    # The program goes on without a slice: its Job brings the pods back, and the others are left alone.
+    restarts = layout.hosts * layout.job.spec.run_policy.max_restarts
+    return _job(layout, labels.NODE_POOL, layout.hosts, ignored_disruption_policy(), spec, restarts)
 
 
-def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, pod_spec: Manifest) -> Manifest:
+def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, pod_spec: Manifest, restarts: int = 0) -> Manifest:
     return {
         "metadata": {
             "labels": labels.for_job(layout.name, layout.uid),
@@ -73,7 +97,7 @@ def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, pod_spec: Ma
             "parallelism": pods,
             "completions": pods,
             "completionMode": "Indexed",
-            "backoffLimit": 0,
+            "backoffLimit": restarts,
             "podFailurePolicy": policy,
             "template": {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": pod_spec},
         },
@@ -90,13 +114,13 @@ def _resource_manager(layout: Layout) -> Manifest:
     return {
         "name": "pathways-rm",
         "image": _server_image(layout),
-        "restartPolicy": "Always",
         "args": [
             f"--server_port={names.PATHWAYS_RM_PORT}",
             f"--gcs_scratch_location={_scratch(layout)}",
             "--node_type=resource_manager",
             f"--instance_count={layout.slices}",
             f"--instance_type={layout.accelerator.pathways_instance_type}",
+            *layout.job.spec.pathways.server_args,
         ],
         "env": [
             from_annotation("REPLICATED_JOB_NAME", labels.REPLICATED_JOB_NAME),
@@ -113,11 +137,12 @@ def _proxy(layout: Layout) -> Manifest:
     return {
         "name": "pathways-proxy",
         "image": layout.job.spec.pathways.proxy_image or layout.settings.pathways_proxy_image,
-        "restartPolicy": "Always",
         "args": [
             f"--server_port={names.PATHWAYS_PROXY_PORT}",
             f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
             f"--gcs_scratch_location={_scratch(layout)}",
+            *_elastic_flags(layout),
+            *layout.job.spec.pathways.proxy_args,
         ],
         "env": [
             from_label("PATHWAYS_HEAD", labels.COORDINATOR),
@@ -136,6 +161,7 @@ def _worker(layout: Layout) -> Manifest:
             f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
             f"--server_port={names.PATHWAYS_WORKER_PORT}",
             f"--gcs_scratch_location={_scratch(layout)}",
+            *layout.job.spec.pathways.worker_args,
         ],
         "env": [
             value("TPU_MIN_LOG_LEVEL", "0"),
@@ -153,6 +179,30 @@ def _worker(layout: Layout) -> Manifest:
         "resources": {"limits": {TPU: layout.accelerator.chips_per_vm}},
         "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],
     }
+
+
+def _elastic_flags(layout: Layout) -> list[str]:
+    missing = layout.job.spec.pathways.elastic_slices
+    return [f"--num_elastic_slices={missing}"] if missing else []
+
+
+def _sidecars(layout: Layout) -> Manifest:
+    """Colocated Python: the worker hands it functions of the trainer's through the /tmp they share."""
+    image = layout.job.spec.pathways.colocated_python_image
+    if image is None:
+        return {}
+    sidecar = {
+        "name": "colocated-python-sidecar",
+        "image": image,
+        "restartPolicy": "Always",
+        "env": [
+            value("GRPC_SERVER_ADDRESS", f"0.0.0.0:{names.PATHWAYS_SIDECAR_PORT}"),
+            value("PYTHONUNBUFFERED", "1"),
+        ],
+        "ports": _ports(names.PATHWAYS_SIDECAR_PORT),
+        "volumeMounts": [{"name": _TMP, "mountPath": "/tmp"}],
+    }
+    return {"initContainers": [sidecar]}
 
 
 def _server_image(layout: Layout) -> str:

@@ -6,12 +6,12 @@ Kubernetes token. Left out: resource requests of TPU hosts (a TPU VM runs one su
 
 from __future__ import annotations
 
-from ptapi.rundir import JOB_FILE
 from ptapi.spec import Volume
 from ptoperator import labels, names
 from ptoperator.render.configmap import MOUNT_PATH
 from ptoperator.render.env import TERMINATION_LOG, container_env
 from ptoperator.render.layout import Layout
+from ptoperator.render.program import process_namespace, program
 from ptoperator.resources import Manifest
 
 USER_ID = 65532
@@ -59,6 +59,7 @@ def tpu_placement(layout: Layout) -> Manifest:
 def _pod_spec(layout: Layout) -> Manifest:
     return {
         **pod_base(layout),
+        **process_namespace(layout),
         **tpu_placement(layout),
         "securityContext": {
             "runAsNonRoot": True,
@@ -83,14 +84,17 @@ def _process(layout: Layout, name: str, index: int) -> Manifest:
 def trainer_container(
     layout: Layout, name: str, env: list[Manifest], resources: Manifest, ports: list[Manifest] | None = None
 ) -> Manifest:
-    """A container that runs the trainer."""
+    """A container that runs the trainer, or what the job runs in its place."""
+    runs = program(layout)
     container: Manifest = {
         "name": name,
         "image": layout.job.spec.image or layout.settings.trainer_image,
-        "command": ["python", "-m", "pttrainer"],
-        "args": ["run", JOB_FILE],
+        "command": list(runs.command),
+        "args": list(runs.args),
         "env": env,
     }
+    if not runs.args:
+        del container["args"]
     if ports:
         container["ports"] = ports
     return {

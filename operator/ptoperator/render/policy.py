@@ -41,6 +41,11 @@ def disruption_policy() -> Manifest:
     return {"rules": [rule for rule in pod_failure_policy()["rules"] if "onPodConditions" in rule]}
 
 
+def ignored_disruption_policy() -> Manifest:
+    """For pods that come back by themselves: one that is disrupted is made anew and counts for nothing."""
+    return {"rules": [{**rule, "action": "Ignore"} for rule in disruption_policy()["rules"]]}
+
+
 def failure_policy(max_restarts: int) -> Manifest:
     """What the JobSet does about a failed Job. BlockingRecreate: two attempts never write one run directory."""
     fatal = "|".join(str(code) for code in FATAL_EXIT_CODES)

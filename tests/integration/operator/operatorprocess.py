@@ -54,6 +54,7 @@ class OperatorProcess:
             **os.environ,
             "KUBECONFIG": str(self._kubeconfig),
             "POSTTRAIN_PROGRESS_SECONDS": "0.5",
+            "POSTTRAIN_QUEUE_SECONDS": "1",
             "POSTTRAIN_SHARED_FILESYSTEM": "true",
             **self._env,
         }

@@ -195,3 +195,31 @@ def test_sigterm_ends_the_operator_cleanly_and_a_new_one_goes_on(operator: Opera
     assert "Traceback" not in operator.log.read_text()
     operator.start()
     jobs.wait_phase("handed-over", "Succeeded")
+
+
+def test_any_command_runs_as_a_job_and_its_exit_code_counts(operator: OperatorProcess, jobs: Any) -> None:
+    def command(script: str) -> Manifest:
+        return {"image": "mine:1", "runtime": {"container": {"command": ["/bin/sh", "-c"], "args": [script]}}}
+
+    jobs.create("mine", **command('run=${POSTTRAIN_RUN_DIRECTORY#file://}; mkdir -p "$run" && touch "$run/was-here"'))
+    jobs.create("wrong", **command("echo column prompt is missing >&2; exit 65"))
+    assert jobs.wait_phase("mine", "Succeeded").restarts == {}
+    assert (jobs.runs / "mine" / "was-here").exists()
+    status = jobs.wait_phase("wrong", "Failed")
+    assert condition(status, "Failed") == ("True", "DataError")
+    assert "column prompt is missing" in status.failure.message
+
+
+def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: Any) -> None:
+    runtime = {"maxtext": {"modelName": "llama3.1-8b"}}
+    jobs.create("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://nowhere/m/0/items"})
+    jobs.wait(lambda: jobs.status("maxtext").progress.step == 2, shown=lambda: jobs.status("maxtext"))
+    status = jobs.wait_phase("maxtext", "Running")
+    assert (status.progress.steps, status.metrics.loss, status.metrics.tokens_per_second_per_chip) == (
+        "2/3",
+        "2.8",
+        "64",
+    )
+    (jobs.runs / "maxtext").mkdir(parents=True)
+    (jobs.runs / "maxtext" / "finish").touch()
+    assert jobs.wait_phase("maxtext", "Succeeded").failure is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -60,6 +61,8 @@ class Api:
     writes: int = 0
     log: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    paths: dict[str, Manifest] = field(default_factory=dict)
+    logs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     nodes: dict[str, Manifest] = field(default_factory=dict)
     """Nodes that are not simply well."""
     _version: int = 0
@@ -125,6 +128,18 @@ class Api:
             self.terminate(ref)
         else:
             self.remove(ref)
+
+    def pod_logs(
+        self, name: str, namespace: str, *, container: str | None, tail: int | None, timestamps: bool
+    ) -> Iterator[str]:
+        assert timestamps
+        yield from self.logs.get((name, container or ""), [])[-(tail or 0) :]
+
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
+        path = r.path(namespace, name, subresource)
+        if path not in self.paths:
+            raise NotFound(404, "NotFound", f"{path} is not served")
+        return copy.deepcopy(self.paths[path])
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
@@ -355,16 +370,21 @@ class World:
                 name = f"{jobset['metadata']['name']}-slice-{index}-{host}-{jobset['status']['restarts']}"
                 name += "-" + jobset["metadata"]["uid"].removeprefix("uid-")
                 if not any(pod["metadata"]["name"] == name for pod in current):
-                    self._make_pod(jobset, replicated["template"]["spec"]["template"], name)
+                    place = {
+                        labels.REPLICATED_JOB_NAME: replicated["name"],
+                        labels.JOB_INDEX: str(index),
+                        labels.COMPLETION_INDEX: str(host),
+                    }
+                    self._make_pod(jobset, replicated["template"]["spec"]["template"], name, place)
 
-    def _make_pod(self, jobset: Manifest, template: Manifest, name: str) -> None:
+    def _make_pod(self, jobset: Manifest, template: Manifest, name: str, place: dict[str, str]) -> None:
         job = template["metadata"]["labels"][labels.JOB]
         for pod in self.unfinished:
             other = pod["metadata"]
             same_attempt = self._attempt(pod) == jobset["status"]["restarts"] and _owner(pod) == _uid(jobset)
             if other["labels"][labels.JOB] == job and not same_attempt:
                 self.overlaps.append(f"{name} beside {other['name']}")
-        marks = {**template["metadata"]["labels"], labels.RESTART_ATTEMPT: str(jobset["status"]["restarts"])}
+        marks = {**template["metadata"]["labels"], **place, labels.RESTART_ATTEMPT: str(jobset["status"]["restarts"])}
         self.api.create(
             PODS,
             {

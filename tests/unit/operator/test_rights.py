@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import operator_world
 import pytest
 from lives import NAME, bring_up, edit, settle, start
-from operator_world import Operator, World, job_manifest
+from operator_world import NAMESPACE, Operator, World, job_manifest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
+
+import kueue as made_by_kueue
 
 from ptoperator import labels
 from ptoperator.client import Client, UnlistedCall
 from ptoperator.leadership import Leadership
-from ptoperator.resources import POSTTRAINJOBS, SECRETS
+from ptoperator.resources import JOBSETS, LOCAL_QUEUES, POSTTRAINJOBS, SECRETS, WORKLOADS, Manifest
 from ptoperator.rights import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
 from ptoperator.settings import Settings
 from ptoperator.sweeper import Sweeper
@@ -46,6 +51,7 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
     operator_world.CALLS.clear()
     _eventful_life(operator)
     _share_a_board(operator)
+    _wait_in_a_queue_and_speak_in_a_log(operator)
     _sweep_and_lead(world)
     listed = {
         (verb, right.name)
@@ -54,6 +60,31 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
         for verb in right.verbs
     }
     assert listed == operator_world.CALLS
+
+
+def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
+    """Kueue and MaxText."""
+    world = operator.world
+    world.api.put(LOCAL_QUEUES, {**made_by_kueue.local_queue("team", NAMESPACE, "all"), **_named("team")})
+    world.api.create(POSTTRAINJOBS, job_manifest("queued", queue="team", output={"uri": "gs://b/queued"}))
+    settle(operator)
+    jobset = world.api.find(JOBSETS, "queued")
+    assert jobset is not None
+    said = made_by_kueue.workload(jobset, "team")
+    said["metadata"]["uid"] = "of-the-workload"
+    world.api.put(WORKLOADS, said)
+    world.tick(31)
+    operator.work()
+    runtime = {"maxtext": {"modelName": "llama3.1-8b"}}
+    maxtext = job_manifest("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://b/m/0/items"},
+                           output={"uri": "gs://b/maxtext"})  # fmt: skip
+    world.api.create(POSTTRAINJOBS, maxtext)
+    settle(operator)
+    start(operator)
+
+
+def _named(name: str) -> Manifest:
+    return {"metadata": {"name": name, "namespace": NAMESPACE, "uid": "of-the-queue"}}
 
 
 def _eventful_life(operator: Operator) -> None:

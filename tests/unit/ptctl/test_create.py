@@ -253,7 +253,7 @@ WRONG = {
     "file that is a directory": (["-f", "/"], "a directory"),
     "namespace with a slash": ([*FLAGS, "-n", "a/b"], "lower-case"),
     "argument too many": ([*FLAGS, "surplus"], "surplus"),
-    "runtime that comes later": ([*FLAGS, "--command", "python x.py"], "not supported yet"),
+    "command without an image": ([*FLAGS, "--command", "python x.py"], "spec.image"),
 }
 
 

@@ -1,0 +1,48 @@
+"""`ptctl workload connect`: where a program reaches the chips of a headless Pathways job."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.app import App, Target, pass_app
+from ptctl.command import Verb
+from ptctl.foreign import NAMED
+from ptctl.lazygroup import SETTINGS
+from ptctl.options import complete_names, to_cluster
+
+_EXAMPLES = """
+ptctl workload connect notebook              # prints the variables for a program in the cluster
+ptctl workload connect notebook --forward    # brings the proxy to this machine; Ctrl-C ends it
+"""
+
+
+@click.command("connect", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@click.option("--forward", is_flag=True, help="Run kubectl port-forward to the proxy.")
+@click.option("--port", type=click.IntRange(1, 65535), default=29000, show_default=True, help="Port of --forward here.")
+@to_cluster
+@pass_app
+def connect(app: App, target: Target, name: str, forward: bool, port: int) -> None:
+    """Reach the chips of a headless Pathways job.
+
+    Prints the variables that JAX needs in a pod of the cluster; --forward makes the proxy reachable from here.
+    """
+    import shutil
+    import subprocess
+
+    from ptctl.errors import CliError
+    from ptctl.headless import address, forwarding, head_of, variables
+    from ptctl.jobs import fetch
+
+    kube = app.connect(target)
+    job = fetch(kube, target, name)
+    if not forward:
+        app.console.data(variables(address(job)))
+        return
+    if shutil.which("kubectl") is None:
+        raise CliError("kubectl is not installed, which forwards the port", "https://kubernetes.io/docs/tasks/tools")
+    command = forwarding(job, head_of(kube, job), port, target)
+    app.console.say(f"in another terminal: {variables(f'grpc://localhost:{port}')} python …")
+    code = subprocess.call(command)
+    if code:
+        raise CliError(f"kubectl port-forward ended with exit code {code}")

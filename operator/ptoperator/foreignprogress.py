@@ -1,0 +1,63 @@
+"""Progress of a run that writes no progress document: MaxText's, from the end of its first pod's log.
+
+The lines are read by `maxtextlog`. A log that cannot be read is no fault of the job.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from ptapi.accelerators import resolve
+from ptapi.load import parse_job
+from ptapi.rundir import Progress
+from ptoperator import labels, maxtextlog, names
+from ptoperator.apierrors import ApiError
+from ptoperator.observed import Observed, is_started
+from ptoperator.resources import Manifest
+
+logger = logging.getLogger(__name__)
+
+TAIL_LINES = 400
+"""A step is a line or two; compiling and checkpoints are many."""
+
+
+class LogReader(Protocol):
+    """The part of `kube.Kube` that reading logs needs."""
+
+    def pod_logs(
+        self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
+    ) -> Iterator[str]: ...
+
+
+def with_log(reader: LogReader, seen: Observed) -> Observed:
+    """What the run's log says, where it is MaxText's and no progress document is there."""
+    runtime = (seen.job.get("spec") or {}).get("runtime") or {}
+    if seen.progress is not None or "maxtext" not in runtime or seen.status.phase.is_terminal:
+        return seen
+    first = next((pod for pod in seen.current_pods if _speaks(pod) and is_started(pod)), None)
+    return seen if first is None else replace(seen, progress=_read(reader, seen, str(first["metadata"]["name"])))
+
+
+def _read(reader: LogReader, seen: Observed, pod: str) -> Progress | None:
+    spec = parse_job(seen.job).spec
+    chips = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
+    per_pod = 1 if spec.pathways.enabled is True else chips.parallel_containers
+    container = names.containers(per_pod)[0]
+    try:
+        lines = reader.pod_logs(pod, seen.namespace, container=container, tail=TAIL_LINES, timestamps=True)
+        return maxtextlog.read(lines, spec.training.steps or 0, chips.total_devices)
+    except ApiError as error:
+        logger.debug("the log of %s cannot be read: %s", pod, error)
+        return None
+
+
+def _speaks(pod: Manifest) -> bool:
+    """Whether it is process 0, or Pathways' head: the others say the same, or nothing."""
+    marks = pod["metadata"].get("labels") or {}
+    if marks.get(labels.REPLICATED_JOB_NAME) == names.PATHWAYS_HEAD:
+        return True
+    indices = (marks.get(labels.JOB_INDEX), marks.get(labels.COMPLETION_INDEX))
+    return marks.get(labels.REPLICATED_JOB_NAME) == names.REPLICATED_JOB and indices == ("0", "0")

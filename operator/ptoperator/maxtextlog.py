@@ -1,0 +1,93 @@
+"""MaxText's log lines as progress: pure. MaxText writes no progress document, so the operator reads the end of a log.
+
+Why the log, and not a wrapper around the program or a sidecar beside it: nothing runs in the user's image that could
+stop the run, nothing is installed there, and the price is one request per look (`settings.progress_seconds`). What is
+lost: numbers of a pod that is gone, until the next one speaks. Lines as MaxText e591f30 prints them
+(common/metric_logger.py, trainers/post_train/rl): train_sft says every step, train_rl only its evaluations, and
+Tunix's progress bar where it is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from ptapi import rundir
+from ptapi.rundir import Progress
+
+Found = dict[str, float]
+
+_NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
+_STEP = re.compile(r"completed step: (\d+), seconds: " + _NUMBER)
+_SHOWN = {
+    rundir.LOSS: re.compile(r"\bloss: " + _NUMBER),
+    rundir.PERPLEXITY: re.compile(r"\bperplexity: " + _NUMBER),
+    "tokens_per_device": re.compile(r"Tokens/s/device: " + _NUMBER),
+}
+_EVAL = re.compile(rf"Completed eval after train step (\d+), loss={_NUMBER}")
+_RL_EVAL = re.compile(rf"(Pre RL Training|Post RL Training|Intermediate Eval \(step=(\d+)\)):.*mean_reward={_NUMBER}")
+_BAR = re.compile(r"\|\s*(\d+)/(\d+) \[")
+_STARTED = "Starting RL training..."
+_ENDED = "RL Training Completed Successfully!"
+
+
+def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | None:
+    """What the newest lines say; each line begins with its time. None where no line says anything."""
+    said: Found = {}
+    updated = ""
+    for line in lines:
+        time, _, text = line.partition(" ")
+        found = _said(text, total_steps)
+        said |= found or {}
+        if found is not None or updated:  # after the first step any line is a sign of life
+            updated = time or updated
+    if not updated:
+        return None
+    step, seconds, per_device = int(said.pop("step", 0)), said.pop("seconds", None), said.pop("tokens_per_device", None)
+    rate = {} if per_device is None else {rundir.TOKENS_PER_SECOND: per_device * devices}
+    return Progress(
+        stage="training",
+        step=step,
+        total_steps=total_steps,
+        seconds_per_step=seconds,
+        eta_seconds=None if seconds is None else max(0, total_steps - step) * seconds,
+        metrics=said | rate,
+        updated=updated,
+    )
+
+
+def _said(text: str, total_steps: int) -> Found | None:
+    """The numbers of a line; empty for one that says only that training began, None for any other."""
+    found = next((each for look in _LOOKS if (each := look(text, total_steps)) is not None), None)
+    return {} if found is None and _STARTED in text else found
+
+
+def _sft(text: str, _: int) -> Found | None:
+    match = _STEP.search(text)
+    if match is None:
+        return None
+    shown = {name: pattern.search(text) for name, pattern in _SHOWN.items()}
+    values = {name: float(each.group(1)) for name, each in shown.items() if each}
+    return {"step": float(match.group(1)), "seconds": float(match.group(2)), **values}
+
+
+def _sft_eval(text: str, _: int) -> Found | None:
+    match = _EVAL.search(text)
+    return {rundir.EVAL_LOSS: float(match.group(2))} if match else None
+
+
+def _rl_eval(text: str, total_steps: int) -> Found | None:
+    match = _RL_EVAL.search(text)
+    if match is None:
+        return {"step": float(total_steps)} if _ENDED in text else None
+    found = {rundir.EVAL_REWARD: float(match.group(3))}
+    return {**found, "step": float(match.group(2))} if match.group(2) else found
+
+
+def _bar(text: str, total_steps: int) -> Found | None:
+    """The newest state of a bar, which overwrites itself; other bars (of downloads) count to something else."""
+    of_training = [each for each in _BAR.finditer(text) if int(each.group(2)) == total_steps]
+    return {"step": float(of_training[-1].group(1))} if of_training else None
+
+
+_LOOKS: tuple[Callable[[str, int], Found | None], ...] = (_sft, _sft_eval, _rl_eval, _bar)
