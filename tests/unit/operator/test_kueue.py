@@ -26,8 +26,8 @@ from ptoperator.resources import JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 from ptoperator.settings import Settings
 
 V5P = {
-    "accelerator": {"type": "v5p-128"}, "training": {"steps": 10, "batchSize": 64}, "queue": "team", "preflight": "Skip",
-    "output": {"uri": "file:///runs"},
+    "accelerator": {"type": "v5p-128"}, "training": {"steps": 10, "batchSize": 64}, "queue": "team",
+    "preflight": "Skip", "output": {"uri": "file:///runs"},
 }  # fmt: skip
 NO_QUOTA = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu, 32 more needed"
 VISIBILITY = f"/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/localqueues/team/pendingworkloads"
