@@ -70,5 +70,4 @@ RULES: tuple[Rule, ...] = (
     _only("spec.pathways", "elasticSlices", 0),
     _unset("spec.runtime", "maxtext", "native"),
     _unset("spec.runtime", "container", "native"),
-    _only("spec", "preflight", "Skip"),
 )

@@ -1,8 +1,9 @@
 """Gathers what is known of one job: the only reads of a reconcile.
 
-A full look costs one GET of the job, one of its JobSet, one LIST of its pods, and a GET of the ConfigMap while pods
-start. Between two looks, while nothing was heard of the job, only its progress document is read again. The cloud is
-asked only about a job that obtains node pools, waits for their nodes, or gives them back.
+A full look costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods start,
+and one of preflight's Job until that is decided. Between two looks, while nothing was heard of the job, only its
+progress document is read again. The cloud is asked only about a job that obtains node pools, waits for their nodes, or
+gives them back.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any, Protocol
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.rundir import run_uri
-from ptoperator import labels, names, rundirectory
+from ptoperator import labels, names, preflight, rundirectory
 from ptoperator.apierrors import NotFound
 from ptoperator.capacity import is_open, uses_pools
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.memory import Key, Memory
 from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import layout_of
-from ptoperator.resources import CONFIGMAPS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator.resources import CONFIGMAPS, JOBS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
 
 
@@ -50,11 +51,16 @@ def observe(
         seen = replace(seen, jobset=_get(reader, JOBSETS, jobset_name, namespace))
     if not jobset_name or (seen.status.phase.is_terminal and not _wants_cloud(seen)):
         return _with_cloud(seen, cloud)
-    pods = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    found = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    pods = tuple(pod for pod in found if not labels.is_of_preflight(pod))
     for pod in pods:
         memory.note_pod(pod)
     seen = replace(seen, pods=pods, failures=memory.failures(seen.uid), rival=memory.rival(key))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
+    if preflight.is_open(seen):
+        ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, seen.uid))
+        job = _get(reader, JOBS, names.preflight(seen.name, seen.uid), namespace)
+        seen = replace(seen, preflight_job=job, preflight_pods=ours)
     return _with_cloud(_with_run_directory(seen), cloud)
 
 

@@ -17,6 +17,7 @@ from ptapi.status import (
     FailureStatus,
     Links,
     PostTrainJobStatus,
+    PreflightStatus,
 )
 from ptoperator import clock
 from ptoperator.accounting import account
@@ -48,6 +49,7 @@ class Situation:
     says: Says = field(default_factory=dict)
     failure: FailureStatus | None = None
     capacity: CapacityStatus | None = None
+    preflight: PreflightStatus | None = None
 
 
 def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTrainJobStatus:
@@ -60,6 +62,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
         "conditions": merged(old.conditions, situation.says, seen.generation, seen.now),
         "restarts": restarts,
         "failure": situation.failure or newest or old.failure,
+        "preflight": situation.preflight or old.preflight,
         "capacity": situation.capacity or old.capacity,
         "start_time": old.start_time or _start_time(situation, seen.now),
         "completion_time": clock.to_text(seen.now) if phase.is_terminal else None,

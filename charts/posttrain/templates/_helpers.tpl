@@ -34,6 +34,9 @@ app.kubernetes.io/component: operator
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [batch]   # preflight
+  resources: [jobs]
+  verbs: [get, create, delete]
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, create, patch]

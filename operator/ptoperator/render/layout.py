@@ -68,6 +68,11 @@ class Layout:
         return self.slices * self.hosts * self.processes_per_host
 
     @property
+    def preflight(self) -> str:
+        """`Enforce`, `Warn` or `Skip`."""
+        return self.job.spec.preflight or ("Skip" if self.accelerator.is_cpu else "Enforce")
+
+    @property
     def owner_references(self) -> list[Manifest]:
         """The job owns all its objects, so that deleting it deletes them."""
         if not self.uid:

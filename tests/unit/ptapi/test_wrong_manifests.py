@@ -319,7 +319,7 @@ WRONG: tuple[Wrong, ...] = (
           "not supported yet"),
     Wrong("any container", {"spec.runtime": {"container": {"command": ["true"]}}}, "spec.runtime.container", "true",
           "not supported yet"),
-    Wrong("preflight", {"spec.preflight": "Enforce"}, "spec.preflight", "Enforce", "not supported yet; accepted: Skip"),
+    Wrong("preflight", {"spec.preflight": "Maybe"}, "spec.preflight", "Maybe", "Enforce, Warn, Skip"),
 )  # fmt: skip
 
 

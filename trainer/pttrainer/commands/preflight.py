@@ -37,13 +37,30 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--price", type=float, help="of a chip-hour, for the cost of the run")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the verdict there too, as JSON")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="as the operator does: into the termination message and the run directory, with verdicts of before",
+    )
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for compiling; then the formula answers")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.report:
+        from pttrainer.preflight import chips
+
+        chips.prepare_environment()  # before anything imports jax
+        from pttrainer.preflight import reported
+
+        return int(reported.report(options.job, _depth(options), options.time_limit))
     fits: list[bool] = []
     code = ended(lambda: fits.append(run(options)))
     return int(code if code or fits[0] else ExitCode.OUT_OF_MEMORY_HBM)
+
+
+def _depth(options: argparse.Namespace) -> Any:
+    return "formula" if options.quick else options.depth
 
 
 def run(options: argparse.Namespace) -> bool:
@@ -57,7 +74,7 @@ def run(options: argparse.Namespace) -> bool:
     from pttrainer.preflight import table
     from pttrainer.preflight.judge import judge
 
-    verdict = judge(job, "formula" if options.quick else options.depth, options.price)
+    verdict = judge(job, _depth(options), options.price, limit_s=options.time_limit)
     document = json.dumps(verdict.document(), indent=2)
     if options.write is not None:
         options.write.write_text(document + "\n")

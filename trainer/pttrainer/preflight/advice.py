@@ -77,7 +77,7 @@ def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
     if training.quantization is None:
         lora = {} if training.lora is None else {"rank": training.lora.rank}
         yield "adapters on 4-bit weights (QLoRA)", {"training.lora": lora, "training.quantization": {"weights": "nf4"}}
-    yield from _other_chips(of)
+    yield from other_chips(of)
 
 
 def _split(of: Subject, tensor: int) -> Settings:
@@ -85,7 +85,7 @@ def _split(of: Subject, tensor: int) -> Settings:
     return {"training.parallelism": {"data": of.slice.slices, "fsdp": left, "tensor": tensor}}
 
 
-def _other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
+def other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
     slice_ = of.slice
     sizes = [name for name in _usual(slice_.generation) if _slice(name).chips > slice_.chips]
     others = [
@@ -137,7 +137,10 @@ def _tried(spec: PostTrainJobSpec, config: ModelConfig, change: str, settings: S
     except (ConfigError, SpecError, ValueError):
         return None
     memory = formula.memory(found)
-    return Option(change, settings, memory.peak, memory.available, memory.fits, found.slice.total_chips)
+    slice_ = found.slice
+    return Option(
+        change, settings, memory.peak, memory.available, memory.fits, slice_.total_chips, slice_.jax_devices_per_chip
+    )
 
 
 def _slice(name: str) -> Slice:

@@ -25,8 +25,8 @@ from pttrainer import step as steps
 from pttrainer.assemble import model_of, open_source
 from pttrainer.batch import Batch
 from pttrainer.chunks import largest_chunk
-from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params
+from pttrainer.preflight.chips import NotJudgedError
 from pttrainer.program import Program, program
 from pttrainer.session import check_batch
 
@@ -102,18 +102,23 @@ class Inputs(NamedTuple):
 def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
     """The job's shapes; raises ConfigError where they do not go together. config: where it is known already."""
     if spec.algorithm.kind not in JUDGED:
-        raise ConfigError(
+        raise NotJudgedError(
             f"spec.algorithm: {spec.algorithm.kind}: preflight does not know it yet; accepted: {', '.join(JUDGED)}"
         )
     slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     training = spec.training
-    config = config or open_source(spec.model.uri, "spec.model.uri", _silent, spec.model.revision, weights=False).config
+    config = config or read_config(spec)
     model = model_of(config, training, "cpu" if slice_.is_cpu else "tpu")
     shape = sharding.mesh_shape(training.parallelism, slice_.total_devices, slice_.slices)
     made = Subject(spec, slice_, model, _program(spec, model), shape)
     check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
     sharding.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
     return made
+
+
+def read_config(spec: PostTrainJobSpec) -> ModelConfig:
+    """The model's sizes; raises ConfigError where they cannot be read."""
+    return open_source(spec.model.uri, "spec.model.uri", _silent, spec.model.revision, weights=False).config
 
 
 def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
@@ -126,9 +131,9 @@ def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
     return Inputs(state, batch(of, mesh), frozen)
 
 
-def batch(of: Subject, mesh: Mesh | AbstractMesh) -> Batch:
-    """Shapes of a training batch, as the job's algorithm lays it out."""
-    shape = (of.spec.training.batch_size, of.spec.training.sequence_length)
+def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
+    """Shapes of a training batch, as the job's algorithm lays it out; rows: of another size."""
+    shape = (rows or of.spec.training.batch_size, of.spec.training.sequence_length)
     where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape))
     ids, numbers = (jax.ShapeDtypeStruct(shape, dtype, sharding=where) for dtype in (jnp.int32, jnp.float32))
     plain = Batch(ids, ids, ids, ids, numbers, numbers)

@@ -32,7 +32,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Option:
-    """A change, tried with the formula. settings: paths below `spec`."""
+    """A change, tried with the formula. settings: paths below `spec`; peak, available: per device."""
 
     change: str
     settings: dict[str, Any]
@@ -40,6 +40,7 @@ class Option:
     available: int
     fits: bool
     chips: int
+    devices_per_chip: int = 1
 
 
 @dataclass(frozen=True)
