@@ -75,7 +75,7 @@ def fit(job: PostTrainJob, keep: frozenset[Keep] = frozenset(), *, compile_first
 def candidates(
     job: PostTrainJob, of: Subject, keep: frozenset[Keep], count: Callable[[], object] = lambda: None
 ) -> Iterator[Candidate]:
-    """What fits by the formula, the smallest change first, of each stage's kind the best. count: called for each try."""
+    """What fits by the formula, the smallest change first; of each stage the best. count: called for each try."""
     for base in _stages(of, keep):
         changed = _subject(job, of, base)
         if changed is None:
