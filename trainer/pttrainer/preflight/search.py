@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ptapi.errors import SpecError
-from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError
 from pttrainer.preflight import advice, chips, compiler, formula
@@ -161,10 +160,7 @@ def _micro_batches(now: int, batch: int, shards: int) -> Iterator[int]:
 def _subject(job: PostTrainJob, of: Subject, settings: Settings) -> Subject | None:
     """The changed job's shapes; None where the change makes no job that would be accepted."""
     try:
-        spec = advice.changed(job.spec, settings)
-        document = {**job.model_dump(mode="json", by_alias=True, exclude_none=True)}
-        parse_job({**document, "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)})
-        return subject(spec, of.config)
+        return advice.changed_subject(job, of.config, settings)
     except (ConfigError, SpecError, ValueError):
         return None
 
