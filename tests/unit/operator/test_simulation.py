@@ -277,10 +277,10 @@ class Life:
             assert phase == "Suspended"
             assert job["spec"]["runPolicy"]["suspend"] is True
         assert self.world.unfinished == [], "pods run on"
-        if phase == "Failed" and status.preflight is not None and jobset is None and status.start_time is None:
-            kinds = ("OutOfMemoryHBM", "ConfigError")
+        if job["spec"].get("preflight") == "Enforce" and status.preflight and status.preflight.outcome == "DoesNotFit":
+            assert (phase, jobset) == ("Failed", None)
             assert status.failure is not None
-            assert status.failure.failure_class in kinds or status.preflight.outcome != "DoesNotFit"
+            assert status.failure.failure_class == "OutOfMemoryHBM"
         held = {condition.type: condition for condition in status.conditions if condition.status == "True"}
         assert ("Complete" in held) == (phase == "Succeeded")
         assert ("Failed" in held) == (phase == "Failed")
@@ -341,21 +341,22 @@ def test_random_lives_end_right(batch: int, monkeypatch: pytest.MonkeyPatch) -> 
             raise AssertionError(f"seed {seed}: {error}\n" + "\n".join(world.api.log[-40:])) from error
 
 
-def test_every_single_write_may_be_the_last_of_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("preflight", ["Skip", "Enforce"])
+def test_every_single_write_may_be_the_last_of_an_operator(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
     """A whole life, with a restart, once per write: killed before it, and once more after it."""
-    total = _life_with_crash(monkeypatch, None, after=False)
+    total = _life_with_crash(monkeypatch, None, preflight, after=False)
     assert total > 10
     for number in range(total):
         for after in (False, True):
-            _life_with_crash(monkeypatch, number, after=after)
+            _life_with_crash(monkeypatch, number, preflight, after=after)
 
 
-def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, *, after: bool) -> int:
+def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, preflight: str, *, after: bool) -> int:
     world = World(Api())
     monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
     client = _CrashAt(world.api, random.Random(0), number=number, after=after)
     operator = Operator(world, client=client)
-    world.api.create(POSTTRAINJOBS, job_manifest(NAME))
+    world.api.create(POSTTRAINJOBS, job_manifest(NAME, preflight=preflight))
 
     def work() -> None:
         while True:
@@ -365,6 +366,13 @@ def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, *, aft
             except Crash:
                 operator.restart()
 
+    for _ in range(4):
+        work()
+        world.run_jobs()
+        for pod in world.preflights:
+            if pod["status"]["phase"] == "Pending":
+                world.answer(pod, "Fits")
+    assert len(world.preflights) == (preflight == "Enforce"), "compiled twice"
     for exit_code in (75, 0):
         for _ in range(4):
             work()

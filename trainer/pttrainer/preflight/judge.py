@@ -81,6 +81,7 @@ def judge(
         programs=programs,
         outside=buffers,
         largest=_largest(computed.parts, buffers),
+        weights=_weights(of),
         collectives=found.traffic,
         estimate=estimate(of, found.traffic, price),
         assumptions=assumptions(of, programs, price),
@@ -151,6 +152,16 @@ def _program(name: str, stage: Stage, one: compiler.Compiled) -> Program:
 
 def _largest(parts: list[Buffer], buffers: list[Buffer], count: int = 6) -> list[Buffer]:
     return sorted([*parts, *buffers], key=lambda buffer: -buffer.bytes)[:count]
+
+
+def _weights(of: Subject, count: int = 5) -> list[Buffer]:
+    """The largest arrays of weights by name, without their moments and gradients."""
+    whole = of.model.whole(of.held.frozen, of.held.state.params)
+    named = [
+        Buffer(jax.tree_util.keystr(path, simple=True, separator="."), bytes_per_device(leaf), "always")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(whole)
+    ]
+    return sorted(named, key=lambda buffer: -buffer.bytes)[:count]
 
 
 def assumptions(of: Subject, programs: list[Program], price: float | None) -> list[str]:

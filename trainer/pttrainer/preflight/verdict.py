@@ -45,7 +45,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found out about a job."""
+    """Everything that was found out about a job. weights: the largest arrays of weights, by name."""
 
     job: str
     model: str
@@ -64,6 +64,7 @@ class Verdict:
     programs: list[Program]
     outside: list[Buffer]
     largest: list[Buffer]
+    weights: list[Buffer]
     collectives: list[Traffic] | None
     estimate: Estimate
     assumptions: list[str]
