@@ -98,6 +98,7 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         kept,
         Buffer("head, gathered, and its gradient", int(head), "train"),
         Buffer("logits of a chunk", int(logits), "train"),
+        *_guidance(of),
     ]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
@@ -110,6 +111,15 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         return [loss, layer]
     accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
     return [[*loss, Buffer("gradients so far", gradients, "train")], [*layer, layer[1]], accumulated]
+
+
+def _guidance(of: Subject) -> list[Buffer]:
+    """A teacher's hidden states, and its head, gathered. Not fitted: no case of distillation was."""
+    if of.teacher is None:
+        return []
+    config = of.teacher.config
+    size = 2 * (config.d_model * of.tokens_per_device + config.vocab_size * config.d_model // of.axis("tensor"))
+    return [Buffer("teacher's hidden states and head", size, "train")]
 
 
 def _kept(of: Subject) -> int:
@@ -160,6 +170,7 @@ def _state(of: Subject) -> list[Buffer]:
         "trained weights": held.state.params,
         "optimizer state": held.state.optimizer,
         "frozen weights": held.frozen,
+        "teacher": held.teacher,
         "batch": held.batch,
     }
     sizes = {name: bytes_per_device(tree) for name, tree in named.items()}

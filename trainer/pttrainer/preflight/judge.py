@@ -175,7 +175,9 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
     said += [f"the {name} was not compiled and is not counted" for name in others(of) if name not in names]
     if not names:
         said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
-    if of.spec.algorithm.kind == "grpo":
+    if of.spec.algorithm.kind == "distill" and not names:
+        said.append("the formula was never compared with the compiler on a distillation")
+    if any(buffer.during == "rollout" for buffer in outside.outside(of)):
         prompt = max(training.sequence_length - of.spec.rollout.max_new_tokens, 1)
         said.append(
             f"prompts of {prompt} tokens; a rollout's memory is computed, not compiled; its time is not counted"

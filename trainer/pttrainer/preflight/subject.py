@@ -19,12 +19,14 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
-from ptapi.spec import PostTrainJobSpec
+from ptapi.spec import Distill, PostTrainJobSpec
 from pttrainer import algorithms, sharding
 from pttrainer import step as steps
+from pttrainer.algorithms import distill
 from pttrainer.assemble import model_of, open_source
 from pttrainer.batch import Batch
 from pttrainer.chunks import largest_chunk
+from pttrainer.divergence import Guide
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.preflight.chips import NotJudgedError
 from pttrainer.program import Program, program
@@ -43,6 +45,8 @@ class Subject:
     model: Model
     program: Program
     shape: sharding.Shape
+    teacher: Model | None = None
+    """Of distillation."""
 
     @property
     def config(self) -> ModelConfig:
@@ -97,20 +101,26 @@ class Inputs(NamedTuple):
     state: steps.TrainState
     batch: Batch
     frozen: Params | None
+    teacher: Params | None = None
 
 
 def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
     """The job's shapes; raises ConfigError where they do not go together. config: where it is known already."""
-    if spec.algorithm.kind not in JUDGED:
+    distilled = spec.algorithm.distill
+    if distilled is not None and distilled.teacher is None:
         raise NotJudgedError(
-            f"spec.algorithm: {spec.algorithm.kind}: preflight does not know it yet; accepted: {', '.join(JUDGED)}"
+            "spec.algorithm.distill.mode: offline: preflight does not know it, because the data say how many of the "
+            "teacher's tokens a row holds; accepted: online, on-policy"
         )
     slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     training = spec.training
     config = config or read_config(spec)
     model = model_of(config, training, "cpu" if slice_.is_cpu else "tpu")
     shape = sharding.mesh_shape(training.parallelism, slice_.total_devices, slice_.slices)
-    made = Subject(spec, slice_, model, _program(spec, model), shape)
+    guide = None if distilled is None else _guide(distilled, model)
+    objective = algorithms.objective(spec) if guide is None else distill.Loss(guide, guide.model.abstract())
+    made_of = program(spec, model, objective, spec.training.steps or UNKNOWN_STEPS)
+    made = Subject(spec, slice_, model, made_of, shape, None if guide is None else guide.model)
     check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
     sharding.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
     return made
@@ -128,7 +138,7 @@ def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
     frozen = None
     if where.frozen is not None:
         frozen = jax.tree.map(placed, of.model.frozen(of.model.abstract()), where.frozen)
-    return Inputs(state, batch(of, mesh), frozen)
+    return Inputs(state, batch(of, mesh), frozen, _teacher(of.teacher, mesh))
 
 
 def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
@@ -168,12 +178,23 @@ def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
 EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo}
 """Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
 
-JUDGED = ("sft", "dpo", "grpo")
-"""Algorithms whose step follows from the spec; distillation's depends on its teacher, too."""
+
+def _guide(spec: Distill, student: Model) -> Guide:
+    assert spec.teacher is not None
+    uri, field = spec.teacher.uri, "spec.algorithm.distill.teacher.uri"
+    return distill.guide_of(
+        spec, open_source(uri, field, _silent, spec.teacher.revision, weights=False).config, student
+    )
 
 
-def _program(spec: PostTrainJobSpec, model: Model) -> Program:
-    return program(spec, model, algorithms.objective(spec), spec.training.steps or UNKNOWN_STEPS)
+def _teacher(model: Model | None, mesh: Mesh | AbstractMesh) -> Params | None:
+    """Its weights, sharded as training shards them."""
+    if model is None:
+        return None
+    shapes = model.abstract()
+    where = sharding.weight_shardings(mesh, shapes, model.logical_axes())  # type: ignore[arg-type]  # as for the state
+    found: Params = jax.tree.map(placed, shapes, where)
+    return found
 
 
 def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:
