@@ -19,14 +19,13 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
-from ptapi.spec import Distill, PostTrainJobSpec
+from ptapi.spec import PostTrainJobSpec
 from pttrainer import algorithms, sharding
 from pttrainer import step as steps
-from pttrainer.algorithms import distill
+from pttrainer.algorithms.protocol import Objective
 from pttrainer.assemble import model_of, open_source
 from pttrainer.batch import Batch
 from pttrainer.chunks import largest_chunk
-from pttrainer.divergence import Guide
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.preflight.chips import NotJudgedError
 from pttrainer.program import Program, program
@@ -106,21 +105,14 @@ class Inputs(NamedTuple):
 
 def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
     """The job's shapes; raises ConfigError where they do not go together. config: where it is known already."""
-    distilled = spec.algorithm.distill
-    if distilled is not None and distilled.teacher is None:
-        raise NotJudgedError(
-            "spec.algorithm.distill.mode: offline: preflight does not know it, because the data say how many of the "
-            "teacher's tokens a row holds; accepted: online, on-policy"
-        )
     slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     training = spec.training
     config = config or read_config(spec)
     model = model_of(config, training, "cpu" if slice_.is_cpu else "tpu")
     shape = sharding.mesh_shape(training.parallelism, slice_.total_devices, slice_.slices)
-    guide = None if distilled is None else _guide(distilled, model)
-    objective = algorithms.objective(spec) if guide is None else distill.Loss(guide, guide.model.abstract())
-    made_of = program(spec, model, objective, spec.training.steps or UNKNOWN_STEPS)
-    made = Subject(spec, slice_, model, made_of, shape, None if guide is None else guide.model)
+    objective, teacher = _objective(spec, model)
+    step = program(spec, model, objective, spec.training.steps or UNKNOWN_STEPS)
+    made = Subject(spec, slice_, model, step, shape, teacher)
     check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
     sharding.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
     return made
@@ -179,12 +171,22 @@ EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo
 """Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
 
 
-def _guide(spec: Distill, student: Model) -> Guide:
-    assert spec.teacher is not None
-    uri, field = spec.teacher.uri, "spec.algorithm.distill.teacher.uri"
-    return distill.guide_of(
-        spec, open_source(uri, field, _silent, spec.teacher.revision, weights=False).config, student
-    )
+def _objective(spec: PostTrainJobSpec, model: Model) -> tuple[Objective, Model | None]:
+    """The loss, and the teacher where there is one."""
+    distilled = spec.algorithm.distill
+    if distilled is None:
+        return algorithms.objective(spec), None
+    if distilled.teacher is None:
+        raise NotJudgedError(
+            "spec.algorithm.distill.mode: offline: preflight does not know it, because the data say how many of the "
+            "teacher's tokens a row holds; accepted: online, on-policy"
+        )
+    from pttrainer.algorithms import distill  # here: with it come data and rollouts, which others do not need
+
+    uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
+    teacher = open_source(uri, field, _silent, distilled.teacher.revision, weights=False).config
+    guide = distill.guide_of(distilled, teacher, model)
+    return distill.Loss(guide, guide.model.abstract()), guide.model
 
 
 def _teacher(model: Model | None, mesh: Mesh | AbstractMesh) -> Params | None:
