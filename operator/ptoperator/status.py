@@ -73,7 +73,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
         updates |= {
             "algorithm": layout.job.spec.algorithm.label,
             "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
-            "job_set": layout.jobset,
+            "job_set": old.job_set if phase is Phase.PREFLIGHT or situation.preflight else layout.jobset,
             "links": _links(layout),
         }
     return old.model_copy(update=updates)

@@ -61,7 +61,7 @@ def test_a_tpu_job_gets_no_jobset_before_its_verdict_and_one_after(operator: Ope
     assert found.phase == "Provisioning"
     assert len(operator.api.kinds("JobSet")) == len(operator.api.kinds("Job")) == 1
     reasons = [event["reason"] for event in operator.api.kinds("Event")]
-    assert reasons.count("Fits") == 1
+    assert reasons.count("Fits") == reasons.count("Created") == 1
 
 
 def test_a_job_that_does_not_fit_fails_for_good_with_what_to_change(operator: Operator) -> None:
@@ -78,6 +78,8 @@ def test_a_job_that_does_not_fit_fails_for_good_with_what_to_change(operator: Op
     assert "smallest slices that hold it: v6e-16 (16 chips)" in message
     assert preflighted(operator).reason == "DoesNotFit"
     assert operator.api.kinds("JobSet") == []
+    assert found.job_set == ""
+    assert sorted(event["reason"] for event in operator.api.kinds("Event")) == ["Accepted", "OutOfMemoryHBM"]
     passes(operator, 60)
     assert (status(operator).phase, operator.api.kinds("JobSet")) == ("Failed", [])
 
