@@ -553,6 +553,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         scope="spec",
+        field="preflight",
+        accepted="Skip or unset, because posttrain's own trainer is what is compiled",
+        cel="!has(self.preflight) || self.preflight == 'Skip' || !has(self.runtime) || "
+        "!(has(self.runtime.container) || has(self.runtime.maxtext))",
+        is_kept=lambda spec: spec.preflight in (None, "Skip") or spec.runtime.is_native,
+    ),
+    Rule(
+        scope="spec",
         field="image",
         accepted="an image with the program that the runtime names, because the operator's own has posttrain's trainer",
         cel="has(self.image) || !has(self.runtime) || !(has(self.runtime.container) || has(self.runtime.maxtext))",

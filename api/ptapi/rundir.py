@@ -3,6 +3,7 @@
 <output.uri>/<job name>/
     owner.json          which job owns this directory (another job is refused)
     spec.yaml           the job as it runs, defaults filled in
+    preflight.json      whether the job fits its chips, as the operator's preflight found before they were obtained
     lineage.json        versions, data digests, model revision, seed, image
     progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
     metrics.jsonl       one object a step: step, time, and every metric
@@ -24,8 +25,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from ptapi.status import PreflightStatus
+
 OWNER = "owner.json"
 SPEC = "spec.yaml"
+PREFLIGHT = "preflight.json"
 LINEAGE = "lineage.json"
 PROGRESS = "progress.json"
 METRICS = "metrics.jsonl"
@@ -38,6 +42,9 @@ STACKS = "stacks"
 HEARTBEATS = "heartbeats"
 EXPORT = "export"
 TERMINATION = "termination.json"
+
+VERDICTS = ".preflight"
+"""Directory in `output.uri`, beside the runs: verdicts of before, so that a job of the same shapes compiles nothing."""
 
 TERMINATION_LOG_ENV = "POSTTRAIN_TERMINATION_LOG"
 """Names the file whose content becomes the container's termination message."""
@@ -173,6 +180,8 @@ class Termination(Document):
     failure_class: str = ""
     message: str = ""
     step: int = 0
+    preflight: PreflightStatus | None = None
+    """Of preflight's pod: its verdict."""
 
 
 # Keys of `Progress.metrics` and of metrics.jsonl that status, printer columns and ptctl know by name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ptapi.conditions import ConditionType, Phase
 from ptapi.spec.base import SpecModel, by_key
@@ -87,6 +87,74 @@ class CheckpointStatus(SpecModel):
     """Where it is."""
     time: Time
     """When it was committed."""
+
+
+class PreflightProgram(SpecModel):
+    """A program of the job, as compiled or computed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str, Field(max_length=128)]
+    """Which one."""
+    stage: Annotated[str, Field(max_length=32)]
+    """Who says so: `formula`, `fast` or `full` (compile)."""
+    peak_gib: float
+    """Memory per chip at its highest, GiB."""
+
+
+class PreflightChange(SpecModel):
+    """A change of the job with which it fits, tried one at a time with the formula."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    change: Annotated[str, Field(max_length=256)]
+    """What is changed."""
+    settings: Short = ""
+    """The fields of spec, as `training.microBatchSize=8`."""
+    peak_gib: float
+    """Memory per chip then, GiB."""
+    available_gib: float
+    """What a chip gives a program then, GiB."""
+
+
+class PreflightStatus(SpecModel):
+    """Whether the job fits its chips: also what preflight's pod says when it ends. What a newer trainer says beyond
+    these fields is not read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    outcome: Literal["Fits", "DoesNotFit", "Undecided"]
+    """The verdict."""
+    line: Short = ""
+    """One line for a person."""
+    stage: Annotated[str, Field(max_length=32)] = ""
+    """Who decided: `formula`, `fast` or `full` (compile)."""
+    peak_gib: float | None = None
+    """Memory per chip at its highest, GiB."""
+    available_gib: float | None = None
+    """What a chip gives a program, GiB."""
+    seconds_per_step: float | None = None
+    """Roofline: a step takes at least that long."""
+    tokens_per_second_per_chip: float | None = None
+    """Roofline: at most so many."""
+    chip_hours: float | None = None
+    """Of the whole run, at least."""
+    programs: Annotated[list[PreflightProgram], Field(max_length=16)] = []
+    """Every program that was looked at."""
+    largest: Annotated[list[str], Field(max_length=16)] = []
+    """The largest buffers, as `optimizer state 7.5 GiB`."""
+    changes: Annotated[list[PreflightChange], Field(max_length=8)] = []
+    """The best changes with which it fits, where it does not."""
+    smallest: Annotated[list[str], Field(max_length=8)] = []
+    """The smallest slices that hold the job as it is, where its own does not; the cheapest first."""
+    notes: Annotated[list[str], Field(max_length=8)] = []
+    """What else a person should know."""
+    versions: Annotated[dict[str, str], Field(max_length=8)] = {}
+    """Of jax, libtpu and posttrain."""
+    key: Annotated[str, Field(max_length=64)] = ""
+    """Hash of model, training, chips and versions: the same key has the same verdict."""
+    remembered: bool = False
+    """Whether an earlier job of the same key was compiled, and this one not."""
 
 
 class CapacityAttempt(SpecModel):
@@ -227,6 +295,8 @@ class PostTrainJobStatus(SpecModel):
     """What it learns."""
     checkpoint: CheckpointStatus | None = None
     """Newest good checkpoint."""
+    preflight: PreflightStatus | None = None
+    """Whether it fits its chips."""
     capacity: CapacityStatus = CapacityStatus()
     """How the chips are obtained."""
     restarts: Annotated[dict[str, int], Field(max_length=32)] = {}

@@ -74,5 +74,4 @@ RULES: tuple[Rule, ...] = (
         "(has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container)))",
         lambda spec: spec.pathways.elastic_slices == 0 or not spec.runtime.is_native,
     ),
-    _only("spec", "preflight", "Skip"),
 )

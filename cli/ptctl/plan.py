@@ -13,6 +13,10 @@ ptctl plan -f job.yaml
 ptctl plan -f job.yaml --quick
 ptctl plan -f job.yaml --set accelerator.type=v6e-32 --set training.lora.rank=16
 ptctl plan -f job.yaml -o json | jq .peak
+ptctl plan -f job.yaml --fit -o fitting.yaml
+ptctl plan -f job.yaml --fit --keep method --keep length
+ptctl plan -f job.yaml --matrix --prices prices.yaml
+ptctl plan -f job.yaml --matrix --accelerator v6e-16 --accelerator v5p-16 --batch-size 64 -o matrix.png
 """
 
 
@@ -26,32 +30,64 @@ ptctl plan -f job.yaml -o json | jq .peak
     default="auto",
     help="How far to compile: fast, full (as training does), auto (full only where fast leaves a doubt).",
 )
+@click.option("--fit", is_flag=True, help="Look for the smallest change that makes it fit; print the changed job.")
+@click.option(
+    "--keep",
+    multiple=True,
+    type=click.Choice(["method", "chips", "length"]),
+    help="What --fit leaves alone: which weights are trained, the chips, the length of rows; repeatable.",
+)
+@click.option("--matrix", is_flag=True, help="A table of accelerators and batch sizes, by the formula.")
+@click.option("--accelerator", multiple=True, metavar="TYPE", help="Of the matrix; repeatable.")
+@click.option("--batch-size", multiple=True, type=click.IntRange(1), metavar="ROWS", help="Of the matrix; repeatable.")
 @click.option("--price", type=float, help="Of a chip-hour, for the cost of the run.")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option(
+    "--prices", metavar="FILE", envvar="PTCTL_PRICES", help="YAML of prices per chip-hour by generation [PTCTL_PRICES]."
+)
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    metavar="FORM|FILE",
+    help="text or json; of --matrix also csv, or a file (.txt .json .csv .png); of --fit a file for the job.",
+)
 @pass_app
 def plan(
-    app: App, filename: str, assignments: tuple[str, ...], quick: bool, depth: str, price: float | None, form: str
+    app: App,
+    filename: str,
+    assignments: tuple[str, ...],
+    quick: bool,
+    depth: str,
+    fit: bool,
+    keep: tuple[str, ...],
+    matrix: bool,
+    accelerator: tuple[str, ...],
+    batch_size: tuple[int, ...],
+    price: float | None,
+    prices: str | None,
+    target: str | None,
 ) -> int:
     """Say whether a job fits its chips, without any.
 
-    The TPU compiler (libtpu) compiles the job's own train step here, on a CPU: memory per chip, a lower bound of the
+    The TPU compiler (libtpu) compiles the job's own programs here, on a CPU: memory per chip, a lower bound of the
     step's time, and what to change where it does not fit. Without libtpu, or with --quick, a formula answers. Exit
     code 0: fits, 1: does not, 2: the job is wrong. Needs the trainer's packages: pip install
     'posttrain[tpu-compiler]'.
     """
-    from ptapi.failures import ExitCode
-    from ptctl.errors import FAILED, INTERRUPTED, USAGE
+    from ptctl import planning
     from ptctl.jobfile import check, read
+    from ptctl.prices import read as read_prices
     from ptctl.setpath import assign
-    from ptctl.training import trainer_code
 
+    if fit and matrix:
+        raise click.UsageError("--fit and --matrix exclude each other.")
     job = read(filename)
     for assignment in assignments:
         assign(job, assignment)
-    words = ["--output", form, "--depth", depth, *(["--quick"] if quick else [])]
-    words += [] if price is None else ["--price", str(price)]
-    code = trainer_code(check(job, filename), "preflight", *words)
-    if code not in (0, INTERRUPTED, ExitCode.OUT_OF_MEMORY_HBM, ExitCode.CONFIG_ERROR):
-        app.console.say(f"the trainer ended with exit code {code}")
-    known = {0: 0, INTERRUPTED: INTERRUPTED, int(ExitCode.CONFIG_ERROR): USAGE}
-    return known.get(code, FAILED)
+    checked = check(job, filename)
+    table = None if prices is None else read_prices(prices)
+    if fit:
+        return planning.fit(app, job, checked, keep, quick, target)
+    if matrix:
+        return planning.matrix(app, checked, accelerator, batch_size, table, target or "text")
+    return planning.verdict(app, checked, "formula" if quick else depth, price, table, target or "text")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.errors import SpecError
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.rundir import run_uri
-from ptapi.status import FailureStatus
+from ptapi.status import FailureStatus, PreflightStatus
 from ptoperator import clock
 from ptoperator.advice import advice
 from ptoperator.observed import Observed
@@ -64,6 +66,12 @@ def output_conflict(layout: Layout, rival: str) -> Situation:
     cause = FailureStatus(failure_class=FailureClass.CONFIG_ERROR, message=message)
     says = {ConditionType.VALIDATED: Say(False, Reason.OUTPUT_CONFLICT, message)}
     return _over(FailureClass.CONFIG_ERROR, message, cause, says)
+
+
+def refused(preflighted: Say, cause: FailureStatus, status: PreflightStatus) -> Situation:
+    """Preflight's verdict, before a chip was asked for."""
+    over = _over(cause.failure_class, cause.message, cause, {ConditionType.PREFLIGHTED: preflighted})
+    return replace(over, preflight=status)
 
 
 def deadline_exceeded(layout: Layout, seen: Observed) -> Situation:

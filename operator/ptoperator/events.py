@@ -20,8 +20,13 @@ from ptoperator.status import find
 
 _COMPONENT = "posttrain-operator"
 _MESSAGE_LIMIT = 1024
-_QUIET = (Reason.PODS_STARTING, Reason.NO_QUEUE, Reason.PREFLIGHT_SKIPPED, Reason.SUCCEEDED)
-_WARNINGS = (Reason.CREATE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT)
+_QUIET = (
+    Reason.PODS_STARTING, Reason.NO_QUEUE, Reason.PREFLIGHT_SKIPPED, Reason.PREFLIGHT_RUNNING, Reason.SUCCEEDED,
+)  # fmt: skip
+_WARNINGS = (
+    Reason.CREATE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT, Reason.DOES_NOT_FIT,
+    Reason.PREFLIGHT_UNDECIDED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]
     for condition in new.conditions:
         before = find(old, condition.type)
         is_news = before is None or (before.status, before.reason) != (condition.status, condition.reason)
+        if new.phase.is_terminal and condition.type is ConditionType.PREFLIGHTED:
+            continue  # Failed says it
         if is_news and _is_worth_telling(condition):
             mark = f"{condition.type}/{before.reason}/{before.last_transition_time}" if before else condition.type
             yield Note(condition.reason, condition.message, _is_warning(condition), mark)

@@ -5,6 +5,8 @@ Label values are at most 63 characters, which a job's name always is; child name
 
 from __future__ import annotations
 
+from typing import Any
+
 JOB = "posttrain.dev/job"
 """The full name of the PostTrainJob, on everything made for it: the selector of logs, pods and watches."""
 JOB_UID = "posttrain.dev/job-uid"
@@ -68,6 +70,8 @@ POOL_SHAPE = "posttrain-shape"
 POOL_IDLE_SINCE = "posttrain-idle-since"
 """Label of a node pool without a job: Unix time at which the last job let go of it."""
 
+PREFLIGHT = "preflight"
+"""Value of COMPONENT: a pod that compiles and does not train."""
 MANAGER = "posttrain"
 """Value of MANAGED_BY."""
 
@@ -80,6 +84,21 @@ def for_job(name: str, uid: str) -> dict[str, str]:
 def for_pod(name: str, uid: str) -> dict[str, str]:
     """Labels of a trainer pod."""
     return {**for_job(name, uid), COMPONENT: "trainer"}
+
+
+def for_preflight(name: str, uid: str) -> dict[str, str]:
+    """Labels of the Job that compiles a job before it has chips, and of its pods."""
+    return {**for_job(name, uid), COMPONENT: PREFLIGHT}
+
+
+def is_of_preflight(pod: dict[str, Any]) -> bool:
+    """Whether the pod compiles and does not train."""
+    return (pod["metadata"].get("labels") or {}).get(COMPONENT) == PREFLIGHT
+
+
+def is_of_job(pod: dict[str, Any], uid: str) -> bool:
+    """Whether it is of this very job, not of an earlier one of its name."""
+    return (pod["metadata"].get("labels") or {}).get(JOB_UID) == uid
 
 
 def selector(name: str) -> str:

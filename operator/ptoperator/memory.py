@@ -59,10 +59,10 @@ class Memory:
                 self._runs[entry.run].add(key)
 
     def note_pod(self, pod: Manifest) -> None:
-        """A pod changed; if it failed, why."""
+        """A pod changed; if it is the trainer's and failed, why."""
         uid = (pod["metadata"].get("labels") or {}).get(labels.JOB_UID)
         found = pod_failure(pod)
-        if not uid or found is None:
+        if not uid or found is None or labels.is_of_preflight(pod):
             return
         with self._lock:
             if uid not in self._uids:  # a job that is gone, whose last pods end now

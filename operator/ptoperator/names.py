@@ -28,6 +28,8 @@ PATHWAYS_WORKER_PORT = 29005
 """A worker's own port."""
 PATHWAYS_SIDECAR_PORT = 50051
 """Where a worker's colocated Python listens."""
+PREFLIGHT = "preflight"
+"""Ends the name of the Job that compiles a job before it has chips; also its container's name."""
 CONTAINER = "trainer"
 """Name of the trainer's container; with several per VM `trainer-0`, `trainer-1`."""
 COORDINATOR_PORT = 8476
@@ -44,6 +46,12 @@ def jobset(job: str, slices: int, hosts: int) -> str:
 def config_map(job: str, uid: str) -> str:
     """Name of the ConfigMap with the job. It holds the uid: an earlier job's may still be going away."""
     return f"{job}-{_digest(uid)}"
+
+
+def preflight(job: str, uid: str) -> str:
+    """Name of the Job that says whether a job fits. It holds the uid: an earlier job's may still be going away."""
+    tail = f"-{_digest(uid)}-{PREFLIGHT}"
+    return f"{job[: DNS_LABEL - len(f'{tail}-xxxxx')].rstrip('-')}{tail}"
 
 
 def node_pool(job: str, uid: str, slice_index: int) -> str:

@@ -1,9 +1,9 @@
 """Gathers what is known of one job: the only reads of a reconcile.
 
-A full look costs one GET of the job, one of its JobSet, one LIST of its pods, and a GET of the ConfigMap while pods
-start, and of the nodes on which pods failed. Between two looks, while nothing was heard of the job, only its progress
-(a document, or MaxText's log) is read again. The cloud is asked only about a job that obtains node pools, waits for
-their nodes, or gives them back.
+A full look costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods start,
+of the nodes on which pods failed, and of preflight's Job until that is decided. Between two looks, while nothing was
+heard of the job, only its progress (a document, or MaxText's log) is read again. The cloud is asked only about a job
+that obtains node pools, waits for their nodes, or gives them back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ptapi.errors import SpecError
 from ptapi.hang import limit_s
 from ptapi.load import parse_job
 from ptapi.rundir import Progress, run_uri
-from ptoperator import clock, kueue, labels, names, rundirectory
+from ptoperator import clock, kueue, labels, names, preflight, rundirectory
 from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.boards import Board
 from ptoperator.capacity import is_open, uses_pools
@@ -33,6 +33,7 @@ from ptoperator.render.board import board_name
 from ptoperator.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
+    JOBS,
     JOBSETS,
     PODS,
     POSTTRAINJOBS,
@@ -70,13 +71,18 @@ def observe(
         seen = replace(seen, jobset=_get(reader, JOBSETS, jobset_name, namespace))
     if not jobset_name or (seen.status.phase.is_terminal and not _wants_cloud(seen)):
         return _with_cloud(seen, cloud)
-    pods = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    found = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
+    pods = tuple(pod for pod in found if not labels.is_of_preflight(pod))
     for pod in pods:
         memory.note_pod(pod)
     ask_nodes(reader, memory, seen)
     seen = replace(seen, pods=pods, failures=_failures(memory, seen), rival=memory.rival(key))
     seen = replace(seen, place=_place(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
+    if preflight.is_open(seen):
+        ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, seen.uid))
+        job = _get(reader, JOBS, names.preflight(seen.name, seen.uid), namespace)
+        seen = replace(seen, preflight_job=job, preflight_pods=ours)
     return _with_cloud(with_log(reader, _with_run_directory(seen)), cloud)
 
 

@@ -27,7 +27,8 @@ _ENDED = ("Succeeded", "Failed")
 class Observed:
     """One job and all that belongs to it.
 
-    pods: every pod that carries the job's name, also of earlier attempts and of an earlier job of that name.
+    pods: every trainer pod that carries the job's name, also of earlier attempts and of an earlier job of that name.
+    preflight_job, preflight_pods: what compiles the job before it has chips, while that is not decided.
     failures: why pods failed, also of pods that are gone, as long as the operator saw them.
     looked: when the API was last asked; `now` is later where only progress was read since.
     progress, termination, heartbeats: documents of the run directory, where it could be read (the last only of a run
@@ -43,6 +44,8 @@ class Observed:
     jobset: Manifest | None = None
     pods: tuple[Manifest, ...] = ()
     config_map_missing: bool = False
+    preflight_job: Manifest | None = None
+    preflight_pods: tuple[Manifest, ...] = ()
     failures: tuple[PodFailure, ...] = ()
     progress: Progress | None = None
     termination: Termination | None = None

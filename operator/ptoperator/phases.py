@@ -34,10 +34,15 @@ def accepted(layout: Layout, settings: Settings, situation: Situation) -> Situat
     says: Says = {
         VALIDATED: Say(True, Reason.ACCEPTED, f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}"
                        f"{_file_hint(layout, settings)}"),
-        ConditionType.PREFLIGHTED: Say(False, Reason.PREFLIGHT_SKIPPED, "spec.preflight is Skip"),
+        **({} if layout.preflight != "Skip" else {ConditionType.PREFLIGHTED: _skipped(layout)}),
         **({} if layout.job.spec.queue else {QUOTA: Say(True, Reason.NO_QUEUE, "the job names no queue")}),
     }  # fmt: skip
     return replace(situation, says={**says, **situation.says})
+
+
+def _skipped(layout: Layout) -> Say:
+    why = "spec.preflight is Skip" if layout.job.spec.preflight else "CPU devices need none"
+    return Say(False, Reason.PREFLIGHT_SKIPPED, why)
 
 
 def suspended(layout: Layout, seen: Observed) -> Situation:

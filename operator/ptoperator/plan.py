@@ -29,6 +29,7 @@ from ptoperator.hang import hung
 from ptoperator.observed import Observed
 from ptoperator.obtaining import abandoned, chips_first, no_nodes
 from ptoperator.phases import accepted
+from ptoperator.preflight import delete_preflight, preflight_first
 from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
 from ptoperator.restarts import charged_restarts
@@ -98,7 +99,7 @@ def _suspended(case: Case) -> Step | None:
     if not case.policy_suspend:
         return None
     seen = case.seen
-    actions: tuple[Action | CloudAction, ...] = ()
+    actions: tuple[Action | CloudAction, ...] = delete_preflight(seen)
     if seen.jobset is not None and seen.is_jobset_ours and not seen.is_jobset_deleting:
         if case.queue or seen.jobset_queue or uses_pools(seen.job):
             actions = (delete_jobset(seen),)
@@ -177,7 +178,7 @@ def _follow(case: Case) -> Step:
 
 _STEPS: tuple[Callable[[Case], Step | None], ...] = (
     _rival, _finished, _suspended, _overdue, hopeless, _cannot_start, hung, abandoned, no_nodes, _in_the_way,
-    chips_first, _create, _follow,
+    preflight_first, chips_first, _create, _follow,
 )  # fmt: skip
 
 

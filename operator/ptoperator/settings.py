@@ -46,6 +46,9 @@ class Settings:
     """How long a pod may fail to start (image, secret, volume) before its job fails."""
     silent_start_seconds: float = 60.0
     """A trainer that runs for this long and shows no progress document is called running all the same."""
+    preflight_seconds: float = 600.0
+    """How long preflight may compile; then the formula's verdict counts. Its Job, which tries twice, may take twice
+    as long, and start_failure_seconds for a node and the image."""
     shared_filesystem: bool = False
     """Whether the operator and the pods see the same files, as in the embedded cluster."""
     gke_project: str = ""

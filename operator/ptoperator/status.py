@@ -15,6 +15,7 @@ from ptapi.status import (
     Condition,
     FailureStatus,
     PostTrainJobStatus,
+    PreflightStatus,
 )
 from ptoperator import clock
 from ptoperator.accounting import account
@@ -52,6 +53,7 @@ class Situation:
     failure: FailureStatus | None = None
     capacity: CapacityStatus | None = None
     restarted: FailureStatus | None = None
+    preflight: PreflightStatus | None = None
 
 
 def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTrainJobStatus:
@@ -67,6 +69,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
         "conditions": merged(old.conditions, situation.says, seen.generation, seen.now),
         "restarts": restarts,
         "failure": _told(situation.failure or newest or old.failure),
+        "preflight": situation.preflight or old.preflight,
         "capacity": situation.capacity or old.capacity,
         "start_time": old.start_time or _start_time(situation, seen.now),
         "completion_time": clock.to_text(seen.now) if phase.is_terminal else None,
@@ -77,7 +80,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
         updates |= {
             "algorithm": layout.job.spec.algorithm.label,
             "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
-            "job_set": layout.jobset,
+            "job_set": old.job_set if phase is Phase.PREFLIGHT or situation.preflight else layout.jobset,
             "links": links(layout),
         }
     return old.model_copy(update=updates)

@@ -17,6 +17,7 @@ from types import FrameType
 
 from ptapi import rundir
 from ptapi.failures import EXIT_CLASSES, ExitCode
+from ptapi.status import PreflightStatus
 from pttrainer.errors import StorageError, TrainerError
 from pttrainer.storage import Place, is_storage_problem
 
@@ -71,12 +72,17 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip() or 'no message'}"
 
 
-def report(code: ExitCode, message: str, attempt: Attempt) -> None:
-    """Writes the termination message, and `termination.json` where a run directory can be written."""
+def report(code: ExitCode, message: str, attempt: Attempt, preflight: PreflightStatus | None = None) -> None:
+    """Writes the termination message, and `termination.json` where a run directory can be written.
+
+    preflight: its verdict, where this process is one.
+    """
     kind = EXIT_CLASSES.get(code)
     short = message.encode()[:MESSAGE_BYTES].decode(errors="ignore")
-    document = rundir.Termination(exit_code=int(code), failure_class=kind or "", message=short, step=attempt.step)
-    line = document.model_dump_json(by_alias=True)
+    document = rundir.Termination(
+        exit_code=int(code), failure_class=kind or "", message=short, step=attempt.step, preflight=preflight
+    )
+    line = document.model_dump_json(by_alias=True, exclude_none=True)
     log = os.environ.get(rundir.TERMINATION_LOG_ENV)
     if log:
         try:

@@ -13,6 +13,9 @@
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]   # patch: suspend and resume
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]   # preflight
+  verbs: [get, create, delete]
 - apiGroups: [""]
   resources: [configmaps]   # the job as its pods read it
   verbs: [get, create]

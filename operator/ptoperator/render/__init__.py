@@ -6,13 +6,15 @@ from ptapi.spec import PostTrainJob
 from ptoperator.render.configmap import config_map
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
+from ptoperator.render.preflight import preflight_job
 from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
-__all__ = ["Layout", "config_map", "jobset", "layout_of", "render"]
+__all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render"]
 
 
 def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
     """Every object the operator makes for a job, in the order it makes them. Raises SpecError."""
     layout = layout_of(job, settings)
-    return [config_map(layout), jobset(layout)]
+    checks = [] if layout.preflight == "Skip" else [preflight_job(layout)]
+    return [config_map(layout), *checks, jobset(layout)]

@@ -42,6 +42,12 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
     return merge(ours, theirs)
 
 
+def preflight_env(layout: Layout) -> list[Manifest]:
+    """The environment of preflight: no chips, no peers, no cache of programs (theirs could not be read here)."""
+    ours = [value(TERMINATION_LOG_ENV, TERMINATION_LOG), value("PYTHONUNBUFFERED", "1"), *_token(layout)]
+    return merge(ours, [_user(variable) for variable in layout.job.spec.env])
+
+
 def controller_env(layout: Layout) -> list[Manifest]:
     """The environment of a Pathways run's one trainer: no cache (the proxy's side keeps the programs), no peers."""
     ours = [

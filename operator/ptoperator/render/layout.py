@@ -78,6 +78,12 @@ class Layout:
         return self.processes > 1 and (self.processes_per_host > 1 or (self.slices > 1 and self.hosts > 1))
 
     @property
+    def preflight(self) -> str:
+        """`Enforce`, `Warn` or `Skip`; what runs in the place of our trainer cannot be compiled."""
+        is_ours = self.job.spec.runtime.is_native and not self.is_headless
+        return self.job.spec.preflight or ("Enforce" if is_ours and not self.accelerator.is_cpu else "Skip")
+
+    @property
     def owner_references(self) -> list[Manifest]:
         """The job owns all its objects, so that deleting it deletes them."""
         if not self.uid:

@@ -46,6 +46,17 @@ def pod_base(layout: Layout) -> Manifest:
     }
 
 
+def restricted() -> Manifest:
+    """A pod's security context, as Pod Security "restricted" wants it."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def tpu_placement(layout: Layout) -> Manifest:
     """Nodes with the job's chips; empty for CPU."""
     placement = {
@@ -61,13 +72,7 @@ def _pod_spec(layout: Layout) -> Manifest:
         **pod_base(layout),
         **process_namespace(layout),
         **tpu_placement(layout),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted(),
         "containers": [
             _process(layout, name, index) for index, name in enumerate(names.containers(layout.processes_per_host))
         ],

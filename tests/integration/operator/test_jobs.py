@@ -141,15 +141,21 @@ def test_a_missing_secret_is_told_and_mended(operator: OperatorProcess, jobs: An
     assert "t0k3n" not in operator.log.read_text()
 
 
-@pytest.mark.parametrize("phase", ["Queued", "Provisioning", "Starting", "Running", "Suspended", "Succeeded", "Failed"])
+@pytest.mark.parametrize(
+    "phase", ["Preflight", "Queued", "Provisioning", "Starting", "Running", "Suspended", "Succeeded", "Failed"]
+)
 def test_a_job_deleted_in_any_phase_leaves_nothing(operator: OperatorProcess, jobs: Any, phase: str) -> None:
     spec: dict[str, Any] = {}
     fake = {"FAKE_STEPS": "100"}
     match phase:
+        case "Preflight":
+            spec["preflight"] = "Enforce"
+            fake["FAKE_PREFLIGHT_S"] = "100"
         case "Queued":
             spec["queue"] = "nobody-admits"
         case "Provisioning":
             spec["accelerator"] = {"type": "v6e-4"}
+            spec["preflight"] = "Skip"
             spec["training"] = {"steps": 3, "batchSize": 8}
         case "Starting":
             spec["model"] = {"uri": "random://tiny", "tokenSecretRef": {"name": "there-is-no-such-secret"}}
@@ -223,3 +229,28 @@ def test_a_maxtext_job_shows_what_its_log_says(operator: OperatorProcess, jobs: 
     (jobs.runs / "maxtext").mkdir(parents=True)
     (jobs.runs / "maxtext" / "finish").touch()
     assert jobs.wait_phase("maxtext", "Succeeded").failure is None
+
+
+def test_preflight_goes_before_the_pods_and_its_verdict_into_status(operator: OperatorProcess, jobs: Any) -> None:
+    jobs.create("checked", {"FAKE_PREFLIGHT": "Fits", "FAKE_PREFLIGHT_S": "1"}, preflight="Enforce")
+    status = jobs.wait_phase("checked", "Preflight")
+    assert condition(status, "Preflighted") == ("False", "PreflightRunning")
+    assert not _is_there(jobs, "checked")
+    status = jobs.wait_phase("checked", "Succeeded")
+    assert condition(status, "Preflighted") == ("True", "Fits")
+    assert status.preflight.peak_gib == 1.5
+    assert status.restarts == {}
+
+
+def test_preflight_that_says_no_fails_the_job_before_any_pod_of_it(operator: OperatorProcess, jobs: Any) -> None:
+    jobs.create("large", {"FAKE_PREFLIGHT": "DoesNotFit"}, preflight="Enforce")
+    status = jobs.wait_phase("large", "Failed")
+    assert condition(status, "Failed") == ("True", "OutOfMemoryHBM")
+    assert not _is_there(jobs, "large")
+    assert not (jobs.runs / "large").exists()
+
+
+def test_a_preflight_that_crashes_does_not_hold_the_job_up(operator: OperatorProcess, jobs: Any) -> None:
+    jobs.create("crashed", {"FAKE_PREFLIGHT": "crash"}, preflight="Enforce")
+    status = jobs.wait_phase("crashed", "Succeeded")
+    assert condition(status, "Preflighted") == ("False", "Undecided")

@@ -53,6 +53,11 @@ def test_no_rule_has_a_wildcard() -> None:
     assert [rule for _, rule in rules({}) for word in rule["verbs"] + rule["resources"] if "*" in word] == []
 
 
+def test_preflights_jobs_may_be_made_read_and_deleted_and_nothing_else() -> None:
+    found = [rule for _, rule in rules({}) if rule["apiGroups"] == ["batch"]]
+    assert found == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create", "delete"]}]
+
+
 def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
     values = {"namespaces": ["team-a", "team-b"]}
     assert [role["metadata"]["namespace"] for role in of_kind(values, "Role")] == [

@@ -104,6 +104,7 @@ class CloudLife(Life):
         policy: Manifest = {"maxRestarts": self.rng.choice((0, 1, 3)), "suspend": self.rng.random() < 0.1}
         accelerator = {"type": "v6e-4", "slices": self.rng.choice((1, 1, 2))}
         spec: Manifest = {"runPolicy": policy, "accelerator": accelerator, "capacity": capacity}
+        spec["preflight"] = "Skip"  # its own lives: test_simulation
         self.world.api.create(POSTTRAINJOBS, job_manifest(NAME, **spec))
 
     def _option(self, kind: str) -> Manifest:

@@ -452,7 +452,7 @@ def test_progress_of_the_attempt_before_does_not_make_a_new_one_running(operator
 
 
 def test_time_and_cost_survive_an_operator_that_was_away(operator: Operator, world: World) -> None:
-    bring_up(operator, accelerator={"type": "v6e-4"})
+    bring_up(operator, accelerator={"type": "v6e-4"}, preflight="Skip")
     held = status(world).time.held
     world.tick(3600)
     operator.restart()

@@ -19,7 +19,7 @@ from operator_world import NAMESPACE, Api, Operator, World, job_manifest
 
 from ptapi.failures import EXIT_CLASSES, FATAL_EXIT_CODES, REACTIONS
 from ptapi.status import PostTrainJobStatus
-from ptoperator import rundirectory
+from ptoperator import labels, rundirectory
 from ptoperator.apierrors import ApiError, Conflict, Unreachable
 from ptoperator.kube import ListResult
 from ptoperator.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
@@ -130,6 +130,7 @@ class Life:
             (self.operator.hear, 4),
             (self.operator.restart, 1),
             (self.world.run_jobsets, 15),
+            (self.world.run_jobs, 6),
             (self.world.collect, 5),
             (self.world.reap, 5),
             (self.world.admit, 3),
@@ -152,6 +153,8 @@ class Life:
         spec: Manifest = {"runPolicy": policy, "accelerator": {"type": "cpu-1", "slices": self.rng.choice((1, 2))}}
         if self.rng.random() < 0.2:
             spec["queue"] = "team"
+        if self.rng.random() < 0.3:
+            spec["preflight"] = self.rng.choice(("Enforce", "Enforce", "Warn", "Skip"))
         if self.rng.random() < 0.05:
             spec["accelerator"] = {"type": "v5p-9"}
         self.world.api.create(POSTTRAINJOBS, job_manifest(NAME, **spec))
@@ -179,8 +182,19 @@ class Life:
 
     def _exit(self) -> None:
         pod = self._pod()
-        if pod:
+        if pod and labels.is_of_preflight(pod):
+            self._end_preflight(pod)
+        elif pod:
             self.world.exit(pod, self.rng.choice((0, 0, 1, 75, 75, 137, 65, 70, self.rng.randint(1, 255))))
+
+    def _end_preflight(self, pod: Manifest) -> None:
+        """A verdict, a job that is wrong in itself, or no word but the formula's, or none at all."""
+        outcome = self.rng.choice(("Fits", "Fits", "DoesNotFit", "Undecided"))
+        code = self.rng.choice((None, None, None, 1, 137))
+        if self.rng.random() < 0.2:
+            self.world.exit(pod, self.rng.choice((0, 1, 2, 64, 137)), "no JSON")
+        else:
+            self.world.answer(pod, outcome, code)
 
     def _disrupt(self) -> None:
         pod = self._pod()
@@ -220,6 +234,18 @@ class Life:
     def _check_always(self) -> None:
         assert self.world.overlaps == [], "two attempts at once"
         assert len(self.world.api.kinds("JobSet")) <= 1
+        self._check_preflight()
+
+    def _check_preflight(self) -> None:
+        """No JobSet, and no chips, before the verdict is written; none at all against it."""
+        job, jobset = self.world.api.find(POSTTRAINJOBS, NAME), self.world.api.find(JOBSETS, NAME)
+        if job is None or jobset is None or jobset["metadata"]["ownerReferences"][0]["uid"] != job["metadata"]["uid"]:
+            return
+        mode, status = job["spec"].get("preflight", "Skip"), PostTrainJobStatus.model_validate(job.get("status") or {})
+        said = {each.type: each.reason for each in status.conditions}.get("Preflighted")
+        assert mode == "Skip" or said not in (None, "PreflightRunning"), "chips before the verdict"
+        refused = status.preflight is not None and status.preflight.outcome == "DoesNotFit"
+        assert not (mode == "Enforce" and refused), "chips against the verdict"
 
     def _finish(self) -> None:
         """No more faults; the network heals, the trainer ends well, time passes."""
@@ -227,6 +253,7 @@ class Life:
             self.operator.work()
             self.world.admit()
             self.world.run_jobsets()
+            self.world.run_jobs()
             self.world.collect()
             for pod in self.world.unfinished:
                 if "deletionTimestamp" not in pod["metadata"] and not _is_stuck(pod):
@@ -250,6 +277,10 @@ class Life:
             assert phase == "Suspended"
             assert job["spec"]["runPolicy"]["suspend"] is True
         assert self.world.unfinished == [], "pods run on"
+        if job["spec"].get("preflight") == "Enforce" and status.preflight and status.preflight.outcome == "DoesNotFit":
+            assert (phase, jobset) == ("Failed", None)
+            assert status.failure is not None
+            assert status.failure.failure_class == "OutOfMemoryHBM"
         held = {condition.type: condition for condition in status.conditions if condition.status == "True"}
         assert ("Complete" in held) == (phase == "Succeeded")
         assert ("Failed" in held) == (phase == "Failed")
@@ -310,21 +341,22 @@ def test_random_lives_end_right(batch: int, monkeypatch: pytest.MonkeyPatch) -> 
             raise AssertionError(f"seed {seed}: {error}\n" + "\n".join(world.api.log[-40:])) from error
 
 
-def test_every_single_write_may_be_the_last_of_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("preflight", ["Skip", "Enforce"])
+def test_every_single_write_may_be_the_last_of_an_operator(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
     """A whole life, with a restart, once per write: killed before it, and once more after it."""
-    total = _life_with_crash(monkeypatch, None, after=False)
+    total = _life_with_crash(monkeypatch, None, preflight, after=False)
     assert total > 10
     for number in range(total):
         for after in (False, True):
-            _life_with_crash(monkeypatch, number, after=after)
+            _life_with_crash(monkeypatch, number, preflight, after=after)
 
 
-def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, *, after: bool) -> int:
+def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, preflight: str, *, after: bool) -> int:
     world = World(Api())
     monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
     client = _CrashAt(world.api, random.Random(0), number=number, after=after)
     operator = Operator(world, client=client)
-    world.api.create(POSTTRAINJOBS, job_manifest(NAME))
+    world.api.create(POSTTRAINJOBS, job_manifest(NAME, preflight=preflight))
 
     def work() -> None:
         while True:
@@ -334,6 +366,13 @@ def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, *, aft
             except Crash:
                 operator.restart()
 
+    for _ in range(4):
+        work()
+        world.run_jobs()
+        for pod in world.preflights:
+            if pod["status"]["phase"] == "Pending":
+                world.answer(pod, "Fits")
+    assert len(world.preflights) == (preflight == "Enforce"), "compiled twice"
     for exit_code in (75, 0):
         for _ in range(4):
             work()
@@ -363,9 +402,9 @@ def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, *, aft
     reasons = [event["reason"] for event in world.api.kinds("Event")]
     assert reasons.count("Restarting") == 1, where
     assert reasons.count("Created") == reasons.count("Accepted") == reasons.count("Succeeded") == 1, where
-    assert [pod["metadata"]["name"] for pod in world.api.kinds(PODS.kind)] == [
-        "llama-slice-0-0-1-3"
-    ] or number is not None
+    (pod,) = (pod for pod in world.api.kinds(PODS.kind) if not labels.is_of_preflight(pod))
+    number_of_jobset = {"Skip": 3, "Enforce": 7}[preflight]  # of the objects before it
+    assert pod["metadata"]["name"] == f"llama-slice-0-0-1-{number_of_jobset}" or number is not None
     return client.count
 
 

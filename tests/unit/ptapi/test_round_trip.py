@@ -17,7 +17,7 @@ from ptapi.spec import PostTrainJob
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.
 TIED = {
     "dpo", "distill", "overlong", "mergeLora", "lora", "quantization",
-    "samplerShare", "pathways", "runtime", "preflight", "reservation", "revision", "uid", "best", "checkpoint",
+    "samplerShare", "pathways", "runtime", "reservation", "revision", "uid", "best", "checkpoint",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
     "labelSmoothing", "profile", "answers", "labels", "from",

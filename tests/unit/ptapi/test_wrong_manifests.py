@@ -332,7 +332,7 @@ WRONG: tuple[Wrong, ...] = (
           "spec.rollout.engine", "vllm", "not supported yet; accepted: native"),
     Wrong("another sampler", {"spec.rollout.placement": "disaggregated"}, "spec.rollout.placement", "disaggregated",
           "not supported yet"),
-    Wrong("preflight", {"spec.preflight": "Enforce"}, "spec.preflight", "Enforce", "not supported yet; accepted: Skip"),
+    Wrong("preflight", {"spec.preflight": "Maybe"}, "spec.preflight", "Maybe", "Enforce, Warn, Skip"),
 )  # fmt: skip
 
 

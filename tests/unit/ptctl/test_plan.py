@@ -28,7 +28,7 @@ def test_exit_codes_say_whether_it_fits(
     outcome = invoke("plan", "-f", str(job_file), *words)
     assert outcome.code == code
     assert said in outcome.err
-    assert asked == [("v6e-32", "preflight", "--output", "json", "--depth", "auto", "--quick", "--price", "2.5")]
+    assert asked == [("v6e-32", "preflight", "--output", "json", "--quick", "--price", "2.5")]
 
 
 def test_a_wrong_job_starts_nothing(invoke: Invoke, job_file: Path) -> None:

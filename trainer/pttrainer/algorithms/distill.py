@@ -38,7 +38,7 @@ from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.data.prompts import Order, Question
 from pttrainer.divergence import Guide, GuidedStats, Hearsay
 from pttrainer.errors import ConfigError
-from pttrainer.models import Model, Params
+from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out
 from pttrainer.rollout.held_out import Evaluation
@@ -46,13 +46,24 @@ from pttrainer.rollout.protocol import Draw, Sampling
 from pttrainer.rollout.sampling import Sampler
 
 
-class Distill:
-    """Batches from the data or from the student; the teacher's predictions as targets."""
+class Loss:
+    """The divergence from a guide (`Objective`). teacher: the guide's weights."""
 
     temperature = 1.0
     entropy = True
     level = False
     by_token = False
+
+    def __init__(self, guide: Guide | Hearsay, teacher: Params) -> None:
+        self.guide, self.teacher = guide, teacher
+
+    def loss(self, stats: Any, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """The divergence of each token. `stats` are the guide's (`GuidedStats`)."""
+        return stats.divergence_BT, {"nll": Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
+
+
+class Distill(Loss):
+    """Batches from the data or from the student; the teacher's predictions as targets."""
 
     def __init__(
         self,
@@ -64,9 +75,9 @@ class Distill:
         held_out: list[Batch],
         evaluation: Evaluation | None,
     ) -> None:
+        super().__init__(*taught)
         training = context.spec.training
         self._context, self._evaluation, self._held_out = context, evaluation, held_out
-        self.guide, self.teacher = taught
         self._compare = jax.jit(partial(_compare, self.guide, context.model))
         self._given = None if given is None else Batches(given, training.batch_size, training.seed)
         self._asked = asked
@@ -83,10 +94,6 @@ class Distill:
         if self._given is None or coin < self._share:
             return self._roll_out(step, params)
         return next(self._given), {}
-
-    def loss(self, stats: Any, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """The divergence of each token. `stats` are the guide's (`GuidedStats`)."""
-        return stats.divergence_BT, {"nll": Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Divergence and perplexity on held-out completions, and rewards of greedy ones if asked for."""
@@ -173,12 +180,17 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
             f"{field}: {spec.teacher.uri}: has {sizes[0]} tokens and the student {sizes[1]}, but the tokenizer has "
             f"{context.tokenizer.size}; accepted: a teacher with the student's tokenizer"
         )
-    student = context.model
-    model = Model(source.config, student.compute_dtype, student.compute_dtype)
+    guide = guide_of(spec, source.config, context.model)
+    model = guide.model
     shardings = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
     # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
     params = source.params(model, shardings, seed=context.spec.training.seed + 1)
     context.note(
         f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
     )
-    return Guide(model, spec.beta, spec.top_k), params
+    return guide, params
+
+
+def guide_of(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Guide:
+    """The comparison with a teacher of these sizes, which computes in the student's format."""
+    return Guide(Model(teacher, student.compute_dtype, student.compute_dtype), spec.beta, spec.top_k)

@@ -9,6 +9,7 @@ Ends with 0 where the job fits, as a run out of HBM where it does not (70), and 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 from ptapi.failures import ExitCode
 from pttrainer.commands.ending import ended
+
+KEPT = ("method", "chips", "length")
 
 
 def add_to(commands: Any) -> None:
@@ -37,27 +40,81 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--price", type=float, help="of a chip-hour, for the cost of the run")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the verdict there too, as JSON")
+    parser.add_argument("--fit", action="store_true", help="write the smallest change that makes the job fit (--write)")
+    parser.add_argument("--keep", action="append", default=[], choices=KEPT, help="what --fit may not change")
+    parser.add_argument(
+        "--matrix", action="store_true", help="write what fits on many chips, with many batches (--write)"
+    )
+    parser.add_argument("--accelerator", action="append", default=[], metavar="TYPE", help="of the matrix; repeatable")
+    parser.add_argument("--batch-size", action="append", default=[], type=int, metavar="ROWS", help="of the matrix")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="as the operator does: into the termination message and the run directory, with verdicts of before",
+    )
+    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for compiling; then the formula answers")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.report:
+        from pttrainer.preflight import chips
+
+        chips.prepare_environment()  # before anything imports jax
+        from pttrainer.preflight import reported
+
+        return int(reported.report(options.job, _depth(options), options.time_limit))
     fits: list[bool] = []
-    code = ended(lambda: fits.append(run(options)))
+    action = _fit if options.fit else _matrix if options.matrix else run
+    code = ended(lambda: fits.append(action(options)))
     return int(code if code or fits[0] else ExitCode.OUT_OF_MEMORY_HBM)
 
 
-def run(options: argparse.Namespace) -> bool:
-    """Prints the verdict; whether the job fits. Raises ConfigError on a wrong job."""
+def _fit(options: argparse.Namespace) -> bool:
+    """Writes the change; whether there is one. Says what was tried to stderr."""
+    job = _job(options)
+    from pttrainer.preflight import search
+
+    found = search.fit(job, frozenset(options.keep), compile_first=not options.quick)
+    _write(options, dataclasses.asdict(found))
+    return found.found is not None
+
+
+def _matrix(options: argparse.Namespace) -> bool:
+    """Writes the cells; whether one of them fits."""
+    job = _job(options)
+    from pttrainer.preflight.matrix import matrix
+
+    cells = matrix(job, options.accelerator, options.batch_size)
+    _write(options, [dataclasses.asdict(cell) for cell in cells])
+    return any(cell.fits for cell in cells)
+
+
+def _job(options: argparse.Namespace) -> Any:
     from pttrainer.preflight import chips
 
     chips.prepare_environment()  # before anything imports jax
     from pttrainer.run import read_job
 
-    job = read_job(options.job)
+    return read_job(options.job)
+
+
+def _write(options: argparse.Namespace, document: Any) -> None:
+    text = json.dumps(document, indent=2)
+    print(text) if options.write is None else options.write.write_text(text + "\n")
+
+
+def _depth(options: argparse.Namespace) -> Any:
+    return "formula" if options.quick else options.depth
+
+
+def run(options: argparse.Namespace) -> bool:
+    """Prints the verdict; whether the job fits. Raises ConfigError on a wrong job."""
+    job = _job(options)
     from pttrainer.preflight import table
     from pttrainer.preflight.judge import judge
 
-    verdict = judge(job, "formula" if options.quick else options.depth, options.price)
+    verdict = judge(job, _depth(options), options.price, limit_s=options.time_limit)
     document = json.dumps(verdict.document(), indent=2)
     if options.write is not None:
         options.write.write_text(document + "\n")

@@ -2,9 +2,12 @@
 
 subject    a spec as shapes: model, program, mesh, batch; nothing is allocated
 formula    memory of a step in milliseconds, without the TPU compiler
-compiler   the TPU compiler (libtpu) on the same step: memory to the byte, or that it does not fit
+programs   the functions that training jits, lowered from shapes: the step, the scoring pass
+compiler    the TPU compiler (libtpu) on them: memory to the byte, or that they do not fit
 outside    what lives on a chip beside the step: rollout weights, their cache, reference weights
 estimate   FLOPs, collectives and bytes as a roofline of step time, chip-hours, cost
 advice     what to change when it does not fit, each change tried with the formula
-verdict    all of it as one document; `table` for people
+search     the smallest change that makes a job fit; `matrix`: one job on many chips
+verdict     all of it as one document; `table` for people, `brief` for the operator
+reported    as the operator runs it: termination message, run directory; `remembered`: verdicts of before
 """

@@ -12,7 +12,8 @@ from typing import Any
 from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.errors import SpecError
-from ptapi.spec import PostTrainJobSpec
+from ptapi.load import parse_job
+from ptapi.spec import PostTrainJob, PostTrainJobSpec
 from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import formula
@@ -38,7 +39,7 @@ def smallest(of: Subject) -> list[Option]:
     """Of each generation the smallest slice that holds the job as it is, fewest FLOP/s first (about what they cost)."""
     found = []
     for generation in USABLE_GIB:
-        fitting = (option for name in _usual(generation) for option in _on(of, name) if option.fits)
+        fitting = (option for name in usual(generation) for option in _on(of, name) if option.fits)
         option = next(fitting, None)
         if option is not None:
             found.append((option.chips * accelerators.table()[generation]["peakBf16Tflops"], option))
@@ -55,6 +56,14 @@ def changed(spec: PostTrainJobSpec, settings: Settings) -> PostTrainJobSpec:
             inner = inner.setdefault(key, {})
         inner[last] = value
     return type(spec).model_validate(body)
+
+
+def changed_subject(job: PostTrainJob, config: ModelConfig, settings: Settings) -> Subject:
+    """The changed job's shapes; raises ConfigError, SpecError or ValueError where it is no job that is accepted."""
+    spec = changed(job.spec, settings)
+    body = job.model_dump(mode="json", by_alias=True, exclude_none=True)
+    parse_job({**body, "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)})
+    return subject(spec, config)
 
 
 def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
@@ -77,7 +86,7 @@ def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
     if training.quantization is None:
         lora = {} if training.lora is None else {"rank": training.lora.rank}
         yield "adapters on 4-bit weights (QLoRA)", {"training.lora": lora, "training.quantization": {"weights": "nf4"}}
-    yield from _other_chips(of)
+    yield from other_chips(of)
 
 
 def _split(of: Subject, tensor: int) -> Settings:
@@ -85,14 +94,14 @@ def _split(of: Subject, tensor: int) -> Settings:
     return {"training.parallelism": {"data": of.slice.slices, "fsdp": left, "tensor": tensor}}
 
 
-def _other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
+def other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
     slice_ = of.slice
-    sizes = [name for name in _usual(slice_.generation) if _slice(name).chips > slice_.chips]
+    sizes = [name for name in usual(slice_.generation) if _slice(name).chips > slice_.chips]
     others = [
         name
         for generation in USABLE_GIB
         if generation != slice_.generation
-        for name in _usual(generation)
+        for name in usual(generation)
         if _slice(name).chips == slice_.chips
     ]
     for name in (*sizes[:LARGER], *others):
@@ -122,7 +131,7 @@ def _on(of: Subject, name: str) -> Iterator[Option]:
                 yield option
 
 
-def _usual(generation: str) -> Iterator[str]:
+def usual(generation: str) -> Iterator[str]:
     """Slices whose chips are a power of two: others split few models evenly."""
     for name in accelerators.names(generation):
         chips = _slice(name).chips
@@ -137,7 +146,10 @@ def _tried(spec: PostTrainJobSpec, config: ModelConfig, change: str, settings: S
     except (ConfigError, SpecError, ValueError):
         return None
     memory = formula.memory(found)
-    return Option(change, settings, memory.peak, memory.available, memory.fits, found.slice.total_chips)
+    slice_ = found.slice
+    return Option(
+        change, settings, memory.peak, memory.available, memory.fits, slice_.total_chips, slice_.jax_devices_per_chip
+    )
 
 
 def _slice(name: str) -> Slice:

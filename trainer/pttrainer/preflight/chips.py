@@ -22,10 +22,14 @@ LIBTPU_OF_JAX = {"0.10": "0.0.42"}
 """The libtpu series that `jax[tpu]` of a series pins. Another one may compile something else than training will."""
 
 
+class NotJudgedError(ConfigError):
+    """Nothing is wrong with the job; preflight does not know its kind."""
+
+
 def usable_bytes(slice_: Slice) -> int:
     """Memory of one device that a program may use; raises ConfigError where there is no TPU to ask about."""
     if slice_.generation not in USABLE_GIB:
-        raise ConfigError(
+        raise NotJudgedError(
             f"spec.accelerator.type: {slice_.name}: preflight knows TPUs only; accepted for example: v6e-16, v5p-128"
         )
     return int(USABLE_GIB[slice_.generation] * GIB)

@@ -1,4 +1,4 @@
-"""The TPU compiler on the job's own train step: does it fit, and with how much memory.
+"""The TPU compiler on the job's own programs: do they fit, and with how much memory.
 
 Two levels. `fast` (no optimisation) refuses what is hopeless and costs seconds; `full` is the compile that training
 uses. A step that does not fit is refused by the compiler with the memory that it would need. Whether it compiles
@@ -11,9 +11,7 @@ import multiprocessing
 import re
 import resource
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +22,8 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer import sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import chips
-from pttrainer.preflight.subject import Subject, inputs, subject
+from pttrainer.preflight.programs import LOWERED, TRAIN_STEP
+from pttrainer.preflight.subject import Subject, subject
 
 Level = Literal["fast", "full"]
 
@@ -51,35 +50,58 @@ class Compiled:
     text: str = ""
 
 
-def in_a_child(of: Subject, level: Level) -> Compiled | None:
-    """`train_step` in a process of its own, because a compiler that meets a bug of its own, or takes too much host
-    memory, ends its process. None where it did."""
+def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = None) -> Compiled | str:
+    """A program compiled in a process of its own, because a compiler that meets a bug of its own, or takes too much
+    host memory, ends its process. A text: why there is no answer."""
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, initializer=_limit) as pool:
-        try:
-            return pool.submit(_of_spec, of.spec, of.config, level).result()
-        except BrokenProcessPool:
-            return None
+    receiver, sender = spawn.Pipe(duplex=False)
+    child = spawn.Process(target=_answer, args=(_limit, sender, of.spec, of.config, name, level), daemon=True)
+    child.start()
+    sender.close()  # so that the child's end is the pipe's end
+    try:
+        if not receiver.poll(limit_s):
+            return f"the TPU compiler was stopped after {limit_s:.0f} s"
+        found: Compiled | Exception = receiver.recv()
+    except EOFError:
+        return "the TPU compiler ended abruptly (a bug of its own, or host memory)"
+    finally:
+        child.kill()
+        child.join()
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def train_step(of: Subject, level: Level) -> Compiled:
     """Compiles the step that this job trains with. Nothing is allocated or run."""
+    return compiled(of, TRAIN_STEP, level)
+
+
+def compiled(of: Subject, name: str, level: Level) -> Compiled:
+    """Compiles one of the job's programs (`programs.LOWERED`). Nothing is allocated or run."""
     mesh = sharding.make_mesh(of.shape, chips.devices(of.slice))
     with jax.set_mesh(mesh), _level(level):
         started = time.monotonic()
-        lowered = of.program.train_step(of.program.layout(mesh)).lower(*inputs(of, mesh))
+        lowered = LOWERED[name](of, mesh)
         try:
-            compiled = lowered.compile()
+            made = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             needs = out_of_memory(str(error))
             if needs is None:
                 raise
             return Compiled(False, time.monotonic() - started, needs[0], has=needs[1])
-        return _measured(compiled, time.monotonic() - started)
+        return _measured(made, time.monotonic() - started)
 
 
-def _of_spec(spec: PostTrainJobSpec, config: ModelConfig, level: Level) -> Compiled:
-    return train_step(subject(spec, config), level)
+def _answer(
+    limit: Callable[[], None], sender: Any, spec: PostTrainJobSpec, config: ModelConfig, name: str, level: Level
+) -> None:
+    """The child: what the compiler said, or what it raised, into the pipe."""
+    limit()
+    try:
+        sender.send(compiled(subject(spec, config), name, level))
+    except Exception as error:
+        sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
 def _limit() -> None:

@@ -74,7 +74,8 @@ def step_flops(of: Subject) -> float:
     row = np.ones((1, of.spec.training.sequence_length), np.int32)
     counts = row.astype(np.float32)
     batch = Batch(row, row, row, row, counts, counts)
-    return of.spec.training.batch_size * flops.of_step(of.config, of.model.adapters, batch)
+    taught = 0.0 if of.teacher is None else flops.of_step(of.teacher.config, None, batch) / 3  # forward alone
+    return of.spec.training.batch_size * (flops.of_step(of.config, of.model.adapters, batch) + taught)
 
 
 def _hbm_bytes(of: Subject) -> float:

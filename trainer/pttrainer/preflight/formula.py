@@ -99,6 +99,7 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         Buffer("head, gathered, and its gradient", int(head), "train"),
         Buffer("logits of a chunk", int(logits), "train"),
     ]
+    guidance = [kept, *_guidance(of)]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
         kept,
@@ -107,9 +108,20 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
     ]
     if not is_split:
-        return [loss, layer]
+        return [loss, layer, guidance]
     accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
-    return [[*loss, Buffer("gradients so far", gradients, "train")], [*layer, layer[1]], accumulated]
+    so_far = Buffer("gradients so far", gradients, "train")
+    return [[*loss, so_far], [*layer, so_far], [*guidance, so_far], accumulated]
+
+
+def _guidance(of: Subject) -> list[Buffer]:
+    """A teacher's hidden states, and both heads, gathered, while predictions are compared. Not fitted: on the one
+    distillation that was compiled the loss needed more."""
+    if of.teacher is None:
+        return []
+    config, tensor = of.teacher.config, of.axis("tensor")
+    heads = config.vocab_size * (config.d_model + of.config.d_model) // tensor
+    return [Buffer("teacher's hidden states, both heads", 2 * (config.d_model * of.tokens_per_device + heads), "train")]
 
 
 def _kept(of: Subject) -> int:
@@ -160,6 +172,7 @@ def _state(of: Subject) -> list[Buffer]:
         "trained weights": held.state.params,
         "optimizer state": held.state.optimizer,
         "frozen weights": held.frozen,
+        "teacher": held.teacher,
         "batch": held.batch,
     }
     sizes = {name: bytes_per_device(tree) for name, tree in named.items()}

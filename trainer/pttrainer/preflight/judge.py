@@ -10,17 +10,20 @@ The compiler's word on the train step always wins over the formula's; a rollout'
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Literal
+import time
+from typing import Literal, NamedTuple
 
 import jax
 
 from ptapi.spec import PostTrainJob
 from pttrainer import sharding
+from pttrainer.models import ModelConfig
 from pttrainer.preflight import advice, chips, compiler, formula, outside
 from pttrainer.preflight.collectives import Traffic, collectives
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.outside import Buffer
-from pttrainer.preflight.subject import Subject, subject
+from pttrainer.preflight.programs import TRAIN_STEP, others
+from pttrainer.preflight.subject import Subject, bytes_per_device, subject
 from pttrainer.preflight.verdict import Program, Stage, Verdict
 
 Depth = Literal["auto", "formula", "fast", "full"]
@@ -30,33 +33,36 @@ ROOMY = 0.8
 there is more."""
 HOPELESS = 1.15
 """Share above which it is, too: full optimisation saved up to about a tenth where memory was short."""
-TRAIN_STEP = "train step"
 
 
-def judge(job: PostTrainJob, depth: Depth = "auto", price: float | None = None) -> Verdict:
-    """The verdict; raises ConfigError on a job that is wrong in itself."""
-    of = subject(job.spec)
+def judge(
+    job: PostTrainJob,
+    depth: Depth = "auto",
+    price: float | None = None,
+    *,
+    config: ModelConfig | None = None,
+    limit_s: float | None = None,
+) -> Verdict:
+    """The verdict; raises ConfigError on a job that is wrong in itself.
+
+    config: of the model, where it is known already. limit_s: for all compiles together; then the formula answers.
+    """
+    of = subject(job.spec, config)
     chips.usable_bytes(of.slice)
     computed = formula.memory(of)
-    notes: list[str] = []
-    programs = [computed.program]
-    traffic = None
+    found = _Compiled([], None, [])
     why = None if depth == "formula" else chips.why_no_compiler(of.slice, of.config.family)
     if why is not None:
-        notes.append(f"{why}; the formula answers instead")
+        found.notes.append(f"{why}; the formula answers instead")
     elif depth != "formula":
-        compiled, traffic = _compiled(of, depth)
-        programs += compiled
-        if not compiled:
-            notes.append(
-                "the TPU compiler ended abruptly (a bug of its own, or host memory); the formula answers instead"
-            )
+        found = _compiled(of, depth, None if limit_s is None else time.monotonic() + limit_s)
+    programs = [computed.program, *found.programs]
+    decisive = {one.name: one for one in programs}  # the last word on each
     buffers = computed.outside
-    decisive = programs[-1]
-    train = decisive.peak + outside.resident(buffers, "train")
-    rollout = outside.rollout_peak(of, buffers)
+    peaks = _peaks(of, decisive, buffers)
+    during = max(peaks, key=lambda name: peaks[name])
     has = computed.available
-    fits = decisive.fits and max(train, rollout) <= has
+    fits = all(one.fits for one in decisive.values()) and peaks[during] <= has
     return Verdict(
         job=job.metadata.name,
         model=job.spec.model.uri,
@@ -68,61 +74,110 @@ def judge(job: PostTrainJob, depth: Depth = "auto", price: float | None = None) 
         devices_per_chip=of.slice.jax_devices_per_chip,
         mesh=dict(zip(sharding.MESH_AXES, of.shape, strict=True)),
         fits=fits,
-        stage=decisive.stage,
-        peak=max(train, rollout),
+        stage=decisive[TRAIN_STEP].stage,
+        peak=peaks[during],
         available=has,
-        peak_during="rollout" if rollout > train else TRAIN_STEP,
+        peak_during=during,
         programs=programs,
         outside=buffers,
         largest=_largest(computed.parts, buffers),
-        collectives=traffic,
-        estimate=estimate(of, traffic, price),
-        assumptions=assumptions(of, programs[-1].stage, price),
-        notes=notes,
+        weights=_weights(of),
+        collectives=found.traffic,
+        estimate=estimate(of, found.traffic, price),
+        assumptions=assumptions(of, programs, price),
+        notes=found.notes,
         options=[] if fits else advice.options(of),
         smallest=[] if fits else advice.smallest(of),
-        versions=_versions(),
+        versions=versions(),
     )
 
 
-def _compiled(of: Subject, depth: Depth) -> tuple[list[Program], list[Traffic] | None]:
-    """Programs as the compiler saw them, the decisive one last, and what it sends."""
-    found = []
+class _Compiled(NamedTuple):
+    """Programs as the compiler saw them, what the step sends, and what the compiler did not answer."""
+
+    programs: list[Program]
+    traffic: list[Traffic] | None
+    notes: list[str]
+
+
+def _compiled(of: Subject, depth: Depth, until: float | None) -> _Compiled:
+    """The train step as far as needed; if it fits, the job's other programs at the first level."""
+    found = _Compiled([], None, [])
     levels: tuple[compiler.Level, ...] = ("fast", "full") if depth in ("auto", "full") else ("fast",)
-    available = chips.usable_bytes(of.slice)
-    traffic: list[Traffic] | None = None
     for level in levels:
-        one = compiler.in_a_child(of, level)
+        one = _ask(of, TRAIN_STEP, level, until, found)
         if one is None:
-            break
-        traffic = collectives(one.text, of.slice.devices) if one.fits else None
-        found.append(_program(level, one))
-        share = one.peak / available
+            return found
+        found = found._replace(traffic=collectives(one.text, of.slice.devices) if one.fits else None)
+        share = one.peak / chips.usable_bytes(of.slice)
         if depth == "auto" and (share < ROOMY or share > HOPELESS):
             break
-    return found, traffic
+    if found.programs[-1].fits:
+        for name in others(of):
+            _ask(of, name, levels[0], until, found)
+    return found
 
 
-def _program(stage: Stage, one: compiler.Compiled) -> Program:
-    return Program(
-        TRAIN_STEP, stage, one.fits, one.peak, one.arguments, one.temporaries, one.output, round(one.seconds, 1)
-    )
+def _ask(
+    of: Subject, name: str, level: compiler.Level, until: float | None, found: _Compiled
+) -> compiler.Compiled | None:
+    """One compile, noted in `found`; None where there is no answer."""
+    left = None if until is None else max(0.0, until - time.monotonic())
+    one = compiler.in_a_child(of, name, level, left)
+    if isinstance(one, str):
+        instead = "" if found.programs else "; the formula answers instead"
+        found.notes.append(f"{name}, {level} compile: {one}{instead}")
+        return None
+    found.programs.append(_program(name, level, one))
+    return one
+
+
+def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
+    """Bytes per device at the highest moment of each phase, everything counted that is there then."""
+    held = of.held
+    peaks = {TRAIN_STEP: decisive[TRAIN_STEP].peak + outside.resident(buffers, "train")}
+    rollout = outside.rollout_peak(of, buffers)
+    if rollout:
+        peaks["rollout"] = rollout
+    # Other passes take weights alone; the rest of the training state stays where it is.
+    unused = bytes_per_device((held.state, held.frozen)) - bytes_per_device((held.state.params, held.frozen))
+    for name in decisive.keys() - {TRAIN_STEP}:
+        peaks[name] = decisive[name].peak + unused + outside.resident(buffers, "scoring")
+    return peaks
+
+
+def _program(name: str, stage: Stage, one: compiler.Compiled) -> Program:
+    return Program(name, stage, one.fits, one.peak, one.arguments, one.temporaries, one.output, round(one.seconds, 1))
 
 
 def _largest(parts: list[Buffer], buffers: list[Buffer], count: int = 6) -> list[Buffer]:
     return sorted([*parts, *buffers], key=lambda buffer: -buffer.bytes)[:count]
 
 
-def assumptions(of: Subject, stage: Stage, price: float | None) -> list[str]:
+def _weights(of: Subject, count: int = 5) -> list[Buffer]:
+    """The largest arrays of weights by name, without their moments and gradients."""
+    whole = of.model.whole(of.held.frozen, of.held.state.params)
+    named = [
+        Buffer(jax.tree_util.keystr(path, simple=True, separator="."), bytes_per_device(leaf), "always")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(whole)
+    ]
+    return sorted(named, key=lambda buffer: -buffer.bytes)[:count]
+
+
+def assumptions(of: Subject, programs: list[Program], price: float | None) -> list[str]:
     """What the numbers rest on."""
     training = of.spec.training
+    names = {one.name for one in programs if one.stage != "formula"}
     said = [
         f"every row has {training.sequence_length} tokens, one example each, and all of them are trained on",
         "time is a roofline: the slowest of arithmetic, memory and network at their published rates",
     ]
-    if stage == "formula":
+    said += [f"the {name} was not compiled and is not counted" for name in others(of) if name not in names]
+    if not names:
         said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
-    if of.spec.algorithm.kind == "grpo":
+    if of.spec.algorithm.kind == "distill" and not names:
+        said.append("the formula was never compared with the compiler on a distillation")
+    if any(buffer.during == "rollout" for buffer in outside.outside(of)):
         prompt = max(training.sequence_length - of.spec.rollout.max_new_tokens, 1)
         said.append(
             f"prompts of {prompt} tokens; a rollout's memory is computed, not compiled; its time is not counted"
@@ -137,7 +192,8 @@ def assumptions(of: Subject, stage: Stage, price: float | None) -> list[str]:
     return said
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of what the verdict depends on."""
     found = {}
     for name in ("jax", "libtpu", "posttrain"):
         try:

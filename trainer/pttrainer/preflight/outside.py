@@ -28,7 +28,8 @@ class Buffer:
 
 def outside(of: Subject) -> list[Buffer]:
     """Buffers of no train step, largest first."""
-    if of.spec.algorithm.kind != "grpo":
+    algorithm = of.spec.algorithm
+    if algorithm.grpo is None and (algorithm.distill is None or algorithm.distill.mode != "on-policy"):
         return []
     found = [*_reference(of), _weights(of), *_cache(of), _logits(of)]
     return sorted(found, key=lambda buffer: -buffer.bytes)
@@ -44,13 +45,12 @@ def rollout_peak(of: Subject, buffers: list[Buffer]) -> int:
     if not any(buffer.during == "rollout" for buffer in buffers):
         return 0
     held = of.held
-    return bytes_per_device((held.state, held.frozen)) + resident(buffers, "rollout")
+    return bytes_per_device((held.state, held.frozen, held.teacher)) + resident(buffers, "rollout")
 
 
 def _reference(of: Subject) -> list[Buffer]:
     """A second copy of what is trained; what is frozen is shared."""
-    assert of.spec.algorithm.grpo is not None
-    if of.spec.algorithm.grpo.beta == 0:
+    if of.spec.algorithm.grpo is None or of.spec.algorithm.grpo.beta == 0:
         return []
     state = of.held.state
     return [Buffer("reference weights", bytes_per_device(state.params), "always")]

@@ -22,11 +22,12 @@ from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import algorithms, sharding
 from pttrainer import step as steps
+from pttrainer.algorithms.protocol import Objective
 from pttrainer.assemble import model_of, open_source
 from pttrainer.batch import Batch
 from pttrainer.chunks import largest_chunk
-from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params
+from pttrainer.preflight.chips import NotJudgedError
 from pttrainer.program import Program, program
 from pttrainer.session import check_batch
 
@@ -43,6 +44,8 @@ class Subject:
     model: Model
     program: Program
     shape: sharding.Shape
+    teacher: Model | None = None
+    """Of distillation."""
 
     @property
     def config(self) -> ModelConfig:
@@ -97,23 +100,27 @@ class Inputs(NamedTuple):
     state: steps.TrainState
     batch: Batch
     frozen: Params | None
+    teacher: Params | None = None
 
 
 def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
     """The job's shapes; raises ConfigError where they do not go together. config: where it is known already."""
-    if spec.algorithm.kind not in JUDGED:
-        raise ConfigError(
-            f"spec.algorithm: {spec.algorithm.kind}: preflight does not know it yet; accepted: {', '.join(JUDGED)}"
-        )
     slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     training = spec.training
-    config = config or open_source(spec.model.uri, "spec.model.uri", _silent, spec.model.revision, weights=False).config
+    config = config or read_config(spec)
     model = model_of(config, training, "cpu" if slice_.is_cpu else "tpu")
     shape = sharding.mesh_shape(training.parallelism, slice_.total_devices, slice_.slices)
-    made = Subject(spec, slice_, model, _program(spec, model), shape)
+    objective, teacher = _objective(spec, model)
+    step = program(spec, model, objective, spec.training.steps or UNKNOWN_STEPS)
+    made = Subject(spec, slice_, model, step, shape, teacher)
     check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
     sharding.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
     return made
+
+
+def read_config(spec: PostTrainJobSpec) -> ModelConfig:
+    """The model's sizes; raises ConfigError where they cannot be read."""
+    return open_source(spec.model.uri, "spec.model.uri", _silent, spec.model.revision, weights=False).config
 
 
 def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
@@ -123,12 +130,12 @@ def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
     frozen = None
     if where.frozen is not None:
         frozen = jax.tree.map(placed, of.model.frozen(of.model.abstract()), where.frozen)
-    return Inputs(state, batch(of, mesh), frozen)
+    return Inputs(state, batch(of, mesh), frozen, _teacher(of.teacher, mesh))
 
 
-def batch(of: Subject, mesh: Mesh | AbstractMesh) -> Batch:
-    """Shapes of a training batch, as the job's algorithm lays it out."""
-    shape = (of.spec.training.batch_size, of.spec.training.sequence_length)
+def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
+    """Shapes of a training batch, as the job's algorithm lays it out; rows: of another size."""
+    shape = (rows or of.spec.training.batch_size, of.spec.training.sequence_length)
     where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape))
     ids, numbers = (jax.ShapeDtypeStruct(shape, dtype, sharding=where) for dtype in (jnp.int32, jnp.float32))
     plain = Batch(ids, ids, ids, ids, numbers, numbers)
@@ -163,12 +170,33 @@ def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
 EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo}
 """Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
 
-JUDGED = ("sft", "dpo", "grpo")
-"""Algorithms whose step follows from the spec; distillation's depends on its teacher, too."""
+
+def _objective(spec: PostTrainJobSpec, model: Model) -> tuple[Objective, Model | None]:
+    """The loss, and the teacher where there is one."""
+    distilled = spec.algorithm.distill
+    if distilled is None:
+        return algorithms.objective(spec), None
+    if distilled.teacher is None:
+        raise NotJudgedError(
+            "spec.algorithm.distill.mode: offline: preflight does not know it, because the data say how many of the "
+            "teacher's tokens a row holds; accepted: online, on-policy"
+        )
+    from pttrainer.algorithms import distill  # here: with it come data and rollouts, which others do not need
+
+    uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
+    teacher = open_source(uri, field, _silent, distilled.teacher.revision, weights=False).config
+    guide = distill.guide_of(distilled, teacher, model)
+    return distill.Loss(guide, guide.model.abstract()), guide.model
 
 
-def _program(spec: PostTrainJobSpec, model: Model) -> Program:
-    return program(spec, model, algorithms.objective(spec), spec.training.steps or UNKNOWN_STEPS)
+def _teacher(model: Model | None, mesh: Mesh | AbstractMesh) -> Params | None:
+    """Its weights, sharded as training shards them."""
+    if model is None:
+        return None
+    shapes = model.abstract()
+    where = sharding.weight_shardings(mesh, shapes, model.logical_axes())  # type: ignore[arg-type]  # as for the state
+    found: Params = jax.tree.map(placed, shapes, where)
+    return found
 
 
 def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:

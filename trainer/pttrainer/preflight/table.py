@@ -48,7 +48,9 @@ def _memory(of: Verdict) -> list[str]:
         rows.append(f"  {buffer.name:<34} {_gib(buffer.bytes * scale):>10} {'':>12} {'':>8}   during: {buffer.during}")
     rows.append(f"  {'peak, in the ' + of.peak_during:<34} {'':>10} {'':>12} {_gib(of.peak * scale):>8}")
     rows.append(f"  {'available':<34} {'':>10} {'':>12} {_gib(of.available * scale):>8}")
-    rows.append("  largest: " + ", ".join(f"{buffer.name} {_gib(buffer.bytes * scale)}" for buffer in of.largest))
+    for title, buffers in (("largest", of.largest), ("largest weights", [] if of.fits else of.weights)):
+        if buffers:
+            rows.append(f"  {title}: " + ", ".join(f"{one.name} {_gib(one.bytes * scale)}" for one in buffers))
     return rows
 
 

@@ -32,7 +32,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Option:
-    """A change, tried with the formula. settings: paths below `spec`."""
+    """A change, tried with the formula. settings: paths below `spec`; peak, available: per device."""
 
     change: str
     settings: dict[str, Any]
@@ -40,11 +40,12 @@ class Option:
     available: int
     fits: bool
     chips: int
+    devices_per_chip: int = 1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found out about a job."""
+    """Everything that was found out about a job. weights: the largest arrays of weights, by name."""
 
     job: str
     model: str
@@ -63,6 +64,7 @@ class Verdict:
     programs: list[Program]
     outside: list[Buffer]
     largest: list[Buffer]
+    weights: list[Buffer]
     collectives: list[Traffic] | None
     estimate: Estimate
     assumptions: list[str]

@@ -186,11 +186,24 @@ def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
     assert estimate(of, None).ici_seconds is None
 
 
-def test_preferences_are_judged_and_distillation_is_refused() -> None:
+def test_preferences_are_judged_and_what_follows_from_the_data_is_not() -> None:
     assert judge(job("llama3.2-1b", "v6e-8", algorithm="dpo", batchSize=16), "formula").fits
-    taught = {"options": {"teacher": {"uri": "random://tiny"}}}
-    with pytest.raises(ConfigError, match="distill: preflight does not know it yet; accepted: sft, dpo, grpo"):
-        judge(job("llama3.2-1b", "v6e-8", algorithm="distill", batchSize=16, **taught))
+    with pytest.raises(ConfigError, match=r"offline: preflight does not know it, .* accepted: online, on-policy"):
+        judge(job("llama3.2-1b", "v6e-8", algorithm="distill", batchSize=16, options={"mode": "offline"}))
+
+
+def test_a_teacher_lies_beside_its_student_in_the_format_it_computes_in() -> None:
+    fields: dict[str, Any] = {"batchSize": 8, "sequenceLength": 2048}
+    alone = subject(spec("qwen3-0.6b", "v6e-8", **fields))
+    options = {"mode": "online", "teacher": {"uri": "random://qwen3-1.7b"}}
+    taught = subject(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=options, **fields))
+    more = formula.memory(taught).program.arguments - formula.memory(alone).program.arguments
+    assert more * 8 == pytest.approx(2 * 1_720_574_976, rel=1e-3)  # bfloat16, over eight chips
+    assert step_flops(taught) > step_flops(alone) + 2 * 8 * 2048 * 1.4e9
+    assert outside.outside(taught) == []
+    on_policy = options | {"mode": "on-policy"}
+    sampled = subject(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=on_policy, **fields))
+    assert {buffer.name for buffer in outside.outside(sampled)} >= {"rollout weights", "cache of keys and values"}
 
 
 def test_chips_that_are_none_are_refused() -> None:
@@ -221,5 +234,8 @@ def test_the_table_shows_what_is_largest_and_what_to_change() -> None:
     said = table.text(judge(job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096), "formula"))
     assert "does not fit: peak" in said.splitlines()[0]
     assert "optimizer state 7.48" in said
+    assert (
+        "largest weights: layers.mlp.down 0.88, layers.mlp.gate 0.88, layers.mlp.up 0.88" in said
+    )  # 32·4096·14336·4/8
     assert "smallest slices that hold it:\n" in said
     assert "training.steps is unset" in said

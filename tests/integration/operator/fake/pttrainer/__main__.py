@@ -2,6 +2,7 @@
 
 It keeps the contract that the operator relies on: the run directory with its owner and progress, the termination
 message, resume from the last step, SIGTERM saves and exits with 75. FAKE_CRASH_AT=n: kill itself at step n, once.
+`preflight FILE` sleeps FAKE_PREFLIGHT_S seconds and says FAKE_PREFLIGHT (Fits, DoesNotFit, Undecided, or crash).
 FAKE_WAIT: go on until the run directory has a file `finish`.
 """
 
@@ -20,6 +21,8 @@ import yaml
 
 
 def main() -> None:
+    if sys.argv[1] == "preflight":
+        _preflight(os.environ.get("FAKE_PREFLIGHT", "Fits"))
     job = yaml.safe_load(Path(sys.argv[2]).read_text())
     run = Path(job["spec"]["output"]["uri"].removeprefix("file://")) / job["metadata"]["name"]
     run.mkdir(parents=True, exist_ok=True)
@@ -43,6 +46,16 @@ def main() -> None:
     code = int(os.environ.get("FAKE_EXIT", "0"))
     _progress(run, uid, step, total, "training" if code else "done")
     _end(code, os.environ.get("FAKE_CLASS", ""), os.environ.get("FAKE_MESSAGE", ""), step)
+
+
+def _preflight(outcome: str) -> None:
+    time.sleep(float(os.environ.get("FAKE_PREFLIGHT_S", "0")))
+    if outcome == "crash":
+        os._exit(1)
+    found = {"outcome": outcome, "line": "peak 1.5 of 2.0 GiB per chip", "peakGib": 1.5, "later": "than this operator"}
+    code = 70 if outcome == "DoesNotFit" else 0
+    Path(os.environ["POSTTRAIN_TERMINATION_LOG"]).write_text(json.dumps({"exitCode": code, "preflight": found}))
+    os._exit(code)
 
 
 def _save_and_leave(run: Path, uid: str, step: int, total: int) -> None:

@@ -1,0 +1,226 @@
+"""Preflight as the operator runs it: what ends up in the termination message, the run directory and beside the runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.builders.preflight import job
+
+from ptapi.load import dump_job
+from ptapi.rundir import Termination
+from ptapi.status import PreflightStatus
+from pttrainer.preflight import chips, compiler, programs, remembered
+from pttrainer.preflight.brief import BYTES, assignments, brief, outcome
+from pttrainer.preflight.compiler import Compiled
+from pttrainer.preflight.judge import judge
+from pttrainer.preflight.reported import report
+from pttrainer.preflight.subject import bytes_per_device, subject
+from pttrainer.preflight.verdict import Verdict
+
+GIB = 2**30
+SMALL: dict[str, Any] = {"model": "llama3.2-1b", "accelerator": "v5e-4", "batchSize": 8, "sequenceLength": 2048}
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that becomes the termination message."""
+    file = tmp_path / "termination-log"
+    monkeypatch.setenv("POSTTRAIN_TERMINATION_LOG", str(file))
+    return file
+
+
+def written(folder: Path, **fields: Any) -> Path:
+    """A job file whose runs go below this folder."""
+    asked = job(**fields)
+    spec = asked.spec.model_copy(update={"output": asked.spec.output.model_copy(update={"uri": f"file://{folder}"})})
+    file = folder / "job.yaml"
+    file.write_text(dump_job(asked.model_copy(update={"spec": spec})))
+    return file
+
+
+def said(log: Path) -> PreflightStatus:
+    found = Termination.model_validate_json(log.read_text()).preflight
+    assert found is not None
+    return found
+
+
+def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str) -> list[tuple[str, str]]:
+    """A compiler that is there and answers this; what it was asked for."""
+    asked: list[tuple[str, str]] = []
+
+    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> Compiled | str:
+        asked.append((name, level))
+        return answer
+
+    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler, "in_a_child", in_a_child)
+    return asked
+
+
+def test_the_verdict_goes_into_message_and_run_directory_per_chip(tmp_path: Path, log: Path) -> None:
+    assert report(written(tmp_path, **SMALL), "formula", None) == 0
+    found = said(log)
+    assert (found.outcome, found.stage, found.remembered) == ("Fits", "formula", False)
+    document = json.loads((tmp_path / "asked" / "preflight.json").read_text())
+    assert document["peak"] / GIB == pytest.approx(found.peak_gib, rel=1e-3)
+    assert PreflightStatus.model_validate(document["brief"]) == found
+    assert found.line.startswith(f"peak {found.peak_gib:.1f} of 15.8 GiB per chip on v5litepod-4 (4 chips)")
+
+
+def test_what_does_not_fit_ends_as_out_of_memory_with_three_changes(tmp_path: Path, log: Path) -> None:
+    assert report(written(tmp_path, **{**SMALL, "model": "llama3.1-8b"}), "formula", None) == 70
+    found = said(log)
+    assert found.outcome == "DoesNotFit"
+    assert 0 < len(found.changes) <= 3
+    assert all(change.peak_gib <= change.available_gib for change in found.changes)
+    assert found.smallest
+
+
+def test_a_job_of_the_same_shapes_compiles_nothing_again(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
+    assert report(written(tmp_path, **SMALL), "auto", None) == 0
+    first = said(log)
+    assert report(written(tmp_path, **SMALL), "auto", None) == 0
+    assert asked == [("train step", "fast")]
+    again = said(log)
+    assert again == first.model_copy(update={"remembered": True})
+    assert report(written(tmp_path, **{**SMALL, "batchSize": 16}), "auto", None) == 0
+    assert len(asked) == 2
+    assert said(log).key != first.key
+
+
+def test_a_formulas_verdict_is_not_remembered(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiles(monkeypatch, "the TPU compiler ended abruptly")
+    assert report(written(tmp_path, **SMALL), "auto", None) == 0
+    assert (said(log).stage, said(log).notes) == (
+        "formula",
+        ["train step, fast compile: the TPU compiler ended abruptly; the formula answers instead"],
+    )
+    assert not (tmp_path / ".preflight").exists()
+
+
+def test_a_compile_that_is_killed_leaves_the_formulas_verdict(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """The process is gone."""
+
+    def killed(*of: Any, **how: Any) -> Any:
+        raise Killed
+
+    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler, "in_a_child", killed)
+    with pytest.raises(Killed):
+        report(written(tmp_path, **SMALL), "auto", None)
+    assert (said(log).outcome, said(log).stage) == ("Fits", "formula")
+
+
+def test_a_compiler_has_its_time_and_no_more() -> None:
+    of = subject(job(**SMALL).spec)
+    assert compiler.in_a_child(of, "train step", "fast", 0.0) == "the TPU compiler was stopped after 0 s"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"accelerator": "cpu-4"}, "preflight knows TPUs only"),
+        ({"model": "no-such-model"}, "the model's sizes cannot be read"),
+    ],
+)
+def test_what_preflight_cannot_say_is_no_fault_of_the_job(
+    tmp_path: Path, log: Path, fields: dict[str, Any], words: str
+) -> None:
+    assert report(written(tmp_path, **{**SMALL, **fields}), "formula", None) == 0
+    assert said(log).outcome == "Undecided"
+    assert words in said(log).line
+
+
+def test_a_job_that_is_wrong_in_itself_says_so(tmp_path: Path, log: Path) -> None:
+    other = tmp_path / "asked" / "owner.json"
+    other.parent.mkdir()
+    other.write_text('{"name": "somebody-else"}')
+    assert report(written(tmp_path, **SMALL), "formula", None) == 64
+    message = Termination.model_validate_json(log.read_text())
+    assert (message.failure_class, message.preflight) == ("ConfigError", None)
+    assert "belongs to another job" in message.message
+
+
+def verdict(**changes: Any) -> Verdict:
+    return dataclasses.replace(judge(job(**SMALL), "formula"), **changes)
+
+
+@pytest.mark.parametrize(
+    ("stage", "share", "expected"),
+    [("formula", 1.1, "Undecided"), ("formula", 1.2, "DoesNotFit"), ("fast", 1.01, "DoesNotFit")],
+)
+def test_a_formula_must_be_sure_to_say_no(stage: str, share: float, expected: str) -> None:
+    peak = int(share * verdict().available)
+    assert outcome(verdict(fits=False, stage=stage, peak=peak)) == expected
+
+
+def test_a_brief_is_small_whatever_the_verdict() -> None:
+    long = verdict(notes=["x" * 1000] * 9, versions={f"package-{n}": "1" * 400 for n in range(8)})
+    assert len(brief(long).model_dump_json(by_alias=True)) <= BYTES
+    assert brief(long).line == brief(verdict()).line
+
+
+def test_settings_read_as_flags_of_ptctl() -> None:
+    settings = {"training.microBatchSize": 8, "accelerator": {"type": "v5p-8", "slices": 1}, "training.lora": {}}
+    assert assignments(settings) == [
+        "training.microBatchSize=8", "accelerator.type=v5p-8", "accelerator.slices=1", "training.lora={}",
+    ]  # fmt: skip
+
+
+def test_the_key_forgets_names_and_data_and_nothing_that_a_verdict_follows_from() -> None:
+    def key(depth: str = "auto", versions: dict[str, str] | None = None, **fields: Any) -> str:
+        of = subject(job(**{**SMALL, **fields}).spec)
+        return remembered.key(of.spec, of.config, depth, versions or {"jax": "0.10.2"})
+
+    same = job(**SMALL).spec.model_copy(
+        update={"output": job(**SMALL).spec.output.model_copy(update={"uri": "gs://b"})}
+    )
+    assert remembered.key(same, subject(same).config, "auto", {"jax": "0.10.2"}) == key()
+    others = [
+        key("full"), key(versions={"jax": "0.11"}), key(model="llama3.2-3b"), key(accelerator="v6e-4"),
+        key(batchSize=16), key(algorithm="dpo"),
+    ]  # fmt: skip
+    assert len({key(), *others}) == 7
+
+
+def test_reference_and_old_policy_are_scored_in_a_program_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
+    plain = {**SMALL, "algorithm": "grpo"}
+    judge(job(**plain, options={"beta": 0.0}))
+    judge(job(**plain, options={"beta": 0.1}))
+    judge(job(**plain, options={"updatesPerBatch": 2}))
+    judge(job(**{**SMALL, "algorithm": "dpo"}))
+    judge(job(**{**SMALL, "algorithm": "dpo"}, options={"loss": "simpo"}))
+    step, score = ("train step", "fast"), ("scoring pass", "fast")
+    assert asked == [step, step, score, step, score, step, score, step]
+
+
+def test_while_one_scores_the_optimizer_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiles(monkeypatch, Compiled(True, 1.0, peak=9 * GIB))
+    asked = job(**SMALL, algorithm="grpo", options={"updatesPerBatch": 2})
+    found = judge(asked)
+    assert found.peak_during == "scoring pass"
+    assert found.peak == 9 * GIB + bytes_per_device(subject(asked.spec).held.state.optimizer) + 8 + 4
+
+
+def test_every_program_lowers_from_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this machine's own devices: the very functions of training take the shapes that preflight gives them."""
+    import jax
+
+    from pttrainer import sharding
+
+    of = subject(job("tiny", "cpu-1", algorithm="grpo", options={"beta": 0.1}, batchSize=2, sequenceLength=32).spec)
+    mesh = sharding.make_mesh((1, 1, 1, 1, 1), jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        text = programs.LOWERED[programs.SCORING](of, mesh).as_text()
+    assert "tensor<2x32x" in text

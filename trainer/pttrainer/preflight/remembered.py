@@ -1,0 +1,59 @@
+"""Verdicts of before, so that a job of the same shapes compiles nothing again.
+
+They lie beside the runs (`<output.uri>/.preflight/<key>.json`), as the compilation cache does: who may write there runs
+jobs there anyway, and whoever submits the job again finds them. The key is a hash of everything that a verdict follows
+from: model, algorithm, training, rollout, chips, how deep to compile, versions, and the trainer's own code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ptapi.rundir import VERDICTS
+from ptapi.spec import PostTrainJobSpec
+from ptapi.status import PreflightStatus
+from pttrainer import storage
+from pttrainer.errors import TrainerError
+from pttrainer.models import ModelConfig
+
+_PARTS = {"algorithm", "training", "rollout", "evaluation", "accelerator"}
+Document = dict[str, Any]
+
+
+def key(spec: PostTrainJobSpec, config: ModelConfig, depth: str, versions: dict[str, str]) -> str:
+    """The same for jobs with the same verdict, whatever they are called and train on."""
+    asked = spec.model_dump(mode="json", include=_PARTS)
+    known = {"spec": asked, "model": repr(config), "depth": depth, "versions": versions, "code": _code()}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def recall(output_uri: str, key: str) -> tuple[PreflightStatus, Document] | None:
+    """The brief and the whole verdict of before; None where there is none, or none that can be read."""
+    try:
+        content = storage.place(_uri(output_uri)).read(f"{key}.json")
+        found = None if content is None else json.loads(content)
+        return None if found is None else (PreflightStatus.model_validate(found["brief"]), found["verdict"])
+    except (TrainerError, OSError, ValueError, KeyError):
+        return None
+
+
+def remember(output_uri: str, key: str, brief: PreflightStatus, verdict: Document) -> None:
+    """Raises StorageError, or ConfigError, where it cannot be written."""
+    document = {"brief": brief.model_dump(mode="json", by_alias=True), "verdict": verdict}
+    storage.place(_uri(output_uri)).write(f"{key}.json", json.dumps(document).encode())
+
+
+def _uri(output_uri: str) -> str:
+    return f"{output_uri.rstrip('/')}/{VERDICTS}"
+
+
+def _code() -> str:
+    """Of this very trainer: between two releases its version says nothing."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
