@@ -297,6 +297,7 @@ def _context(
         save_samples=save_samples,
         note=reporter.note,
         leader=leader,
+        run=place,
     )
 
 
