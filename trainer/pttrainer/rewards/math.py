@@ -8,12 +8,19 @@ wrong (0); a gold answer that holds none is an error (no reward).
 
 from __future__ import annotations
 
+import logging
+import re
 from functools import lru_cache
 from typing import Any
 
 from pttrainer.rewards import Row
 from pttrainer.rewards.user import RewardCodeError
 
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
+
+_MARKED = re.compile(r"\$|\\boxed|\\\(|\\\[")
+_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]|(?<![\\A-Za-z])[A-Za-z]{4,}")
+_NAMED = re.compile(r"\\(?:begin|end|text|mathrm|operatorname)\{[^}]*\}")
 LONGEST = 4_000
 """Characters from the end of a completion that are read: the answer stands there."""
 
@@ -31,10 +38,11 @@ def reward(prompt: str, completion: str, row: Row) -> float:
 
 @lru_cache(maxsize=1024)
 def _expressions(text: str) -> tuple[Any, ...]:
-    """What the text states, read as LaTeX, or else as plain mathematics."""
+    """What the text states. A bare formula is read as LaTeX as a whole; in a sentence, what is marked or comes last."""
     from math_verify import parse
 
-    return tuple(parse(text, parsing_timeout=None)) or tuple(parse(f"${text}$", parsing_timeout=None))
+    is_bare = not _MARKED.search(text) and not _WORDS.search(_NAMED.sub("", text))
+    return tuple(parse(f"${text.strip()}$" if is_bare else text, parsing_timeout=None))
 
 
 def _last_answer(text: str) -> str:

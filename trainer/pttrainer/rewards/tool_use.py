@@ -1,7 +1,7 @@
 """How well an episode used its tools: the mean of three parts, each between 0 and 1.
 
-- the right calls: the share of `row["calls"]` ({name, arguments}, a list of those that are needed) that were made; where
-  the row names none, whether any call was answered;
+- the right calls: the share of `row["calls"]` ({name, arguments}, a list of those that are needed) that were made;
+  where the row names none, whether any call was answered;
 - valid calls: the share of calls that got no error for an answer; 0 without calls;
 - the right final answer, as `gsm8k` compares it.
 
