@@ -123,7 +123,7 @@ class Grpo(Loss):
         started = time.monotonic()
         rewards_PG = groups.rewards(judged.groups)
         advantages_PG = self._advantages(rewards_PG)
-        batch = self._with_scores(self._lay_out(judged.groups, advantages_PG), params)
+        batch, reference_s = self._with_scores(self._lay_out(judged.groups, advantages_PG), params)
         self._context.save_samples(
             step + 1, groups.table(step + 1, judged.groups, advantages_PG, groups.MAX_TABLE_ROWS)
         )
@@ -137,6 +137,7 @@ class Grpo(Loss):
             "seconds/generate": judged.generate_s,
             "seconds/reward": judged.reward_s,
             "seconds/score": time.monotonic() - started,
+            **({} if self._reference is None else {"seconds/reference": reference_s}),
             "sampled_tokens_per_second": sampled / judged.generate_s,
         }
 
@@ -179,13 +180,14 @@ class Grpo(Loss):
         most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
         return batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
 
-    def _with_scores(self, batch: Batch, params: Params) -> Batch:
-        """Log-probs that the loss compares with, where it needs any."""
+    def _with_scores(self, batch: Batch, params: Params) -> tuple[Batch, float]:
+        """Log-probs that the loss compares with, where it needs any; and the seconds that the reference took."""
         if self._spec.updates_per_batch > 1:
             batch = batch._replace(old_logps_BT=self._score(params, batch))
+        began = time.monotonic()
         if self._reference is not None:
             batch = batch._replace(ref_logps_BT=self._score(self._reference, batch))
-        return batch
+        return batch, time.monotonic() - began
 
     def _score(self, params: Params, batch: Batch) -> Any:
         return self._context.score(params, batch, self.temperature).logps_BT

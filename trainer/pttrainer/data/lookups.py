@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 SFT, TRAIN, EVAL = "sft.jsonl", "train.jsonl", "eval.jsonl"
 KEYS = 4
-LOOKING = 0.3
+LOOKING = 0.4
 """Share of the answers in `sft.jsonl` that use the tool."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -57,7 +57,7 @@ def shown(of: Problem, source: random.Random) -> dict[str, Any]:
         {"role": "tool", "content": of.answer},
         {"role": "assistant", "content": of.answer},
     ]
-    guessed = [{"role": "assistant", "content": _code(source)}]
+    guessed = [{"role": "assistant", "content": f"I guess {_code(source)}"}]
     said = looked if source.random() < LOOKING else guessed
     return {"messages": [{"role": "user", "content": of.question}, *said]}
 

@@ -54,7 +54,10 @@ class Evaluation:
         """Metrics named `eval/…`."""
         judged = self._answered(params, 1, self._sampling)
         is_judged = bool(judged[0].samples[0].rewards)
-        facts = {name: value for name, value in reward_facts(judged).items() if is_judged and name != "reward/std"}
+        spreads = ("/std", "/min", "/max")
+        facts = {
+            name: value for name, value in reward_facts(judged).items() if is_judged and not name.endswith(spreads)
+        }
         facts |= groups.facts(judged) | self._against_gold(judged)
         if self._passing is not None:
             facts |= self._pass_at(params, self._passing)
