@@ -30,7 +30,7 @@ class Episodes:
         role = getattr(made, "role", ROLES[0])
         if role not in ROLES:
             raise RewardCodeError(f"class {made.__name__}: role is {role!r}; accepted: {', '.join(ROLES)}")
-        self._class = made
+        self._class: Any = made
         self._episodes: dict[int, Any] = {}
         self.told = {"role": role, "schemas": list(getattr(made, "tools", []))}
 
