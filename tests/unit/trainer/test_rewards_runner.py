@@ -177,6 +177,19 @@ def test_a_file_that_breaks_while_the_run_goes_on_ends_nothing(load: Load, tmp_p
         assert np.isnan(runner.judge(SAMPLES[1:2]).total).all()
 
 
+def test_a_reward_from_a_bucket_is_read_by_the_storage_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(uri: str, field: str) -> bytes:
+        assert (uri, field) == ("gs://b/dir/own.py", "spec.rewards[0].python.uri")
+        return b"def reward(p, c, row):\n    return 0.25\n"
+
+    monkeypatch.setattr("pttrainer.storage.read_file", read)
+    runner = Runner([Reward(name="own", python=PythonReward(uri="gs://b/dir/own.py"))])
+    try:
+        np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.25] * 3)
+    finally:
+        runner.close()
+
+
 def test_every_reward_is_timed(load: Load) -> None:
     runner = load("import time\ndef reward(p, c, row):\n    time.sleep(0.2)\n    return 1.0\n")
     assert 0.2 <= runner.judge(SAMPLES[:1]).facts["seconds/reward/own"] < 5.0
