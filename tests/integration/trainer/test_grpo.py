@@ -217,7 +217,6 @@ def test_episodes_of_several_turns_are_trained_on_the_tokens_that_were_sampled(t
         assert 1.0 < line["episodes/turns"] <= 2.0
     table = [json.loads(line) for line in samples(tmp_path)["step-00000001.jsonl"].splitlines()]
     assert len(table) == 8
-    assert {row["turns"][0]["role"] for row in table} == {"assistant", "user"}
     assert any([turn["role"] for turn in row["turns"]][-3:] == ["assistant", "user", "assistant"] for row in table)
     for row in table:
         assert row["rewards"].keys() == {"environment"}

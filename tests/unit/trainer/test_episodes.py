@@ -152,11 +152,13 @@ class World:
     opening: str = ""
     schemas: Sequence[Mapping[str, Any]] = ()
     is_rewarding: bool = True
+    stepped: list[list[int]] = field(default_factory=list)
 
     def reset(self, rows: Mapping[int, Any]) -> dict[int, Opening]:
         return {n: Opening(self.opening) for n in rows}
 
     def step(self, said: Mapping[int, Said]) -> dict[int, Turn]:
+        self.stepped.append(list(said))
         return {n: self._turn(turn.text) for n, turn in said.items()}
 
     def _turn(self, text: str) -> Turn:
@@ -176,6 +178,14 @@ def test_the_environment_s_rewards_are_summed_and_weighted_beside_the_others() -
     (only,) = judged.groups[0].samples
     assert only.rewards == {"exact": 1.0, "environment": 1.0}
     assert only.reward == 3.0
+
+
+def test_an_episode_keeps_its_number_when_others_have_ended() -> None:
+    world = World()
+    script = Script([["end", "go", None, "go"], ["go", "end"], ["end"]])
+    judged = sampler(script, world).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
+    assert world.stepped == [[0, 1, 3], [1, 3], [1]]
+    assert [sample.rewards["environment"] for sample in judged.groups[0].samples] == [0.5, 1.5, 0.0, 1.0]
 
 
 def test_an_episode_that_fails_or_takes_too_long_has_no_reward() -> None:

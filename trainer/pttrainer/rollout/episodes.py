@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,7 +117,7 @@ class EpisodeSampler(Sampler):
                     params, [episodes[p] for p in chosen], [places[p] for p in chosen], sampling, keyed
                 )
             since = time.monotonic()
-            self._hear([episodes[p] for p in chosen], said, sampling, is_last=turn + 1 == self._spec.max_turns)
+            self._hear({p: episodes[p] for p in chosen}, said, sampling, is_last=turn + 1 == self._spec.max_turns)
             outside_s += time.monotonic() - since
         generate_s = time.monotonic() - began - outside_s
         self._check(episodes)
@@ -151,21 +151,21 @@ class EpisodeSampler(Sampler):
         prompts += [prompts[-1]] * (rows - len(prompts))
         return self._engine.generate(params, prompts, 1, sampling, draw)
 
-    def _hear(self, episodes: Sequence[Episode], said: Completions, sampling: Sampling, *, is_last: bool) -> None:
-        """Takes in what was said, has the environment answer, and takes that in."""
+    def _hear(self, episodes: Mapping[int, Episode], said: Completions, sampling: Sampling, *, is_last: bool) -> None:
+        """Takes in what was said, row by row, has the environment answer, and takes that in."""
         asking: dict[int, Said] = {}
-        for row, episode in enumerate(episodes):
+        for row, (place, episode) in enumerate(episodes.items()):
             tokens = said.tokens(row)
             episode.add(tokens, said.logps_NT[row, : len(tokens)].tolist(), said=True)
             episode.turns += 1
             text = self._context.tokenizer.decode(self._without_end(tokens), skip_special=False)
             episode.transcript.append({"role": "assistant", "content": text})
             if said.ended_N[row]:
-                asking[row] = Said(text, episode.question.fields, self._spec.timeout_seconds - episode.seconds)
+                asking[place] = Said(text, episode.question.fields, self._spec.timeout_seconds - episode.seconds)
             else:
                 episode.close()
-        for row, turn in (self._environment.step(asking) if asking else {}).items():
-            self._answer(episodes[row], turn, sampling, is_last=is_last)
+        for place, turn in (self._environment.step(asking) if asking else {}).items():
+            self._answer(episodes[place], turn, sampling, is_last=is_last)
 
     def _answer(self, episode: Episode, turn: Turn, sampling: Sampling, *, is_last: bool) -> None:
         episode.reward += turn.reward
