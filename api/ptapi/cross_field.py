@@ -44,6 +44,10 @@ def _is_pattern(reward: Reward) -> bool:
     return True
 
 
+def _is_for_length(name: str, reward: Reward) -> bool:
+    return getattr(reward, name) is None or reward.builtin == "length"
+
+
 def _is_unique(values: list[str]) -> bool:
     return len(set(values)) == len(values)
 
@@ -142,8 +146,13 @@ RULES: tuple[Rule, ...] = (
         scope="spec",
         field="rewards",
         accepted="at least one reward, because grpo learns from rewards alone",
-        cel="!has(self.algorithm.grpo) || (has(self.rewards) && self.rewards.size() > 0)",
-        is_kept=lambda spec: spec.algorithm.grpo is None or len(spec.rewards) > 0,
+        cel="!has(self.algorithm.grpo) || (has(self.rewards) && self.rewards.size() > 0) || "
+        "(has(self.environment) && has(self.environment.python))",
+        is_kept=lambda spec: (
+            spec.algorithm.grpo is None
+            or len(spec.rewards) > 0
+            or (spec.environment is not None and spec.environment.python is not None)
+        ),
         hint="rewards: [{builtin: gsm8k}]",
     ),
     Rule(
@@ -156,9 +165,62 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec.rewards[]",
         field="",
+        accepted="exactly one of builtin, python, judge",
+        cel="[has(self.builtin), has(self.python), has(self.judge)].filter(x, x).size() == 1",
+        is_kept=lambda reward: [reward.builtin, reward.python, reward.judge].count(None) == 2,
+    ),
+    Rule(
+        scope="spec.rewards[]",
+        field="batched",
+        accepted="false, because only a python reward can be batched",
+        cel="!self.batched || has(self.python)",
+        is_kept=lambda reward: not reward.batched or reward.python is not None,
+    ),
+    *(
+        Rule(
+            scope="spec.rewards[]",
+            field=field,
+            accepted="unset, because only the builtin length counts tokens",
+            cel=f"!has(self.{field}) || (has(self.builtin) && self.builtin == 'length')",
+            is_kept=partial(_is_for_length, name),
+        )
+        for field, name in (("maxTokens", "max_tokens"), ("bufferTokens", "buffer_tokens"))
+    ),
+    Rule(
+        scope="spec.rewards[]",
+        field="name",
+        accepted="a name, because a judge has none of its own",
+        cel="has(self.name) || !has(self.judge)",
+        is_kept=lambda reward: reward.name is not None or reward.judge is None,
+    ),
+    Rule(
+        scope="spec.rewards[].judge",
+        field="highest",
+        accepted="above lowest",
+        cel="self.highest > self.lowest",
+        is_kept=lambda judge: judge.highest > judge.lowest,
+    ),
+    # The environment
+    Rule(
+        scope="spec",
+        field="environment",
+        accepted="unset, because only grpo and sft's evaluation speak with an environment",
+        cel="!has(self.environment) || has(self.algorithm.grpo) || has(self.algorithm.sft)",
+        is_kept=lambda spec: spec.environment is None or bool(spec.algorithm.grpo or spec.algorithm.sft),
+    ),
+    Rule(
+        scope="spec.environment",
+        field="",
+        accepted="exactly one of tools, python",
+        cel="has(self.python) != (has(self.tools) && self.tools.size() > 0)",
+        is_kept=lambda environment: (environment.python is not None) != (len(environment.tools) > 0),
+    ),
+    Rule(
+        scope="spec.environment.tools[]",
+        field="",
         accepted="exactly one of builtin, python",
         cel="has(self.builtin) != has(self.python)",
-        is_kept=lambda reward: (reward.builtin is None) != (reward.python is None),
+        is_kept=lambda tool: (tool.builtin is None) != (tool.python is None),
     ),
     Rule(
         scope="spec.rewards[]",
@@ -178,7 +240,7 @@ RULES: tuple[Rule, ...] = (
         scope="spec",
         field="rewards",
         accepted="rewards with different names (unset, a name is the builtin's or the function's)",
-        cel=f"!has(self.rewards) || self.rewards.all(a, (!has(a.name) && has(a.python)) || "
+        cel=f"!has(self.rewards) || self.rewards.all(a, (!has(a.name) && (has(a.python) || has(a.judge))) || "
         f"self.rewards.exists_one(b, {_SAME_LABEL}))",
         is_kept=lambda spec: _is_unique([reward.label for reward in spec.rewards]),
     ),

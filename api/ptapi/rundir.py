@@ -9,6 +9,7 @@
     metrics.jsonl       one object a step: step, time, and every metric
     samples/step-00000010.jsonl   prompts, completions, rewards, advantages
     non-finite/step-00000010.jsonl   the batch at which the run gave up (`batch_file`)
+    judge/NAME/000001.jsonl   replies of a reward's judge, so that nothing is asked twice
     tensorboard/        event files
     checkpoints/        Orbax, one directory a step; one that is not committed does not count
     best.json           `Best`: the checkpoints that `checkpoint.best` keeps, the best first
@@ -34,6 +35,7 @@ LINEAGE = "lineage.json"
 PROGRESS = "progress.json"
 METRICS = "metrics.jsonl"
 SAMPLES = "samples"
+JUDGE = "judge"
 NON_FINITE = "non-finite"
 TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"

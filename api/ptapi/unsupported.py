@@ -47,14 +47,6 @@ def _plain(value: object) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _only("spec.rewards[]", "builtin", "gsm8k", "format", "choice"),
-    _custom(
-        "spec.rewards[].python",
-        "uri",
-        "file:///…/reward.py, for example from a ConfigMap in spec.volumes",
-        "self.uri.startsWith('file://')",
-        lambda python: python.uri.startswith("file://"),
-    ),
     _only("spec.rollout", "engine", "native"),
     _only("spec.rollout", "placement", "colocated"),
     _unset("spec.rollout", "samplerShare"),

@@ -19,6 +19,8 @@ PATTERN_WORDS: dict[str, str] = {
     r"^eval/\S+$": "a metric of an evaluation, eval/…",
     r"^(hf://|gs://|file:///)[^/].*$": "a URI: gs://…, file:///… or hf://…",
     r"^(gs://|file:///)[^/].*$": "a URI of a directory: gs://… or file:///…",
+    r"^(gs://|file:///)[^/].*\.py$": "a URI of a Python file: gs://…/name.py or file:///…/name.py",
+    r"^https?://[^/].*$": "a URL: https://… or http://…",
     r"^(hf://|gs://|file:///|random://)[^/].*$": "a URI: hf://org/name, gs://bucket/dir, file:///dir or random://preset",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a Kubernetes name: lower-case letters, digits, - and .",
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and -, no - at either end",

@@ -73,6 +73,35 @@ class Chat:
                 said[i] = True
         return Tokens(ids, said)
 
+    def between(self, messages: Sequence[Message], *, has_end: bool) -> list[int]:
+        """Tokens from the end of an assistant's turn to where it speaks again, with `messages` in between.
+
+        has_end: its own tokens hold the turn's end token already. What was said is never turned into tokens again: the
+        template is asked about a turn that says something else, and what it writes after that is taken. What reads
+        like a special token in a message is none."""
+        if self.source is None:
+            raise DataError(
+                "the model has no chat template, so a conversation of several turns cannot be written; "
+                "hint: name one in spec.model.chatTemplate"
+            )
+        plain = [{**message, "content": self._without_specials(str(message["content"]))} for message in messages]
+        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
+        _, said, after = self.render([*before, *plain], generate=True).partition(_SAID)
+        ids = self.tokenizer.encode(after)
+        end = next((n for n, token in enumerate(ids) if token in self.tokenizer.eos_ids), None)
+        if not said or end is None:
+            raise DataError(
+                "chat template: writes no end token after an assistant's turn that others follow, so a conversation "
+                "cannot go on; hint: name another one in spec.model.chatTemplate"
+            )
+        return ids[end + 1 :] if has_end else ids[end:]
+
+    def _without_specials(self, text: str) -> str:
+        """A special token's text would be read as that token: it is parted."""
+        for token in self.tokenizer.special_texts:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
+
     def text_tokens(self, text: str) -> Tokens:
         """Tokens of plain text between beginning and end token; all but the first are learned."""
         body = self.tokenizer.encode(text)
@@ -151,6 +180,8 @@ def _roles(messages: Sequence[Message]) -> str:
     return "roles " + ", ".join(str(m.get("role")) for m in messages)
 
 
+_SAID = "\ufdd2"
+"""Stands for what an assistant said: as free of meaning as the marks below."""
 BEGIN, END = "\ufdd0", "\ufdd1"
 """Around what a template marks as the assistant's. Unicode keeps them free for such use: no text holds them."""
 

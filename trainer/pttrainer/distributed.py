@@ -10,6 +10,7 @@ The environment is read here and nowhere else:
     XDG_CACHE_HOME                                               else the cache is below it (~/.cache)
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; a platform
                                                                  `proxy` is Pathways: one process sees all chips
+    the one that spec.rewards[].judge.apiKeyEnv names            the key of a judge's endpoint (`secret`)
 """
 
 from __future__ import annotations
@@ -37,6 +38,17 @@ def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os
 def cache_directory(environ: MutableMapping[str, str] = os.environ) -> Path:
     """Where posttrain keeps what can be made again: compiled steps, downloaded models."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posttrain"
+
+
+def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ) -> str:
+    """The value of the variable that the job names in `field`; raises ConfigError where it is not set."""
+    value = environ.get(name, "").strip()
+    if not value:
+        raise ConfigError(
+            f"{field}: {name}: no such environment variable; hint: spec.env: [{{name: {name}, valueFrom: "
+            "{secretKeyRef: …}}], or set it where you run the trainer"
+        )
+    return value
 
 
 def initialize(environ: MutableMapping[str, str] = os.environ) -> None:

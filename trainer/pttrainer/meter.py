@@ -68,6 +68,7 @@ class Meter:
             rundir.TRAINED_TOKENS_PER_SECOND: work.learned / seconds,
             rundir.STEP_SECONDS: seconds,
             **work.spent,
+            f"{rundir.SECONDS}train": max(seconds - sum(work.spent.values()), 0.0),
             **{f"{rundir.SECONDS}p{p}": float(np.percentile(self._recent, p)) for p in PERCENTILES},
             **memory(),
         }

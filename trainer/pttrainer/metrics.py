@@ -35,6 +35,11 @@ class MetricsLog:
             for name, value in metrics.items():
                 self._writer().add_scalar(name, value, step, walltime=time_s)
 
+    def write_text(self, step: int, tag: str, text: str) -> None:
+        """Markdown for TensorBoard's text tab."""
+        if self._tensorboard:
+            self._writer().add_text(tag, text, step)
+
     def close(self) -> None:
         """Flushes what is still in memory."""
         if self._board is not None:

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, sharding
+from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, samples, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Context, Guided
 from pttrainer.assemble import Assembled, assemble
@@ -37,12 +37,14 @@ from pttrainer.models import Model, Params
 from pttrainer.origin import Origin
 from pttrainer.program import program
 from pttrainer.progress import Reporter
+from pttrainer.samples import Samples
 from pttrainer.saving import Saving
 from pttrainer.spikes import Spikes
 from pttrainer.step import Layout, TrainState
 from pttrainer.storage import Place, storage_reason
 from pttrainer.tokenizer import Tokenizer
 from pttrainer.watchdog import Watchdog
+from pttrainer.watching import Watch
 
 
 @dataclass
@@ -71,6 +73,9 @@ class Session:
     commit: str | None
     spikes: Spikes | None
     """Of losses that are worth watching: a policy loss is about 0 and jumps as it likes."""
+    watch: Watch | None
+    """Of the figures of reinforcement learning."""
+    samples: Samples
     _compiled: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -113,7 +118,8 @@ class Session:
         """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped."""
         limit = self.job.spec.training.max_non_finite_steps
         spike = self.spikes.report(step, values) if self.spikes is not None else ""
-        for warning in filter(None, (nonfinite.warning(step, values, limit), spike)):
+        watched = self.watch.report(values) if self.watch is not None else []
+        for warning in filter(None, (nonfinite.warning(step, values, limit), spike, *watched)):
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         shown[rundir.GOODPUT] = self.reporter.goodput()
@@ -130,6 +136,9 @@ class Session:
         """Metrics of a step into the run directory."""
         if self.metrics is not None:
             self.metrics.write(step, values, time.time())
+            table = self.samples.take()
+            if table:
+                self.metrics.write_text(step, samples.TAG, table)
 
     def wait_for_checkpoint(self) -> None:
         """Until the last checkpoint is committed."""
@@ -197,7 +206,8 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
 
     data = directory.pinned_data(place, job)
     spec = job.spec.model_copy(update={"data": data})
-    context = _context(spec, place, parts, initial_params, mesh, reporter, leader)
+    tables = Samples(place, leader=leader)
+    context = _context(spec, place, parts, initial_params, mesh, reporter, tables, leader)
     algorithm = algorithms.build(job.spec.algorithm.kind, context)
     made = program(job.spec, parts.model, algorithm, algorithm.total_steps)
     layout = made.layout(mesh)
@@ -229,6 +239,8 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         first_step=first,
         commit=parts.commit,
         spikes=None if algorithm.needs_params else Spikes(training.optimizer.max_grad_norm),
+        watch=None if job.spec.algorithm.grpo is None else Watch(),
+        samples=tables,
     )
 
 
@@ -275,6 +287,7 @@ def _context(
     initial_params: Callable[[], Params],
     mesh: jax.sharding.Mesh,
     reporter: Reporter,
+    tables: Samples,
     leader: bool,
 ) -> Context:
     compiled_score = steps.score_step(parts.model, NamedSharding(mesh, PartitionSpec()))
@@ -282,10 +295,6 @@ def _context(
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, put(mesh, batch), temperature))
         return stats
-
-    def save_samples(step: int, rows: list[dict[str, Any]]) -> None:
-        if leader:
-            directory.save_samples(place, step, rows)
 
     return Context(
         spec=spec,
@@ -297,9 +306,10 @@ def _context(
         initial_params=initial_params,
         place=partial(put, mesh),
         fetch=fetch,
-        save_samples=save_samples,
+        save_samples=tables.save,
         note=reporter.note,
         leader=leader,
+        run=place,
     )
 
 

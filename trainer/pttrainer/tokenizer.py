@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tokenizers import AddedToken
@@ -50,6 +51,12 @@ class Tokenizer:
     def size(self) -> int:
         """Number of ids, special tokens included."""
         return int(self.engine.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        """What the special tokens look like in text, the longest first."""
+        added = self.engine.get_added_tokens_decoder().values()
+        return tuple(sorted((token.content for token in added if token.special), key=len, reverse=True))
 
     def encode(self, text: str) -> list[int]:
         """Token ids; special tokens written in the text are recognised, none are added."""

@@ -6,12 +6,13 @@ the reference page. Parse with `ptapi.load.parse_job`, which adds the rules acro
 
 from ptapi.spec.algorithm import Algorithm, Distill, Dpo, Grpo, Sft
 from ptapi.spec.data import Columns, DataSource, DataSpec
+from ptapi.spec.environment import Environment, PythonEnvironment, PythonTool, Tool
 from ptapi.spec.job import API_GROUP, API_VERSION, KIND, PLURAL, ObjectMeta, PostTrainJob, PostTrainJobSpec
 from ptapi.spec.lifecycle import BestCheckpoints, Checkpoint, Evaluation, Export, Fork, Output, RunPolicy
 from ptapi.spec.model import ModelSpec
 from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
 from ptapi.spec.pod import EnvVar, Runtime, Volume
-from ptapi.spec.rewards import PythonReward, Reward
+from ptapi.spec.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
 from ptapi.spec.rollout import Rollout
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
 
@@ -31,10 +32,13 @@ __all__ = [
     "Distill",
     "Dpo",
     "EnvVar",
+    "Environment",
     "Evaluation",
     "Export",
     "Fork",
     "Grpo",
+    "JudgeBudget",
+    "JudgeReward",
     "ModelSpec",
     "ObjectMeta",
     "Optimizer",
@@ -45,13 +49,16 @@ __all__ = [
     "PostTrainJobSpec",
     "Precision",
     "Profile",
+    "PythonEnvironment",
     "PythonReward",
+    "PythonTool",
     "Reward",
     "Rollout",
     "RunPolicy",
     "Runtime",
     "Schedule",
     "Sft",
+    "Tool",
     "Training",
     "Volume",
 ]

@@ -9,6 +9,7 @@ from pydantic import Field
 from ptapi.spec.algorithm import Algorithm
 from ptapi.spec.base import DnsName, SpecModel, Text, by_key
 from ptapi.spec.data import DataSpec
+from ptapi.spec.environment import Environment
 from ptapi.spec.lifecycle import Checkpoint, Evaluation, Export, Output, RunPolicy, Tensorboard
 from ptapi.spec.model import ModelSpec
 from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
@@ -28,7 +29,9 @@ class PostTrainJobSpec(SpecModel):
     data: DataSpec
     """Training and held-out data."""
     rewards: Annotated[list[Reward], Field(max_length=16)] = []
-    """How completions are judged; grpo needs at least one."""
+    """How completions are judged; grpo needs at least one, or an environment of Python, which gives its own."""
+    environment: Environment | None = None
+    """Tools or a world that answer the model between its turns. Unset: one turn."""
     training: Training = Training()
     """Length, batch, optimizer and layout of the run."""
     rollout: Rollout = Rollout()

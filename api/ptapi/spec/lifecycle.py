@@ -23,6 +23,11 @@ class Evaluation(SpecModel):
     """Rows evaluated at once."""
     max_new_tokens: PositiveInt | None = None
     """Longest greedy completion. Unset: `rollout.maxNewTokens`."""
+    samples: Annotated[int, Field(ge=1, le=1024)] = 1
+    """More than 1: also sample so many completions of each prompt as the rollout does, and log `eval/pass@1` and
+    `eval/pass@k` for k = 2, 4, … up to this."""
+    pass_mark: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
+    """A completion passes when the job's first reward gives it at least this."""
     answers: Annotated[list[Literal["exactMatch", "accuracy", "macroF1"]], Field(max_length=3)] = []
     """What to measure of greedy answers against the gold answer of each row, or what the assistant says last in it.
     Texts are compared trimmed, white space as one space, case folded; accuracy and macroF1 compare labels."""

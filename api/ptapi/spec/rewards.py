@@ -6,35 +6,81 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import DataUri, Name, SpecModel
+from ptapi.spec.base import CodeUri, Name, PositiveInt, SpecModel, Text
 
-BuiltinReward = Literal["gsm8k", "format", "math", "length", "code", "tool-use", "choice"]
+BuiltinReward = Literal["gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact"]
 
 
 class PythonReward(SpecModel):
-    """A Python callable `reward(prompt, completion, row) -> float`."""
+    """A Python callable `reward(prompt, completion, row) -> float`, also `async def`."""
 
-    uri: DataUri
-    """The Python file."""
+    uri: CodeUri
+    """The Python file: `file:///…` where the trainer runs, for example from a ConfigMap in `volumes`, or `gs://…`."""
     function: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "reward"
     """The function in that file."""
 
 
+class JudgeBudget(SpecModel):
+    """What a judge may cost over the whole run; past it there is no reward. Answers that are kept cost nothing."""
+
+    calls: PositiveInt | None = None
+    """Most requests, repeated ones included."""
+    tokens: PositiveInt | None = None
+    """Most tokens, of prompts and replies, as the service counts them."""
+
+
+class JudgeReward(SpecModel):
+    """A model behind an OpenAI-compatible endpoint that gives a score."""
+
+    url: Annotated[str, Field(max_length=1024, pattern=r"^https?://[^/].*$")]
+    """The endpoint's base, such as `https://api.example.com/v1`; `/chat/completions` is added."""
+    model: Text
+    """The model's name there."""
+    prompt: Annotated[str, Field(min_length=1, max_length=16384)] | None = None
+    """What the judge is asked. `{prompt}`, `{completion}` and, in braces, columns of the row are filled in. The reply
+    must say `Score: N`. Unset: a question about correctness and helpfulness."""
+    lowest: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 0.0
+    """The score that is worth 0."""
+    highest: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 10.0
+    """The score that is worth 1."""
+    max_tokens: PositiveInt = 512
+    """Longest reply."""
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 8
+    """Requests under way at once."""
+    retries: Annotated[int, Field(ge=0, le=20)] = 4
+    """How often a request is repeated after errors that pass (429, 5xx, no connection), waiting longer each time,
+    within the reward's `timeoutSeconds`."""
+    api_key_env: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """The environment variable that holds the key; give it a Secret's key in `env`. Unset: no key is sent."""
+    budget: JudgeBudget = JudgeBudget()
+    """Most calls and tokens."""
+
+
 class Reward(SpecModel):
-    """One reward: exactly one of `builtin` and `python`."""
+    """One reward: exactly one of `builtin`, `python` and `judge`."""
 
     name: Name | None = None
-    """The name in metrics. Unset: the builtin's name, or the function's."""
+    """The name in metrics. Unset: the builtin's name, or the function's; a judge must have one."""
     builtin: BuiltinReward | None = None
     """A reward that comes with posttrain."""
     python: PythonReward | None = None
     """A reward of your own."""
+    judge: JudgeReward | None = None
+    """A model that judges."""
     weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
     """Factor in the sum of rewards."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 10.0
-    """Wall-clock limit per completion; a reward that takes longer is no reward (the sample is left out)."""
+    """Wall-clock limit per completion (per call of a `batched` function); a reward that takes longer is no reward (the
+    sample is left out). For `code`: of all tests of a program, which is wrong when it takes longer."""
     pattern: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """For `format`: the regular expression a completion must match. Unset: the reasoning and answer tags."""
+    batched: bool = False
+    """For `python`: the function takes lists, `reward(prompts, completions, rows) -> list[float]`, all of a step in one
+    call."""
+    max_tokens: PositiveInt | None = None
+    """For `length`: the tokens at which it is −1. Unset: `rollout.maxNewTokens`."""
+    buffer_tokens: PositiveInt | None = None
+    """For `length`: how many tokens before that it begins to fall. Unset: a fifth of `maxTokens`, as in DAPO."""
 
     @property
     def label(self) -> str:

@@ -12,6 +12,7 @@ from ptctl.options import complete_names, to_cluster
 
 _EXAMPLES = """
 ptctl workload samples llama-gsm8k                 # of the newest step
+ptctl workload samples llama-gsm8k -f --last 1     # and of every step to come
 ptctl workload samples llama-gsm8k --step 10 --last 2
 ptctl workload samples llama-gsm8k -o json | jq .reward
 """
@@ -19,28 +20,20 @@ ptctl workload samples llama-gsm8k -o json | jq .reward
 
 @click.command("samples", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
 @click.argument("name", shell_complete=complete_names)
+@click.option("-f", "--follow", is_flag=True, help="Go on with every new step until the job ends.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of this step; by default the newest.")
-@click.option("--last", type=click.IntRange(1), default=4, show_default=True, metavar="N", help="How many.")
+@click.option("--last", type=click.IntRange(1), default=4, show_default=True, metavar="N", help="How many of a step.")
 @click.option("-o", "--output", "form", type=click.Choice(("json",)), help="Every sample, an object a line.")
 @to_cluster
 @pass_app
-def samples(app: App, target: Target, name: str, step: int | None, last: int, form: str | None) -> None:
+def samples(app: App, target: Target, name: str, follow: bool, step: int | None, last: int, form: str | None) -> None:
     """Print prompts, completions and rewards of a step. Reads the run directory."""
-    import json
+    from ptctl import samplelines
 
-    from ptctl import rundir
-    from ptctl.console import printable
-    from ptctl.jobs import fetch
-    from ptctl.jobview import view
-    from ptctl.measures import number
-
-    job = view(fetch(app.connect(target), target, name))
-    found_step, found = rundir.samples(rundir.local_path(job.run_uri, "samples"), step)
-    if form == "json":
-        app.console.data("\n".join(json.dumps(row) for row in found))
-        return
-    for row in found[-last:]:
-        numbers = "   ".join(f"{key} {number(row[key])}" for key in ("reward", "advantage") if number(row.get(key)))
-        app.console.data(app.console.paint(f"step {found_step}   {numbers}", "bold"))
-        app.console.data(printable(str(row.get("prompt", ""))))
-        app.console.data(app.console.paint(printable(str(row.get("completion", ""))), "cyan") + "\n")
+    if follow and step is not None:
+        raise click.UsageError("-f goes on with new steps; give it or --step")
+    how = samplelines.How(last, as_json=form == "json")
+    if follow:
+        samplelines.follow(app, target, name, how)
+    else:
+        samplelines.show(app, target, name, step, how)

@@ -188,3 +188,36 @@ def test_gsm8k_itself_runs_three_steps_with_its_own_reward(tmp_path: Path) -> No
     assert len(metrics(tmp_path)) == 3
     assert all(line["reward/gsm8k"] == line[rundir.REWARD] for line in metrics(tmp_path))
     assert "#### " in "".join(json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()[:5])
+
+
+WORLD = """
+class Environment:
+    def reset(self, row):
+        self.heard = 0
+        return f"row {row['answer']}" if int(row["answer"]) % 2 else None
+    def step(self, text):
+        self.heard += 1
+        return f"heard {len(text)}", text.count("a") / 8, self.heard == 2
+"""
+
+
+def test_episodes_of_several_turns_are_trained_on_the_tokens_that_were_sampled(tmp_path: Path, rows: Path) -> None:
+    """Sampler and trainer agree about every token of every turn, so nothing was encoded twice or shifted."""
+    (tmp_path / "world.py").write_text(WORLD)
+    environment = {"python": {"uri": f"file://{tmp_path}/world.py"}, "maxTurns": 3}
+    path = job(
+        tmp_path, rows, None, rewards=[], environment=environment, rollout__stop=list("abcdefghijklmpqr"),
+        training__steps=1, training__batchSize=8, training__sequenceLength=96, tensorboard__enabled=True,
+    )  # fmt: skip
+    code, errors = run(path)
+    assert code == 0, errors
+    for line in metrics(tmp_path):
+        assert line["sampler/difference"] < 1e-6
+        assert line["episodes/failed"] == 0.0
+        assert 1.0 < line["episodes/turns"] <= 2.0
+    table = [json.loads(line) for line in samples(tmp_path)["step-00000001.jsonl"].splitlines()]
+    assert len(table) == 8
+    assert any([turn["role"] for turn in row["turns"]][-3:] == ["assistant", "user", "assistant"] for row in table)
+    for row in table:
+        assert row["rewards"].keys() == {"environment"}
+        assert row["tokens"] <= 12 * 2

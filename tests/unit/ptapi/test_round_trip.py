@@ -82,11 +82,19 @@ def below(*path: str) -> st.SearchStrategy[Any]:
 REWARD = st.one_of(
     st.builds(lambda drawn, name, kind: drawn | {"name": name} | kind,
               below("rewards").filter(bool).map(lambda rewards: {k: rewards[0][k] for k in rewards[0]
-                                                                if k not in ("builtin", "python", "name")}),
+                                                                if k in ("weight", "timeoutSeconds")}),
               st.text("abcdefgh", min_size=1, max_size=20),
               st.sampled_from([{"builtin": "gsm8k"}, {"builtin": "format", "pattern": "a+"},
-                               {"python": {"uri": "file:///b/r.py"}}])),
+                               {"builtin": "length", "maxTokens": 64, "bufferTokens": 8},
+                               {"python": {"uri": "file:///b/r.py"}, "batched": True},
+                               {"judge": {"url": "https://a.b/v1", "model": "m", "budget": {"calls": 9}}}])),
     st.sampled_from([{"builtin": "gsm8k"}, {"python": {"uri": "file:///r.py", "function": "score"}}]),
+)  # fmt: skip
+
+
+ENVIRONMENT = st.sampled_from(
+    [None, {"tools": [{"builtin": "calculator"}, {"python": {"uri": "gs://b/t.py", "function": "f"}}], "maxTurns": 2},
+     {"python": {"uri": "file:///e.py", "className": "World"}, "rewardWeight": 0.5}]
 )  # fmt: skip
 
 
@@ -118,6 +126,10 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     else:
         spec["algorithm"] = {"grpo": draw(below("algorithm", "grpo")) | {"groupSize": group}}
         spec["rewards"] = draw(st.lists(REWARD, min_size=1, max_size=3, unique_by=_label))
+    environment = draw(ENVIRONMENT)
+    spec.pop("environment", None)
+    if environment is not None:
+        spec["environment"] = environment
     spec["checkpoint"] = draw(below("checkpoint")) | {"everySteps": draw(st.integers(1, 1000))}
     if "eval" in spec["data"]:
         spec["checkpoint"] |= draw(st.sampled_from([{}, {"best": {"metric": "eval/loss", "keep": 2}}]))

@@ -103,3 +103,30 @@ def test_a_run_in_a_bucket_names_the_command_that_reads_it(
     result = invoke("workload", "metrics", "a")
     assert (result.code, "gcloud storage cat gs://b/runs/a/metrics.jsonl" in result.err) == (1, True)
     assert "gs://b/runs/a/tensorboard" in invoke("workload", "tensorboard", "a").out
+
+
+@pytest.mark.usefixtures("run")
+def test_samples_are_followed_from_the_newest_step_to_the_job_s_end(
+    invoke: Invoke, run: Path, kube: Any, make_job: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"prompt": "P13", "completion": "C", "reward": None, "rewards": {"a": None, "b": 0.5}, "advantage": 0.0}
+    turns = [{"role": "assistant", "content": "call"}, {"role": "tool", "content": "7"}]
+
+    def passes(_: float) -> None:
+        text = json.dumps(parts) + "\n" + json.dumps({**parts, "turns": turns}) + "\n"
+        (run / "samples" / "step-00000013.jsonl").write_text(text)
+        spec = {"output": {"uri": run.parent.as_uri()}}
+        kube.put(POSTTRAINJOBS, make_job("a", phase="Succeeded", spec=spec))
+
+    monkeypatch.setattr("ptctl.samplelines.time.sleep", passes)
+    result = invoke("workload", "samples", "a", "-f")
+    assert "P1\n" not in result.out
+    assert "P12\nC\n" in result.out
+    assert "step 13   reward none   a none   b 0.5   advantage 0\nP13\nC\n" in result.out
+    assert "assistant: call\ntool: 7\n" in result.out
+    assert "job 'a' succeeded" in result.err
+
+
+@pytest.mark.usefixtures("run")
+def test_following_and_a_step_are_refused_together(invoke: Invoke) -> None:
+    assert invoke("workload", "samples", "a", "-f", "--step", "1").code == 2

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pttrainer.rewards import MODULES, choice, format, gsm8k
+from pttrainer.rewards import choice, format, gsm8k
+from pttrainer.rewards.sources import HERE
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
 
@@ -155,4 +156,4 @@ def test_choice_wants_one_letter_that_is_marked_or_alone(completion: str, score:
 
 def test_every_builtin_module_has_a_reward() -> None:
     for module in (gsm8k, format, choice):
-        assert module.__name__ in MODULES.values()
+        assert module.__name__ in HERE.values()

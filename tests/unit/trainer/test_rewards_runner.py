@@ -14,7 +14,7 @@ import pytest
 
 from ptapi.spec import PythonReward, Reward
 from pttrainer.errors import ConfigError, UserCodeError
-from pttrainer.rewards.pool import Sample
+from pttrainer.rewards import Sample, judges
 from pttrainer.rewards.runner import Runner
 
 SAMPLES = [Sample("p", text, {"answer": "1"}) for text in ("good", "bad", "good")]
@@ -26,12 +26,12 @@ def load(tmp_path: Path) -> Iterator[Load]:
     """A runner with one Python reward of this source."""
     runners: list[Runner] = []
 
-    def make(source: str | None, timeout_s: float = 10.0, function: str = "reward") -> Runner:
+    def make(source: str | None, timeout_s: float = 10.0, function: str = "reward", batched: bool = False) -> Runner:
         path = tmp_path / "own.py"
         if source is not None:
             path.write_text(source)
         python = PythonReward(uri=f"file://{path}", function=function)
-        runners.append(Runner([Reward(name="own", python=python, timeout_seconds=timeout_s)]))
+        runners.append(Runner([Reward(name="own", python=python, timeout_seconds=timeout_s, batched=batched)]))
         return runners[-1]
 
     yield make
@@ -97,7 +97,6 @@ def test_integers_and_numpy_floats_are_numbers(load: Load) -> None:
         ("import not_there\n", "cannot be imported: ModuleNotFoundError: No module named 'not_there' (line 1)"),
         ("raise SystemExit(3)\n", "cannot be imported: SystemExit: 3"),
         ("import os\nos._exit(1)\n", "its process died while the file was loaded"),
-        ("async def reward(p, c, row):\n    return 1.0\n", "is async"),
     ],
 )
 def test_a_reward_file_that_cannot_work_is_refused_before_the_first_step(
@@ -121,6 +120,96 @@ def test_a_reward_that_worked_before_may_fail_on_a_whole_step(load: Load) -> Non
     runner = load("def reward(p, c, row):\n    return float(c)\n")
     assert runner.judge([Sample("p", "1", {})]).total[0] == 1.0
     assert np.isnan(runner.judge(SAMPLES).total).all()
+
+
+def test_an_async_reward_judges_samples_side_by_side_and_a_slow_one_is_no_reward(load: Load) -> None:
+    source = (
+        "import asyncio\nasync def reward(p, c, row):\n"
+        "    await asyncio.sleep(30.0 if c == 'bad' else 0.3)\n    return len(c) / 4\n"
+    )
+    runner = load(source, timeout_s=1.0)
+    started = time.monotonic()
+    total = runner.judge(SAMPLES + SAMPLES[:1] * 40).total
+    assert time.monotonic() - started < 6.0
+    np.testing.assert_array_equal(total, [1.0, np.nan, *[1.0] * 41])
+
+
+def test_an_async_reward_that_blocks_its_loop_is_killed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import time\nasync def reward(p, c, row):\n    time.sleep(60)\n    return 1.0\n"
+    monkeypatch.setattr(judges, "GRACE_S", 0.2)
+    runner = load(source, timeout_s=0.2)
+    assert np.isnan(runner.judge(SAMPLES[:1]).total).all()
+
+
+BATCHED = "def reward(prompts, completions, rows):\n    return [{value} for c, row in zip(completions, rows)]\n"
+
+
+@pytest.mark.parametrize("kind", ["", "async "])
+def test_a_batched_reward_gets_all_samples_in_one_call(load: Load, kind: str) -> None:
+    runner = load(kind + BATCHED.format(value="len(completions) + int(row['answer']) / 4"), batched=True)
+    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [3.25] * 3)
+
+
+def test_one_bad_value_of_a_batch_is_no_reward_of_that_sample_alone(load: Load) -> None:
+    runner = load(BATCHED.format(value="float('nan') if c == 'bad' else 0.5"), batched=True)
+    np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.5, np.nan, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [("[1.0]", "returned 1 rewards for 3 samples"), ("0.5", r"returned 0.5 \(float\); accepted: a list of 3 floats")],
+)
+def test_a_batch_of_the_wrong_count_or_type_says_nothing_about_any_sample(load: Load, returned: str, says: str) -> None:
+    runner = load(f"def reward(p, c, rows):\n    return {returned}\n", batched=True)
+    with pytest.raises(UserCodeError, match=says):
+        runner.judge(SAMPLES)
+
+
+def test_a_batched_reward_of_single_arguments_is_refused_before_the_first_step(load: Load) -> None:
+    with pytest.raises(UserCodeError, match=r"cannot be called with \(prompts, completions, rows\)"):
+        load("def reward(samples):\n    return []\n", batched=True)
+
+
+def test_a_file_that_breaks_while_the_run_goes_on_ends_nothing(load: Load, tmp_path: Path) -> None:
+    runner = load("import os\ndef reward(p, c, row):\n    return 1.0 if c == 'good' else os._exit(3)\n")
+    (tmp_path / "own.py").write_text("raise ValueError\n")
+    for _ in range(2):
+        assert np.isnan(runner.judge(SAMPLES[1:2]).total).all()
+
+
+def test_a_reward_from_a_bucket_is_read_by_the_storage_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(uri: str, field: str) -> bytes:
+        assert (uri, field) == ("gs://b/dir/own.py", "spec.rewards[0].python.uri")
+        return b"def reward(p, c, row):\n    return 0.25\n"
+
+    monkeypatch.setattr("pttrainer.storage.read_file", read)
+    runner = Runner([Reward(name="own", python=PythonReward(uri="gs://b/dir/own.py"))])
+    try:
+        np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.25] * 3)
+    finally:
+        runner.close()
+
+
+def test_every_reward_is_timed(load: Load) -> None:
+    runner = load("import time\ndef reward(p, c, row):\n    time.sleep(0.2)\n    return 1.0\n")
+    assert 0.2 <= runner.judge(SAMPLES[:1]).facts["seconds/reward/own"] < 5.0
+
+
+def test_length_falls_from_the_buffer_to_minus_one_and_no_further() -> None:
+    runner = Runner([Reward(builtin="length", buffer_tokens=4)], max_new_tokens=10)
+    lengths = (0, 6, 7, 8, 10, 40)
+    total = runner.judge([Sample("", "", {}, tokens) for tokens in lengths]).total
+    np.testing.assert_array_equal(total, [0.0, 0.0, -0.25, -0.5, -1.0, -1.0])
+
+
+def test_length_without_numbers_takes_a_fifth_of_the_longest_completion() -> None:
+    runner = Runner([Reward(builtin="length")], max_new_tokens=100)
+    np.testing.assert_array_equal(runner.judge([Sample("", "", {}, n) for n in (80, 90)]).total, [0.0, -0.5])
+
+
+def test_a_length_whose_buffer_is_longer_than_itself_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"spec.rewards\[0\].bufferTokens: 20: accepted: at most"):
+        Runner([Reward(builtin="length", buffer_tokens=20)], max_new_tokens=10)
 
 
 def test_several_rewards_are_weighted_and_one_that_is_missing_leaves_the_sample_out(load: Load, tmp_path: Path) -> None:
@@ -157,11 +246,6 @@ def test_two_rewards_of_one_name_are_refused() -> None:
         Runner([Reward(builtin="gsm8k"), Reward(builtin="gsm8k")])
 
 
-def test_a_builtin_that_comes_later_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not supported yet; accepted: choice, format, gsm8k, or python"):
-        Runner([Reward(builtin="math")])
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
 def test_children_die_with_a_killed_trainer_even_while_they_hang(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
@@ -169,7 +253,7 @@ def test_children_die_with_a_killed_trainer_even_while_they_hang(tmp_path: Path)
         f"    open('{tmp_path}/pid', 'w').write(str(os.getpid()))\n    time.sleep(600)\n"
     )
     code = (
-        "from ptapi.spec import PythonReward, Reward\nfrom pttrainer.rewards.pool import Sample\n"
+        "from ptapi.spec import PythonReward, Reward\nfrom pttrainer.rewards import Sample, judges\n"
         "from pttrainer.rewards.runner import Runner\n"
         f"Runner([Reward(python=PythonReward(uri='file://{tmp_path}/own.py'), timeout_seconds=600)])"
         ".judge([Sample('p', 'c', {})])\n"

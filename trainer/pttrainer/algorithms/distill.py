@@ -156,7 +156,7 @@ def build(context: Context) -> Distill:
     asked = None
     sampler = held_out.native_sampler(context) if on_policy or context.spec.rewards else None
     if on_policy and sampler is not None:
-        asked = (held_out.read_questions(context, context.spec.data.train, "spec.data.train"), sampler)
+        asked = (held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler), sampler)
     judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))

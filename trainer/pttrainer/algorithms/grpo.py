@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -122,19 +123,21 @@ class Grpo(Loss):
         started = time.monotonic()
         rewards_PG = groups.rewards(judged.groups)
         advantages_PG = self._advantages(rewards_PG)
-        batch = self._with_scores(self._lay_out(judged.groups, advantages_PG), params)
+        batch, reference_s = self._with_scores(self._lay_out(judged.groups, advantages_PG), params)
         self._context.save_samples(
             step + 1, groups.table(step + 1, judged.groups, advantages_PG, groups.MAX_TABLE_ROWS)
         )
-        sampled = sum(len(sample.tokens) for group in judged.groups for sample in group.samples)
+        sampled = sum(sample.length for group in judged.groups for sample in group.samples)
         return batch, {
             **reward_facts(judged.groups),
             **groups.facts(judged.groups),
             **_group_facts(rewards_PG, advantages_PG),
             **({} if self._spec.dynamic_sampling is None else {"groups/replaced": float(replaced)}),
+            **judged.facts,
             "seconds/generate": judged.generate_s,
             "seconds/reward": judged.reward_s,
             "seconds/score": time.monotonic() - started,
+            **({} if self._reference is None else {"seconds/reference": reference_s}),
             "sampled_tokens_per_second": sampled / judged.generate_s,
         }
 
@@ -153,7 +156,9 @@ class Grpo(Loss):
             for place, group in zip(flat, fresh, strict=False):
                 found[place] = group
                 replaced += 1
-            judged = Judged(found, judged.generate_s + more.generate_s, judged.reward_s + more.reward_s)
+            judged = Judged(
+                found, judged.generate_s + more.generate_s, judged.reward_s + more.reward_s, judged.beside(more)
+            )
         return judged, replaced
 
     def _draw(self, step: int, params: Params) -> Judged:
@@ -166,20 +171,23 @@ class Grpo(Loss):
         if self._spec.overlong is None:
             return judged
         limit, buffer = self._sampling.max_new_tokens, self._spec.overlong.buffer_tokens
-        return Judged([_punished(group, limit, buffer) for group in judged.groups], judged.generate_s, judged.reward_s)
+        return replace(judged, groups=[_punished(group, limit, buffer) for group in judged.groups])
 
     def _lay_out(self, found: list[Group], advantages_PG: np.ndarray) -> Batch:
         length = self._context.spec.training.sequence_length
         batch = groups.lay_out(found, advantages_PG, self._context.tokenizer.pad_id, length)
-        return batch._replace(weight_BT=self._variant.weights(batch.mask_BT, self._sampling.max_new_tokens))
+        environment = self._context.spec.environment
+        most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
+        return batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
 
-    def _with_scores(self, batch: Batch, params: Params) -> Batch:
-        """Log-probs that the loss compares with, where it needs any."""
+    def _with_scores(self, batch: Batch, params: Params) -> tuple[Batch, float]:
+        """Log-probs that the loss compares with, where it needs any; and the seconds that the reference took."""
         if self._spec.updates_per_batch > 1:
             batch = batch._replace(old_logps_BT=self._score(params, batch))
+        began = time.monotonic()
         if self._reference is not None:
             batch = batch._replace(ref_logps_BT=self._score(self._reference, batch))
-        return batch
+        return batch, time.monotonic() - began
 
     def _score(self, params: Params, batch: Batch) -> Any:
         return self._context.score(params, batch, self.temperature).logps_BT
@@ -189,8 +197,8 @@ def build(context: Context) -> Grpo:
     """Reads prompts and loads rewards; raises ConfigError, DataError or UserCodeError."""
     spec = context.spec.algorithm.grpo
     assert spec is not None
-    train = held_out.read_questions(context, context.spec.data.train, "spec.data.train")
     sampler = held_out.native_sampler(context)
+    train = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
     return Grpo(context, spec, train, sampler, held_out.evaluation(context, sampler))
 
 
@@ -220,7 +228,7 @@ def _punished(group: Group, limit: int, buffer: int) -> Group:
     """DAPO's soft overlong penalty: 0 up to `limit − buffer` tokens, then linearly to −1 at `limit`."""
 
     def punished(sample: Sample) -> Sample:
-        over = max(len(sample.tokens) - (limit - buffer), 0)
+        over = max(sample.length - (limit - buffer), 0)
         return sample._replace(reward=sample.reward - min(over / buffer, 1.0))
 
     return group._replace(samples=[punished(sample) for sample in group.samples])
@@ -247,6 +255,7 @@ def _sampler_metrics(old_BT: Array, sampler_BT: Array, importance_BT: Array) -> 
         "sampler/kl": Mean(policy_loss.k3(sampler_BT, old_BT)),
         "sampler/weight": Mean(importance_BT),
         "sampler/weight/min": Smallest(importance_BT),
+        "sampler/weight/max": Largest(importance_BT),
     }
 
 
@@ -255,6 +264,8 @@ def _group_facts(rewards_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str,
     return {
         "groups/all_right": spread.all_right / spread.groups,
         "groups/all_wrong": spread.all_wrong / spread.groups,
+        "groups/dropped": float((~advantages.has_spread(rewards_PG)).mean()),
+        "advantage/mean": float(advantages_PG.mean()),
         "advantage/std": float(advantages_PG.std()),
         "advantage/min": float(advantages_PG.min()),
         "advantage/max": float(advantages_PG.max()),

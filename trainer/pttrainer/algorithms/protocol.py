@@ -38,6 +38,7 @@ from pttrainer.reduce import Metric
 
 if TYPE_CHECKING:
     from pttrainer.chat import Chat
+    from pttrainer.storage import Place
     from pttrainer.tokenizer import Tokenizer
 
 
@@ -49,7 +50,7 @@ class Context:
     initial_params(): the weights the run started from, loaded again (a frozen reference model).
     place(tree): global host arrays onto the mesh, rows split over devices. fetch(tree): back to every host.
     save_samples(step, rows): the sample table of a step in the run directory. note(text): a line for a person.
-    leader: true on the one process that writes.
+    leader: true on the one process that writes. run: the run directory.
     """
 
     spec: PostTrainJobSpec
@@ -64,6 +65,7 @@ class Context:
     save_samples: Callable[[int, list[dict[str, Any]]], None]
     note: Callable[[str], None]
     leader: bool
+    run: Place
 
     def rows_at_once(self, rows: int) -> int:
         """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""

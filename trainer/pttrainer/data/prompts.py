@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pttrainer.chat import Chat
+from pttrainer.chat import Chat, Message, Tools
 from pttrainer.data.rows import Row, Rows
 from pttrainer.errors import DataError
 
@@ -21,12 +21,14 @@ from pttrainer.errors import DataError
 @dataclass(frozen=True)
 class Question:
     """What a completion answers. fields: the row as rewards see it, with the gold answer under `answer`; gold: that
-    answer, or what the assistant says in the row."""
+    answer, or what the assistant says in the row. messages, tools: what the tokens were made of."""
 
     tokens: Sequence[int]
     text: str
     fields: Mapping[str, Any]
     gold: str = ""
+    messages: Sequence[Message] = ()
+    tools: Tools = None
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,15 @@ class Questions:
     lengths: Sequence[int]
 
 
-def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: bool) -> Questions:
-    """The rows' prompts that leave room for a completion within `length` tokens; raises DataError where none does."""
+def questions(rows: Rows, chat: Chat, length: int, field: str, *, with_answer: bool, tools: Tools = None) -> Questions:
+    """The rows' prompts that leave room for a completion within `length` tokens; raises DataError where none does.
+
+    tools: what the model is told of, beside a row's own."""
     found: list[Question] = []
     bad = list(rows.bad)
     for row in rows.rows:
         try:
-            found.append(_question(row, chat, field, with_answer=with_answer))
+            found.append(_question(row, chat, field, tools, with_answer=with_answer))
         except DataError as error:
             if not rows.skip_bad:
                 raise
@@ -78,7 +82,7 @@ def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
-def _question(row: Row, chat: Chat, field: str, *, with_answer: bool) -> Question:
+def _question(row: Row, chat: Chat, field: str, tools: Tools, *, with_answer: bool) -> Question:
     if with_answer and row.answer is None:
         raise DataError(
             f"{row.where}: no gold answer, which the reward compares with; it has: {', '.join(row.fields)}; "
@@ -87,9 +91,10 @@ def _question(row: Row, chat: Chat, field: str, *, with_answer: bool) -> Questio
     if not row.prompt:
         raise DataError(f"{row.where}: no prompt; accepted: a row with something to answer")
     try:
-        tokens = chat.prompt_ids(row.prompt, row.tools)
+        told = [*(tools or ()), *(row.tools or ())] or None
+        tokens = chat.prompt_ids(row.prompt, told)
     except DataError as error:
         raise DataError(f"{row.where}: {error}") from error
     fields = dict(row.fields) if row.answer is None else {**row.fields, "answer": row.answer}
     text = "\n".join(str(message.get("content", "")) for message in row.prompt)
-    return Question(tokens, text, fields, row.said if row.answer is None else row.answer)
+    return Question(tokens, text, fields, row.said if row.answer is None else row.answer, row.prompt, told)

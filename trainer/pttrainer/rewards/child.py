@@ -1,9 +1,9 @@
-"""The child process that runs rewards which may hang: `python -m pttrainer.rewards.child`.
+"""The child process that runs what may hang, crash or eat memory: `python -m pttrainer.rewards.child`.
 
-JSON lines on stdin and stdout: first the source of the reward, answered with {} or {"error": …}; then one
-(prompt, completion, row) a line, answered with {"reward": …} or {"error": …}. The child never decides about
-time: its parent kills it. It dies with its parent, also when the parent was killed with -9 while the user's
-code was running (Linux; elsewhere it ends at the next read).
+JSON lines on stdin and stdout: first a source (`handlers`), answered with {"takes": …} or {"error": …}; then one
+request a line, answered with {"value": …} or {"error": …}. The child never decides about time: its parent kills
+it. It dies with its parent, also when the parent was killed with -9 while the user's code was running (Linux;
+elsewhere it ends at the next read).
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from typing import Any
 
-from pttrainer.rewards import RewardFunction, user
-from pttrainer.rewards.format import matching
+from pttrainer.rewards import handlers, user
 
-LONGEST_ERROR = 500
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,29 +33,13 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
-        function = load(next(requests))
+        handler = handlers.load(next(requests))
     except user.RewardCodeError as error:
         say({"error": str(error)})
         return
-    say({})
-    for prompt, completion, row in requests:
-        say(_judge(function, prompt, completion, row))
-
-
-def load(source: Mapping[str, Any]) -> RewardFunction:
-    """The reward that a source names: {"path", "function"} or {"pattern"}."""
-    if "pattern" in source:
-        return matching(source["pattern"])
-    return user.load(source["path"], source["function"])
-
-
-def _judge(function: RewardFunction, prompt: str, completion: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return {"reward": user.number(function(prompt, completion, row))}
-    except user.RewardCodeError as error:
-        return {"error": str(error)}
-    except Exception as error:
-        return {"error": f"raised {user.describe(error)}"[:LONGEST_ERROR]}
+    say({"takes": handler.takes, **handler.told})
+    for request in requests:
+        say(handlers.answer(handler.handle, request))
 
 
 def _die_with_parent() -> None:

@@ -1,8 +1,8 @@
-"""Child processes that run one reward with a wall-clock limit per sample.
+"""Child processes that answer requests with a wall-clock limit each.
 
-Every child answers one sample at a time. One that takes too long is killed, with what it started, and
-replaced; so is one that dies. The pool lives as long as the run: no process is started per sample, and none
-is forked from this one (which has jax's threads). What is left out: limits on memory, files and network.
+Every child answers one request at a time. One that takes too long is killed, with what it started, and
+replaced; so is one that dies. The pool lives as long as the run: no process is started per request, and none
+is forked from this one (which has jax's threads). What a request is, the child's source says (`handlers`).
 
 A pool is used from the thread that made it: on Linux, children die with that thread.
 """
@@ -24,73 +24,97 @@ from pttrainer.errors import UserCodeError
 
 LOAD_TIMEOUT_S = 120.0
 """For the child's start and the import of the user's file, which may import much."""
+MAX_CHILDREN = 8
 
 
-class Sample(NamedTuple):
-    """What a reward judges."""
+class Request(NamedTuple):
+    """message: JSON for the child. home: the number of the child that must answer; unset, any."""
 
-    prompt: str
-    completion: str
-    row: Mapping[str, Any]
+    message: Any
+    limit_s: float
+    home: int | None = None
 
 
-class Verdict(NamedTuple):
-    """A reward, or why there is none. stopped: the limit passed, or the child died."""
+class Reply(NamedTuple):
+    """A value, or why there is none. stopped: the limit passed, or the child died. seconds: that it took."""
 
-    reward: float | None
+    value: Any
     error: str = ""
     stopped: bool = False
+    seconds: float = 0.0
+
+
+def default_children() -> int:
+    """As many as there are cores, up to `MAX_CHILDREN`."""
+    return min(os.cpu_count() or 1, MAX_CHILDREN)
 
 
 class Pool:
-    """Judges samples with one reward."""
+    """Answers requests. field: what of the job it serves, for messages."""
 
-    def __init__(self, name: str, source: Mapping[str, Any], timeout_s: float, children: int) -> None:
-        self._name, self._source, self._timeout_s = name, dict(source), timeout_s
-        self._children = [_Child() for _ in range(children)]
+    def __init__(self, field: str, source: Mapping[str, Any], children: int | None = None) -> None:
+        self._field, self._source = field, dict(source)
+        self._children = [_Child() for _ in range(children or default_children())]
+        self.loaded: dict[str, Any] = {}
+        """What the child said about its source."""
         for child in self._children:
             child.send(self._source)
         for child in self._children:
-            self._finish_loading(child)
+            error = self._finish_loading(child)
+            if error:
+                self.close()
+                raise UserCodeError(f"{self._field}: {error}")
 
-    def judge(self, samples: Sequence[Sample]) -> list[Verdict]:
-        """A verdict per sample, in order."""
-        verdicts: list[Verdict | None] = [None] * len(samples)
-        waiting = deque(range(len(samples)))
-        running: dict[_Child, tuple[int, float]] = {}
-        idle = list(self._children)
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def call(self, requests: Sequence[Request]) -> list[Reply]:
+        """A reply per request, in order; requests of one home are answered in order."""
+        replies: list[Reply | None] = [None] * len(requests)
+        waiting: dict[int | None, deque[int]] = {None: deque()}
+        for index, request in enumerate(requests):
+            waiting.setdefault(request.home, deque()).append(index)
+        running: dict[_Child, tuple[int, float, float]] = {}
+        idle = set(range(len(self._children)))
         with selectors.DefaultSelector() as selector:
-            while waiting or running:
-                while waiting and idle:
-                    child, index = idle.pop(), waiting.popleft()
-                    sent = child.send(samples[index])
-                    running[child] = index, time.monotonic() + (self._timeout_s if sent else 0.0)
+            while running or any(waiting.values()):
+                for place in sorted(idle):
+                    queue = waiting.get(place) or waiting[None]
+                    if not queue:
+                        continue
+                    child, index = self._children[place], queue.popleft()
+                    idle.discard(place)
+                    sent = child.send(requests[index].message)
+                    running[child] = index, time.monotonic(), requests[index].limit_s if sent else 0.0
                     selector.register(child.stdout, selectors.EVENT_READ, child)
-                soonest = min(deadline for _, deadline in running.values())
+                soonest = min(began + limit_s for _, began, limit_s in running.values())
                 ready = {key.data for key, _ in selector.select(max(0.0, soonest - time.monotonic()))}
-                for child in [c for c, (_, deadline) in running.items() if c in ready or deadline <= time.monotonic()]:
-                    index, _ = running.pop(child)
+                now = time.monotonic()
+                for child in [c for c, (_, began, limit_s) in running.items() if c in ready or began + limit_s <= now]:
+                    index, began, _ = running.pop(child)
                     selector.unregister(child.stdout)
-                    verdicts[index] = self._verdict(child, child in ready)
-                    idle.append(child)
-        return [verdict for verdict in verdicts if verdict is not None]
+                    reply = self._reply(child, child in ready, requests[index].limit_s)
+                    replies[index] = reply._replace(seconds=now - began)
+                    idle.add(self._children.index(child))
+        return [reply for reply in replies if reply is not None]
 
     def close(self) -> None:
         """Ends all children."""
         for child in self._children:
             child.kill()
 
-    def _verdict(self, child: _Child, ready: bool) -> Verdict:
+    def _reply(self, child: _Child, ready: bool, limit_s: float) -> Reply:
         answer = child.receive() if ready else None
         if answer is not None:
-            return Verdict(answer.get("reward"), answer.get("error", ""))
-        why = "its process died" if ready else f"no answer within {self._timeout_s:g} s"
+            return Reply(answer.get("value"), answer.get("error", ""))
+        why = "its process died" if ready else f"no answer within {limit_s:g} s"
         child.restart()
         child.send(self._source)
-        self._finish_loading(child)
-        return Verdict(None, why, stopped=True)
+        self._finish_loading(child)  # where it fails, the child is gone and the next request starts another
+        return Reply(None, why, stopped=True)
 
-    def _finish_loading(self, child: _Child) -> None:
+    def _finish_loading(self, child: _Child) -> str:
+        """Waits until a child is ready; what is wrong where it never will be."""
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
             in_time = bool(selector.select(LOAD_TIMEOUT_S))
@@ -98,8 +122,9 @@ class Pool:
         if answer is None:
             answer = {"error": "its process died while the file was loaded"}
         if "error" in answer:
-            self.close()
-            raise UserCodeError(f"spec.rewards[{self._name}]: {answer['error']}")
+            return str(answer["error"])
+        self.loaded = answer
+        return ""
 
 
 class _Child:

@@ -1,4 +1,4 @@
-"""A user's own reward: a Python file that defines `reward(prompt, completion, row) -> float`.
+"""A user's own code: a Python file that defines `reward(prompt, completion, row) -> float`, a tool, an environment.
 
 Loaded once per child process, before the first sample. Each way in which the file can be wrong has its own
 message; a wrong return value is said with the value. Nothing is converted: True is not 1 and "1" is not 1,
@@ -11,28 +11,59 @@ import importlib.util
 import inspect
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from pttrainer.rewards import RewardFunction
+from typing import Any, NamedTuple
 
 
 class RewardCodeError(Exception):
-    """The user's reward is missing or broken; the message says where and what is accepted."""
+    """The user's code is missing or broken; the message says where and what is accepted."""
 
 
-SIGNATURE = "{name}(prompt: str, completion: str, row: dict) -> float"
+class Signature(NamedTuple):
+    """How a function is called: its arguments' names, examples of them, and the whole as a person writes it."""
+
+    names: str
+    examples: tuple[Any, ...]
+    written: str
 
 
-def load(path: str, function: str) -> RewardFunction:
-    """The function in the file; raises RewardCodeError."""
+ONE = Signature("prompt, completion, row", ("", "", {}), "{name}(prompt: str, completion: str, row: dict) -> float")
+MANY = Signature(
+    "prompts, completions, rows",
+    ([], [], []),
+    "{name}(prompts: list[str], completions: list[str], rows: list[dict]) -> list[float]",
+)
+
+
+def load(path: str, function: str, signature: Signature | None = None) -> Callable[..., Any]:
+    """What the file calls `function`; raises RewardCodeError, also where it cannot be called as `signature` says."""
     if not Path(path).is_file():
         raise RewardCodeError(f"{path}: no such file; hint: the path must exist where the trainer runs")
     found = getattr(_execute(path), function, None)
+    accepted = f"; accepted: def {signature.written.format(name=function)}" if signature is not None else ""
     if found is None:
-        raise RewardCodeError(f"{path}: no function {function!r}; accepted: def {SIGNATURE.format(name=function)}")
-    _check_signature(path, function, found)
+        raise RewardCodeError(f"{path}: no function {function!r}{accepted}")
+    if not callable(found):
+        raise RewardCodeError(f"{path}: {function} is not a function but {_short(found)}")
+    if signature is not None:
+        _check_signature(path, function, found, signature)
     return found  # type: ignore[no-any-return]
+
+
+def is_async(function_or_value: Any) -> bool:
+    """Whether a function is `async def`, or what it returned is still to be awaited."""
+    return inspect.iscoroutinefunction(function_or_value) or inspect.iscoroutine(function_or_value)
+
+
+def list_of(value: Any, count: int) -> list[Any]:
+    """What a batched reward returned; raises RewardCodeError unless there is one value per sample."""
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(found, list | tuple):
+        raise RewardCodeError(f"returned {_short(value)} ({type(value).__name__}); accepted: a list of {count} floats")
+    if len(found) != count:
+        raise RewardCodeError(f"returned {len(found)} rewards for {count} samples; accepted: one for each, in order")
+    return list(found)
 
 
 def number(value: Any) -> float:
@@ -61,21 +92,17 @@ def _execute(path: str) -> Any:
     return module
 
 
-def _check_signature(path: str, name: str, function: Any) -> None:
-    if not callable(function):
-        raise RewardCodeError(f"{path}: {name} is not a function but {_short(function)}")
-    if inspect.iscoroutinefunction(function):
-        raise RewardCodeError(f"{path}: {name} is async; accepted: def {SIGNATURE.format(name=name)}")
+def _check_signature(path: str, name: str, function: Any, wanted: Signature) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:
         return  # written in C: it cannot be asked
     try:
-        signature.bind("", "", {})
+        signature.bind(*wanted.examples)
     except TypeError as error:
         raise RewardCodeError(
-            f"{path}: {name}{signature} cannot be called with (prompt, completion, row); "
-            f"accepted: def {SIGNATURE.format(name=name)}"
+            f"{path}: {name}{signature} cannot be called with ({wanted.names}); "
+            f"accepted: def {wanted.written.format(name=name)}"
         ) from error
 
 

@@ -21,8 +21,23 @@ MAX_TABLE_ROWS = 256
 """Most samples of a step that are kept for people to read."""
 
 
+class Trip(NamedTuple):
+    """What an episode of several turns has beside a completion. prompt: its own, an opening included; said: which of
+    the tokens after it the model said; calls: of tools, failed: how many of them got an error; error: why there is no
+    reward."""
+
+    prompt: Sequence[int]
+    said: Sequence[bool]
+    transcript: Sequence[Mapping[str, Any]]
+    turns: int
+    calls: int
+    failed: int
+    error: str
+
+
 class Sample(NamedTuple):
-    """One completion. reward: the weighted sum, NaN where any reward is missing."""
+    """One completion. reward: the weighted sum, NaN where any reward is missing. tokens: after the prompt; in an
+    episode of several turns (`trip`) those that were observed, too, and text is what the model said last."""
 
     tokens: list[int]
     logps: np.ndarray
@@ -30,6 +45,12 @@ class Sample(NamedTuple):
     text: str
     rewards: Mapping[str, float]
     reward: float
+    trip: Trip | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens that the model said."""
+        return len(self.tokens) if self.trip is None else sum(self.trip.said)
 
 
 class Group(NamedTuple):
@@ -51,19 +72,20 @@ def lay_out(
     length: int,
 ) -> Batch:
     """One row per sample, right-padded to a bucket of at most `length`. Weights are the variant's: 0 here."""
-    samples = [(group.question, sample) for group in groups for sample in group.samples]
-    longest = max(len(question.tokens) + len(sample.tokens) - 1 for question, sample in samples)
+    samples = [(_prompt(group, sample), sample) for group in groups for sample in group.samples]
+    longest = max(len(prompt) + len(sample.tokens) - 1 for prompt, sample in samples)
     N, T = len(samples), max(min(slots_for(longest), length), longest)
     tokens_NT = np.full((N, T), pad_id, np.int32)
     targets_NT = np.full((N, T), pad_id, np.int32)
     segments_NT, positions_NT = np.zeros((N, T), np.int32), np.zeros((N, T), np.int32)
     mask_NT, sampler_NT = np.zeros((N, T), np.float32), np.zeros((N, T), np.float32)
-    for row, (question, sample) in enumerate(samples):
-        ids = [*question.tokens, *sample.tokens]
-        here, said = slice(0, len(ids) - 1), slice(len(question.tokens) - 1, len(ids) - 1)
+    for row, (prompt, sample) in enumerate(samples):
+        ids = [*prompt, *sample.tokens]
+        here, after = slice(0, len(ids) - 1), slice(len(prompt) - 1, len(ids) - 1)
         tokens_NT[row, here], targets_NT[row, here] = ids[:-1], ids[1:]
         segments_NT[row, here], positions_NT[row, here] = 1, np.arange(len(ids) - 1)
-        mask_NT[row, said], sampler_NT[row, said] = 1.0, sample.logps
+        mask_NT[row, after] = 1.0 if sample.trip is None else sample.trip.said
+        sampler_NT[row, after] = sample.logps
     return Batch(
         tokens_BT=tokens_NT,
         targets_BT=targets_NT,
@@ -77,15 +99,36 @@ def lay_out(
 
 
 def facts(groups: Sequence[Group], prefix: str = "") -> dict[str, float]:
-    """Completion length and truncation, for the log."""
+    """Completion length, truncation and what episodes were like, for the log."""
     samples = [sample for group in groups for sample in group.samples]
-    lengths = [len(sample.tokens) for sample in samples]
+    lengths = [sample.length for sample in samples]
+    ended = [sample.length for sample in samples if sample.ended]
     return {
         f"{prefix}completion_length": float(np.mean(lengths)),
         f"{prefix}completion_length/min": float(min(lengths)),
         f"{prefix}completion_length/max": float(max(lengths)),
+        **({f"{prefix}completion_length/terminated": float(np.mean(ended))} if ended else {}),
         f"{prefix}truncated": float(np.mean([not sample.ended for sample in samples])),
+        **{f"{prefix}{name}": value for name, value in _trip_facts(samples).items()},
     }
+
+
+def _trip_facts(samples: Sequence[Sample]) -> dict[str, float]:
+    trips = [sample.trip for sample in samples if sample.trip is not None]
+    if not trips:
+        return {}
+    calls = sum(trip.calls for trip in trips)
+    return {
+        "episodes/turns": float(np.mean([trip.turns for trip in trips])),
+        "episodes/failed": float(np.mean([bool(trip.error) for trip in trips])),
+        "tools/calls": calls / len(trips),
+        "tools/used": float(np.mean([trip.calls > 0 for trip in trips])),
+        "tools/failed": sum(trip.failed for trip in trips) / max(calls, 1),
+    }
+
+
+def _prompt(group: Group, sample: Sample) -> Sequence[int]:
+    return group.question.tokens if sample.trip is None else sample.trip.prompt
 
 
 def table(step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: int) -> list[dict[str, Any]]:
@@ -103,11 +146,22 @@ def table(step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: i
                     "reward": _number(sample.reward),
                     "rewards": {name: _number(value) for name, value in sample.rewards.items()},
                     "advantage": round(float(advantage), 6),
-                    "tokens": len(sample.tokens),
+                    "tokens": sample.length,
                     "ended": sample.ended,
+                    **({} if sample.trip is None else _told(sample.trip)),
                 }
             )
     return rows
+
+
+def _told(trip: Trip) -> dict[str, Any]:
+    """Of an episode: every turn, and what went wrong."""
+    return {
+        "turns": [dict(message) for message in trip.transcript],
+        "tool_calls": trip.calls,
+        "tool_failures": trip.failed,
+        **({"error": trip.error} if trip.error else {}),
+    }
 
 
 def samples_of(completions: Completions, texts: Sequence[str], scores: Any) -> list[Sample]:

@@ -9,17 +9,18 @@ others are told: every process must train on the same numbers.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
 
 from ptapi import rundir
+from pttrainer import rewards
 from pttrainer.algorithms.protocol import Context
 from pttrainer.data.prompts import Question
 from pttrainer.models import Params
-from pttrainer.rewards import pool
 from pttrainer.rewards.runner import Runner, Scores, mean
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group
@@ -33,10 +34,19 @@ class Judged:
     groups: list[Group]
     generate_s: float
     reward_s: float
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds and counts of rewards and environment; those of several draws add up."""
+
+    def beside(self, more: Judged) -> dict[str, float]:
+        """The facts of both."""
+        return {name: self.facts.get(name, 0.0) + more.facts.get(name, 0.0) for name in {*self.facts, *more.facts}}
 
 
 class Sampler:
     """An engine and the job's rewards."""
+
+    tools: Sequence[Mapping[str, Any]] = ()
+    """What the model is told that it may call."""
 
     def __init__(self, context: Context, engine: Engine, runner: Runner) -> None:
         self._context, self._engine, self._runner = context, engine, runner
@@ -57,12 +67,15 @@ class Sampler:
         sampled = time.monotonic()
         texts = [self._context.tokenizer.decode(completions.tokens(row)) for row in range(len(prompts) * samples)]
         asked = [question for question in questions for _ in range(samples)]
-        scores = self._judge([pool.Sample(q.text, text, q.fields) for q, text in zip(asked, texts, strict=True)])
+        lengths = completions.lengths_N.tolist()
+        scores = self._judge(
+            [rewards.Sample(q.text, text, q.fields, n) for q, text, n in zip(asked, texts, lengths, strict=True)]
+        )
         made = groups.samples_of(completions, texts, scores)
         grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
-        return Judged(grouped, sampled - started, time.monotonic() - sampled)
+        return Judged(grouped, sampled - started, time.monotonic() - sampled, scores.facts)
 
-    def _judge(self, samples: Sequence[pool.Sample]) -> Scores:
+    def _judge(self, samples: Sequence[rewards.Sample]) -> Scores:
         if jax.process_count() == 1:
             return self._runner.judge(samples)
         from jax.experimental import multihost_utils
@@ -74,19 +87,24 @@ class Sampler:
             table = np.stack([*(scores.rewards[name] for name in names[:-1]), scores.total])
         # As bytes: jax would round 64-bit floats to 32 bits.
         told = np.asarray(multihost_utils.broadcast_one_to_all(table.view(np.uint8))).view(np.float64)
-        return Scores(dict(zip(names[:-1], told[:-1], strict=True)), told[-1])
+        return Scores(dict(zip(names[:-1], told[:-1], strict=True)), told[-1], {} if scores is None else scores.facts)
 
 
 def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
-    """Mean and deviation of the reward, each reward's mean, and how many samples have none."""
+    """Mean, deviation and extremes of the reward and of each of its parts, and how many samples have none."""
     samples = [sample for group in judged for sample in group.samples]
-    totals = np.array([sample.reward for sample in samples])
-    there = totals[~np.isnan(totals)]
-    facts = {
-        rundir.REWARD: mean(totals),
-        "reward/std": float(there.std(ddof=1)) if there.size > 1 else 0.0,
-        "reward/missing": float(np.isnan(totals).mean()),
-    }
+    facts = _figures(rundir.REWARD, np.array([sample.reward for sample in samples]))
     for name in samples[0].rewards:
-        facts[f"reward/{name}"] = mean(np.array([sample.rewards[name] for sample in samples]))
+        facts |= _figures(f"{rundir.REWARD}/{name}", np.array([sample.rewards[name] for sample in samples]))
     return facts
+
+
+def _figures(name: str, values: np.ndarray) -> dict[str, float]:
+    there = values[~np.isnan(values)]
+    return {
+        name: mean(values),
+        f"{name}/std": float(there.std(ddof=1)) if there.size > 1 else 0.0,
+        f"{name}/min": float(there.min(initial=np.inf)) if there.size else 0.0,
+        f"{name}/max": float(there.max(initial=-np.inf)) if there.size else 0.0,
+        f"{name}/missing": float(np.isnan(values).mean()),
+    }

@@ -1,0 +1,85 @@
+"""Samples of a run as lines: of one step, or of every step as it comes, until the job ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ptctl import rundir
+from ptctl.app import App, Target
+from ptctl.console import printable
+from ptctl.errors import MissingError
+from ptctl.jobs import fetch
+from ptctl.jobview import JobView, view
+from ptctl.measures import number
+
+LOOK_EVERY_S = 1.0
+Row = dict[str, Any]
+
+
+class How(NamedTuple):
+    """last: how many of a step's samples are shown; as JSON lines it is all of them."""
+
+    last: int
+    as_json: bool
+
+
+def show(app: App, target: Target, name: str, step: int | None, how: How) -> None:
+    """The samples of a step (None: the newest)."""
+    job = view(fetch(app.connect(target), target, name))
+    _print(app, *rundir.samples(_run(job), step), how)
+
+
+def follow(app: App, target: Target, name: str, how: How) -> None:
+    """The newest step's samples and those of every later step. A job's last step is shown before this ends."""
+    kube = app.connect(target)
+    job = view(fetch(kube, target, name))
+    run, shown = _run(job), -1
+    if not rundir.sample_steps(run) and not job.is_terminal:
+        app.console.say(f"job {name!r} has no samples yet (phase {job.phase})")
+    while True:
+        steps = rundir.sample_steps(run)
+        for step in steps[-1:] if shown < 0 else [step for step in steps if step > shown]:
+            _print(app, *rundir.samples(run, step), how)
+            shown = step
+        if job.is_terminal:
+            app.console.say(f"job {name!r} {job.phase.lower()}")
+            return
+        time.sleep(LOOK_EVERY_S)
+        try:
+            job = view(fetch(kube, target, name))
+        except MissingError:
+            app.console.say(f"job {name!r} was deleted")
+            return
+
+
+def _run(job: JobView) -> Path:
+    return rundir.local_path(job.run_uri, "samples")
+
+
+def _print(app: App, step: int, rows: list[Row], how: How) -> None:
+    if how.as_json:
+        app.console.data("\n".join(json.dumps(row) for row in rows))
+        return
+    for row in rows[-how.last :]:
+        app.console.data(app.console.paint(f"step {step}   {_numbers(row)}", "bold"))
+        app.console.data(printable(str(row.get("prompt", ""))))
+        app.console.data(app.console.paint(printable(_said(row)), "cyan") + "\n")
+
+
+def _numbers(row: Row) -> str:
+    """The reward, its parts where there are several, the advantage."""
+    parts = row.get("rewards") or {}
+    named = {"reward": row.get("reward"), **(parts if len(parts) > 1 else {}), "advantage": row.get("advantage")}
+    shown = [f"{name} {number(value) or 'none'}" for name, value in named.items() if name in row or name in parts]
+    return "   ".join(shown)
+
+
+def _said(row: Row) -> str:
+    """The completion; of an episode every turn."""
+    turns = row.get("turns")
+    if not isinstance(turns, list):
+        return str(row.get("completion", ""))
+    return "\n".join(f"{turn.get('role', '')}: {turn.get('content', '')}" for turn in turns)

@@ -1,0 +1,168 @@
+"""A judge behind an endpoint that fails in every way, on a server of this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptapi.spec import Reward
+from pttrainer.errors import ConfigError, UserCodeError
+from pttrainer.rewards import Sample, endpoint
+from pttrainer.rewards.runner import Runner
+from pttrainer.storage import Directory
+
+SAMPLES = [Sample("1+1?", text, {"answer": "2"}) for text in ("good", "bad", "good")]
+
+
+class Service:
+    """Answers with what `reply(question, call)` gives: (status, body), or a text as a chat completion of 10 tokens."""
+
+    def __init__(self) -> None:
+        self.reply: Callable[[str, int], Any] = lambda asked, call: "Score: 8" if "good" in asked else "Score: 2"
+        self.asked: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                service.asked.append(body)
+                service.headers.append(dict(self.headers))
+                found = service.reply(body["messages"][0]["content"], len(service.asked))
+                status, content = found if isinstance(found, tuple) else (200, found)
+                if isinstance(content, str):
+                    content = {"choices": [{"message": {"content": content}}], "usage": {"total_tokens": 10}}
+                text = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                if status == 302:
+                    self.send_header("Location", "http://127.0.0.1:9/")
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # a client that gave up
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    monkeypatch.setattr(endpoint, "FIRST_WAIT_S", 0.01)
+    made = Service()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def runner(service: Service, run: Path | None = None, timeout_s: float = 5.0, **judge: Any) -> Runner:
+    spec = {"url": service.url, "model": "m", "prompt": "{prompt} {completion} {answer}", **judge}
+    reward = Reward.model_validate({"name": "j", "judge": spec, "timeout_seconds": timeout_s})
+    return Runner([reward], run=None if run is None else Directory(run))
+
+
+def test_a_score_is_scaled_between_lowest_and_highest(service: Service) -> None:
+    scores = runner(service, lowest=0, highest=16).judge(SAMPLES)
+    np.testing.assert_allclose(scores.total, [0.5, 0.125, 0.5])
+    assert service.asked[0]["temperature"] == 0
+    assert service.asked[0]["model"] == "m"
+
+
+def test_the_same_question_is_asked_once_in_a_run_and_after_a_restart(service: Service, tmp_path: Path) -> None:
+    scores = runner(service, tmp_path).judge(SAMPLES)
+    assert sorted(body["messages"][0]["content"] for body in service.asked) == ["1+1? bad 2", "1+1? good 2"]
+    assert {k: v for k, v in scores.facts.items() if "seconds" not in k} == {
+        "reward/j/calls": 2.0,
+        "reward/j/kept": 1.0,
+        "reward/j/tokens": 20.0,
+    }
+    again = runner(service, tmp_path)
+    np.testing.assert_allclose(again.judge(SAMPLES).total, scores.total)
+    assert len(service.asked) == 2
+    assert runner(service, tmp_path, model="other").judge(SAMPLES).facts["reward/j/calls"] == 2.0
+
+
+def test_errors_that_pass_are_repeated(service: Service) -> None:
+    service.reply = lambda asked, call: (503, {}) if call <= 2 else "Score: 10"
+    np.testing.assert_allclose(runner(service, concurrency=1).judge(SAMPLES[:1]).total, [1.0])
+    assert len(service.asked) == 3
+
+
+def test_a_service_that_stays_away_is_no_reward_and_never_ends_the_run(service: Service) -> None:
+    service.reply = lambda asked, call: (429, {})
+    judge = runner(service, retries=1)
+    for _ in range(2):
+        assert np.isnan(judge.judge(SAMPLES).total).all()
+    service.server.shutdown()
+    service.server.server_close()
+    assert np.isnan(judge.judge(SAMPLES).total).all()
+
+
+@pytest.mark.parametrize("reply", ["I like it", "Score: 11", {"choices": []}, {"choices": [{"message": {}}]}, [1]])
+def test_a_reply_without_a_score_is_no_reward_of_that_sample_alone(service: Service, reply: Any) -> None:
+    service.reply = lambda asked, call: (200, reply) if "bad" in asked else "9"
+    np.testing.assert_allclose(runner(service, retries=0).judge(SAMPLES).total, [0.9, np.nan, 0.9])
+
+
+def test_a_slow_service_is_given_up_after_the_reward_s_limit(service: Service) -> None:
+    held = threading.Event()
+    service.reply = lambda asked, call: held.wait(20) and ""
+    assert np.isnan(runner(service, timeout_s=0.3).judge(SAMPLES[:1]).total).all()
+    held.set()
+
+
+def test_a_spent_budget_is_no_reward_also_after_a_restart(service: Service, tmp_path: Path) -> None:
+    limited = {"concurrency": 1, "budget": {"calls": 1}}
+    np.testing.assert_allclose(runner(service, tmp_path, **limited).judge(SAMPLES).total, [0.8, np.nan, 0.8])
+    again = runner(service, tmp_path, **limited)
+    np.testing.assert_allclose(again.judge(SAMPLES).total, [0.8, np.nan, 0.8])
+    assert len(service.asked) == 1
+    by_tokens = runner(service, concurrency=1, budget={"tokens": 10})
+    np.testing.assert_allclose(by_tokens.judge(SAMPLES).total, [0.8, np.nan, 0.8])
+
+
+def test_a_judge_that_refuses_from_the_start_ends_the_run_and_hides_the_key(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "sk-very-secret")
+    service.reply = lambda asked, call: (401, {"error": "wrong key sk-very-secret"})
+    with pytest.raises(UserCodeError, match="401") as error:
+        runner(service, api_key_env="JUDGE_API_KEY").judge(SAMPLES)
+    assert "secret" not in str(error.value)
+    assert service.headers[0]["Authorization"] == "Bearer sk-very-secret"
+
+
+def test_a_redirect_is_not_followed_because_the_key_would_go_elsewhere(service: Service) -> None:
+    service.reply = lambda asked, call: (302, {})
+    with pytest.raises(UserCodeError, match="302"):
+        runner(service).judge(SAMPLES)
+
+
+def test_a_key_that_is_not_set_is_refused_before_the_first_step(service: Service) -> None:
+    with pytest.raises(ConfigError, match=r"spec.rewards\[0\].judge.apiKeyEnv: NOT_SET_KEY: no such environment"):
+        runner(service, api_key_env="NOT_SET_KEY")
+
+
+def test_what_a_completion_says_is_not_filled_in_again() -> None:
+    reward = Reward.model_validate(
+        {"name": "j", "judge": {"url": "http://a/v1", "model": "m", "prompt": "{completion}"}}
+    )
+    assert reward.judge is not None
+    assert endpoint.question(reward.judge, Sample("p", "{answer} {prompt}", {"answer": "gold"})) == "{answer} {prompt}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("Score: 7", 7.0), ("score = 1, no: **Score:** 2.5", 2.5), (" 3. ", 3.0), ("I give 5 points", None), ("", None)],
+)
+def test_the_last_score_of_a_reply_counts(text: str, value: float | None) -> None:
+    assert endpoint.score(text) == value

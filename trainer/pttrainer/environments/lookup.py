@@ -1,0 +1,33 @@
+"""A table that only the tool can read: `row["table"]`, a map from keys to texts, or JSON text of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pttrainer.environments.tool import Tool, ToolError, schema
+
+COLUMN = "table"
+
+
+def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """The entry of `arguments["key"]`; raises ToolError."""
+    table = row.get(COLUMN)
+    if isinstance(table, str):
+        try:
+            table = json.loads(table)
+        except ValueError:
+            table = None
+    if not isinstance(table, Mapping):
+        raise ToolError(f"there is no {COLUMN} to look in")
+    key = arguments["key"].strip()
+    if table.get(key) is None:
+        raise ToolError(f"no entry {key[:60]!r}")
+    return str(table[key])
+
+
+TOOL = Tool(
+    schema("lookup", "Look a key up in the table.", {"key": {"type": "string", "description": "What to look up."}}),
+    call,
+)

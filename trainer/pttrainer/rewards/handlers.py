@@ -1,0 +1,127 @@
+"""What a child process can be asked to run: a table from a source's kind to the function that answers requests.
+
+A source is a JSON object with `kind` and what that kind needs. A handler takes one request and returns one value,
+or raises RewardCodeError, or anything else, which is then said with its line in the user's file. How requests
+look (`takes`): "one" sample, "many" samples that the function judges in one call, or "async" ones, which run
+at the same time and are answered one by one. Tools and environments have requests of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pttrainer.rewards import user
+from pttrainer.rewards.format import matching
+
+LONGEST_ERROR = 500
+AT_ONCE = 64
+"""Most calls of an async reward that one child has under way."""
+
+Source = Mapping[str, Any]
+
+
+class Handler(NamedTuple):
+    """takes: one, many or async. told: what else the parent should know of it."""
+
+    handle: Callable[[Any], Any]
+    takes: str = "one"
+    told: Mapping[str, Any] = {}
+
+
+def load(source: Source) -> Handler:
+    """The handler that a source names; raises RewardCodeError."""
+    return LOADERS[source["kind"]](source)
+
+
+def answer(handle: Callable[[Any], Any], request: Any) -> dict[str, Any]:
+    """What goes back for a request, whatever the user's code does short of ending the process."""
+    try:
+        return {"value": handle(request)}
+    except Exception as error:
+        return {"error": _words(error)}
+
+
+def _words(error: Exception) -> str:
+    known = isinstance(error, user.RewardCodeError)
+    return (str(error) if known else f"raised {user.describe(error)}")[:LONGEST_ERROR]
+
+
+def _function(source: Source) -> Handler:
+    function = user.load(source["path"], source["function"], user.MANY if source["batched"] else user.ONE)
+    if source["batched"]:
+        return Handler(lambda samples: _judge_together(function, samples), "many")
+    if user.is_async(function):
+        return Handler(lambda samples: asyncio.run(_judge_at_once(function, samples, source["timeout"])), "async")
+    return Handler(lambda sample: user.number(function(*sample)))
+
+
+def _judge_together(function: Callable[..., Any], samples: Sequence[Any]) -> list[dict[str, Any]]:
+    """One call for all. A wrong number of rewards says nothing about any of them."""
+    prompts, completions, rows = ([sample[part] for sample in samples] for part in range(3))
+    found = function(prompts, completions, rows)
+    if user.is_async(function):
+        found = asyncio.run(found)
+    return [answer(user.number, value) for value in user.list_of(found, len(samples))]
+
+
+async def _judge_at_once(
+    function: Callable[..., Any], samples: Sequence[Any], timeout_s: float
+) -> list[dict[str, Any]]:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def judge(sample: Any) -> dict[str, Any]:
+        async with gate:
+            try:
+                return {"value": user.number(await asyncio.wait_for(function(*sample), timeout_s))}
+            except TimeoutError:
+                return {"error": f"no answer within {timeout_s:g} s", "stopped": True}
+            except Exception as error:
+                return {"error": _words(error)}
+
+    return await asyncio.gather(*(judge(sample) for sample in samples))
+
+
+def _pattern(source: Source) -> Handler:
+    judge = matching(source["pattern"])
+    return Handler(lambda sample: judge(*sample))
+
+
+def _builtin(source: Source) -> Handler:
+    judge = importlib.import_module(source["module"]).reward
+    return Handler(lambda sample: user.number(judge(*sample)))
+
+
+def _code(source: Source) -> Handler:
+    from pttrainer.rewards import code
+
+    judge = code.judging(source["timeout"])
+    return Handler(lambda sample: judge(*sample))
+
+
+def _tool(source: Source) -> Handler:
+    from pttrainer.environments import pythontool
+
+    function = user.load(source["path"], source["function"])
+    told = pythontool.schema_of(source["function"], function)
+    return Handler(lambda asked: pythontool.call(function, *asked), told={"schema": told})
+
+
+def _environment(source: Source) -> Handler:
+    from pttrainer.environments.pythonworld import Episodes
+
+    episodes = Episodes(user.load(source["path"], source["function"]))
+    return Handler(episodes.answer, told=episodes.told)
+
+
+LOADERS: dict[str, Callable[[Source], Handler]] = {
+    "function": _function,
+    "pattern": _pattern,
+    "builtin": _builtin,
+    "code": _code,
+    "tool": _tool,
+    "environment": _environment,
+}
+"""By a source's `kind`."""

@@ -1,0 +1,54 @@
+"""1 when the completion's final expression equals the gold answer's mathematically, else 0.
+
+`\\frac{1}{2}`, `0.5` and `\\boxed{\\tfrac12}` are one answer; so are sets, intervals, matrices and equations written in
+different ways. Reading and comparing is math-verify's (sympy), which can take for ever on some expressions: so this
+runs in a child process with a wall-clock limit, and its own alarms are off. A completion that holds no expression is
+wrong (0); a gold answer that holds none is an error (no reward).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import lru_cache
+from typing import Any
+
+from pttrainer.rewards import Row
+from pttrainer.rewards.user import RewardCodeError
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
+
+_MARKED = re.compile(r"\$|\\boxed|\\\(|\\\[")
+_WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]|(?<![\\A-Za-z])[A-Za-z]{4,}")
+_NAMED = re.compile(r"\\(?:begin|end|text|mathrm|operatorname)\{[^}]*\}")
+LONGEST = 4_000
+"""Characters from the end of a completion that are read: the answer stands there."""
+
+
+def reward(prompt: str, completion: str, row: Row) -> float:
+    """1.0 or 0.0; `row["answer"]` is the gold answer, in LaTeX or plain, or a solution that ends with it."""
+    from math_verify import verify
+
+    gold = _expressions(_last_answer(str(row["answer"])))
+    if not gold:
+        raise RewardCodeError(f"no expression in the row's answer {str(row['answer'])[:60]!r}")
+    said = _expressions(_last_answer(completion[-LONGEST:]))
+    return float(bool(said) and verify(list(gold), list(said), timeout_seconds=None))
+
+
+@lru_cache(maxsize=1024)
+def _expressions(text: str) -> tuple[Any, ...]:
+    """What the text states. A bare formula is read as LaTeX as a whole; in a sentence, what is marked or comes last."""
+    from math_verify import parse
+
+    is_bare = not _MARKED.search(text) and not _WORDS.search(_NAMED.sub("", text))
+    return tuple(parse(f"${text.strip()}$" if is_bare else text, parsing_timeout=None))
+
+
+def _last_answer(text: str) -> str:
+    """What is marked as the answer, where anything is."""
+    if "</think>" in text:
+        text = text.rpartition("</think>")[2]
+    if "<answer>" in text:
+        text = text.rpartition("<answer>")[2].partition("</answer>")[0]
+    return text.rpartition("####")[2] if "####" in text else text
