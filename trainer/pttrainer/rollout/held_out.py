@@ -67,7 +67,8 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
 
 def native_sampler(context: Context) -> Sampler:
     """The model itself as the engine, and the job's rewards; raises ConfigError or UserCodeError."""
-    engine = NativeEngine(context.model, context.tokenizer, context.place, context.fetch, context.mesh)
+    slots = context.spec.rollout.slots
+    engine = NativeEngine(context.model, context.tokenizer, context.place, context.fetch, context.mesh, slots)
     return Sampler(context, engine, Runner(context.spec.rewards))
 
 
