@@ -23,7 +23,7 @@ class Rollout(SpecModel):
     top_k: NonNegativeInt = 0
     """Sample among the k likeliest; 0 is off, for the same reason."""
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Sample among tokens that are at least this share of the likeliest's probability; 0 is off, for the same reason."""
+    """Sample among tokens at least this share as likely as the likeliest; 0 is off, for the same reason."""
     min_new_tokens: NonNegativeInt = 0
     """No end token before so many tokens; 0 is off, because the trainer's distribution knows no such rule."""
     stop: Annotated[list[StopString], Field(max_length=16)] = []

@@ -274,9 +274,15 @@ def _taken_over(rows: Rows, pool: Pool) -> Rows:
 
 
 def _with_line(said: Said, token_B: Array, logp_B: Array, owner_B: Array) -> Said:
-    lines = zip(said[:3], (token_B, logp_B, owner_B), strict=True)
-    written = (lax.dynamic_update_slice_in_dim(of, line[None], said.count, axis=0) for of, line in lines)
-    return Said(*written, said.count + 1)
+    def put(of: Array, line_B: Array) -> Array:
+        return lax.dynamic_update_slice_in_dim(of, line_B[None], said.count, axis=0)
+
+    tokens_TB, logps_TB, owners_TB = (
+        put(said.tokens_TB, token_B),
+        put(said.logps_TB, logp_B),
+        put(said.owners_TB, owner_B),
+    )
+    return Said(tokens_TB, logps_TB, owners_TB, said.count + 1)
 
 
 def _age(rows: Rows) -> Array:
