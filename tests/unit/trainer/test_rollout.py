@@ -18,7 +18,7 @@ from pttrainer.rollout.choose import choose, row_keys, uniforms
 from pttrainer.rollout.decoding import prefill_piece
 from pttrainer.rollout.native import NativeEngine
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.sizes import rows_at_once, rows_that_fit, slots_for
+from pttrainer.rollout.sizes import fewer_rows, rows_at_once, rows_that_fit, slots_for
 from pttrainer.rollout.text import text_of
 from pttrainer.tokenizer import byte_tokenizer
 
@@ -155,25 +155,30 @@ def test_every_end_token_ends_a_completion() -> None:
 
 def test_growing_the_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
-    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 4)
+    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 24)
     grown = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
     for row in range(6):
         assert grown.tokens(row) == whole.tokens(row)
     np.testing.assert_allclose(grown.logps_NT, whole.logps_NT, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 32])
+@pytest.mark.parametrize(("rows", "programs"), [(1, 2), (4, 2), (32, 3)])
 def test_rows_that_are_taken_over_say_what_they_would_have_said_alone(
-    rows: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Programs: for 24 and for 48 slots, and for the quarter of 32 rows that ends last; taking over needs none."""
     prompts = [PROMPTS[n % 3]._replace(number=n) for n in range(20)]
     sampling = Sampling(48, 64)
     model, params = model_and_params()
     often_ended = dataclasses.replace(byte_tokenizer(), eos_ids=tuple(range(250, 264)))
     whole = NativeEngine(model, often_ended).generate(params, prompts, 2, sampling, Draw(7, 3))
     assert len(set(whole.lengths_N)) > 5
-    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 16)
-    few = NativeEngine(model, often_ended, rows=rows).generate(params, prompts, 2, sampling, Draw(7, 3))
+    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 24)
+    engine = NativeEngine(model, often_ended, rows=rows)
+    advance = engine.compiled(sampling)["advance"]
+    before = advance._cache_size()
+    few = engine.generate(params, prompts, 2, sampling, Draw(7, 3))
+    assert advance._cache_size() - before == programs
     for row in range(40):
         assert few.tokens(row) == whole.tokens(row)
     np.testing.assert_array_equal(few.ended_N, whole.ended_N)
@@ -186,21 +191,6 @@ def test_rows_that_are_taken_over_heed_stop_strings() -> None:
     whole = generate(PROMPTS, samples=4, sampling=sampling)
     few = NativeEngine(model, byte_tokenizer(), rows=4).generate(params, PROMPTS, 4, sampling, Draw(7, 3))
     assert [few.tokens(row) for row in range(12)] == [whole.tokens(row) for row in range(12)]
-
-
-def test_taking_over_and_growing_compile_nothing_but_one_program_for_each_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 16)
-    model, params = model_and_params()
-    few = NativeEngine(model, byte_tokenizer(), rows=6)
-    sampling = Sampling(40, 64, temperature=0.9)  # nobody else's functions
-    prompts = [PROMPTS[n % 3]._replace(number=n) for n in range(20)]
-    few.generate(params, prompts, 2, sampling, Draw(7, 3))
-    few.generate(params, prompts, 2, sampling, Draw(7, 4))
-    functions = few.compiled(sampling)
-    compiled = {name: functions[name]._cache_size() for name in ("prefill", "idle", "spread", "advance")}
-    assert compiled == {"prefill": 1, "idle": 1, "spread": 0, "advance": 3}  # of 16, 32 and 48 slots
 
 
 def test_a_prompt_is_computed_in_pieces_with_the_result_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +220,11 @@ def test_memory_decides_how_many_rows_are_sampled_at_once() -> None:
     assert rows_that_fit(model, 100) == 2 * 2**30 // (100 * per_token)
     assert rows_at_once(model, 100) == sizes.ROWS_ON_CPU
     assert rows_at_once(model, 10**6) == 2 * 2**30 // (10**6 * per_token) < sizes.ROWS_ON_CPU
+
+
+def test_a_rollout_that_few_rows_are_left_of_shrinks_to_a_quarter_on_every_device() -> None:
+    assert [fewer_rows(rows, 1) for rows in (256, 64, 40, 32, 31)] == [64, 16, 10, 8, 0]
+    assert [fewer_rows(rows, 4) for rows in (256, 40)] == [64, 0]
 
 
 def test_prompt_and_completion_stay_within_the_sequence() -> None:

@@ -94,6 +94,20 @@ def take_over(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> KVC
     return cache._replace(prompt=prompt, positions_BS=cache.positions_BS.at[row].set(EMPTY))
 
 
+def only(cache: KVCache, rows: Array) -> KVCache:
+    """The cache of these rows alone, each with a prompt of its own."""
+
+    def chosen(layers: tuple[LayerKV, ...], which: Array) -> tuple[LayerKV, ...]:
+        return tuple(LayerKV(jnp.take(kv.k_BKSH, which, axis=0), jnp.take(kv.v_BKSH, which, axis=0)) for kv in layers)
+
+    prompt = cache.prompt
+    if prompt is not None:
+        which = rows // (cache.positions_BS.shape[0] // prompt.positions_PS.shape[0])
+        prompt = SharedPrompt(chosen(prompt.layers, which), jnp.take(prompt.positions_PS, which, axis=0))
+    positions_BS = jnp.take(cache.positions_BS, rows, axis=0)
+    return KVCache(chosen(cache.layers, rows), positions_BS, cache.index, prompt)
+
+
 def write_positions(cache: KVCache, positions_BT: Array) -> KVCache:
     """Marks the next slots as holding these positions (-1 for padding) and moves the time on."""
     at = (0, slot_of_next(cache))

@@ -7,6 +7,7 @@ Letters: B rows, P prompts, G samples per prompt, N = P·G, S slots, T tokens of
     idle      rows that do nothing yet
     advance   samples until a number of tokens; a row that ends takes over the next sample of a pool at once
     room      more slots
+    fewer     the rows that are still active
 
 A round is: rows that are free take over samples; every active row samples a token from its state; the tokens are
 decoded, which makes the next state. So taking over costs the copy of a prompt and nothing else, needs no word of
@@ -171,10 +172,10 @@ class Decoding:
         return _laid_out(made)
 
     def advance(
-        self, weights: Params, rows: Rows, pool: Pool | None, until: Array, has_more: Array
+        self, weights: Params, rows: Rows, pool: Pool | None, until: Array, floor: Array
     ) -> tuple[Rows, Said, Watched]:
-        """Up to `until` tokens more of every row. has_more: return as soon as a row is free that the pool cannot
-        fill, because another pool comes after this one."""
+        """Up to `until` tokens more of every row. floor: return as soon as so few rows are active and the pool has no
+        sample left."""
         B, S = rows.cache.positions_BS.shape
         shape = (DISPATCH_TOKENS, B)
         said = Said(
@@ -188,8 +189,7 @@ class Decoding:
             rows, said = carried
             has_room = _age(rows) < S
             is_left = jnp.zeros((), bool) if pool is None else rows.drawn < pool.end
-            waits = has_more & ~is_left & ~jnp.all(rows.active_B)
-            return (said.count < until) & has_room & (is_left | jnp.any(rows.active_B)) & ~waits
+            return (said.count < until) & has_room & (is_left | (jnp.sum(rows.active_B) > floor))
 
         def round_(carried: tuple[Rows, Said]) -> tuple[Rows, Said]:
             rows, said = carried
@@ -245,6 +245,13 @@ def stop(rows: Rows, active_B: Array) -> Rows:
 def room(slots: int, rows: Rows) -> Rows:
     """Rows with this many slots."""
     return rows._replace(cache=kv.grow(rows.cache, slots))
+
+
+def fewer(count: int, rows: Rows) -> Rows:
+    """`count` rows, all active ones among them."""
+    chosen = jnp.argsort(~rows.active_B, stable=True)[:count]
+    of_rows = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in ("cache", "drawn")}
+    return _laid_out(rows._replace(cache=kv.only(rows.cache, chosen), **of_rows))
 
 
 def _taken_over(rows: Rows, pool: Pool) -> Rows:
@@ -316,5 +323,6 @@ def jitted(decoding: Decoding) -> dict[str, Any]:
         "idle": jax.jit(decoding.idle, static_argnums=(0, 1)),
         "advance": jax.jit(decoding.advance, donate_argnums=1),
         "room": jax.jit(room, static_argnums=0),
+        "fewer": jax.jit(fewer, static_argnums=0),
         "stop": jax.jit(stop, donate_argnums=0),
     }

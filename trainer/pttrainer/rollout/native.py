@@ -112,25 +112,33 @@ class _Run:
     def all_at_once(self) -> None:
         """N rows; the prompts' keys and values are shared."""
         [part] = parts(self._prompts, self._samples, len(self._prompts))
-        rows = self._functions["spread"](self._samples, self._slots, self._prefill(part))
-        is_going = True
-        while is_going:
-            rows, seen = self._advance(rows, None, has_more=False)
-            is_going = bool(seen.active_B.any())
+        self._finish(self._functions["spread"](self._samples, self._slots, self._prefill(part)), None)
 
     def refilled(self, most: int) -> None:
-        """B rows, taken over one after the other."""
+        """B rows, taken over one after the other. The next prompts are computed when a row has to wait for them."""
         waiting = parts(self._prompts, self._samples, max(1, most // self._samples))
-        end = waiting[0].end
-        pool = self._prefill(waiting.popleft())
+        part = waiting.popleft()
+        pool = self._prefill(part)
         rows = self._functions["idle"](most, self._slots, pool)
-        is_going = True
-        while is_going:
-            rows, seen = self._advance(rows, pool, has_more=bool(waiting))
-            if seen.drawn == end and waiting and not seen.active_B.all():
-                end = waiting[0].end
-                pool = self._prefill(waiting.popleft())
-            is_going = bool(seen.active_B.any()) or seen.drawn < end
+        while waiting:
+            rows, seen = self._advance(rows, pool, floor=most - 1)
+            if seen.drawn == part.end and not seen.active_B.all():
+                part = waiting.popleft()
+                pool = self._prefill(part)
+        self._finish(rows, pool)
+
+    def _finish(self, rows: Rows, pool: Pool | None) -> None:
+        """Until all are done, in fewer rows when few are left."""
+        end = len(self._prompts) * self._samples
+        active = count = len(rows.active_B)
+        drawn = 0
+        while active or drawn < end:
+            floor = sizes.fewer_rows(count, self._engine._row_shards)
+            if drawn == end and active <= floor:
+                rows, pool, count = self._functions["fewer"](floor, rows), None, floor
+                continue
+            rows, seen = self._advance(rows, pool, floor=floor)
+            active, drawn = int(seen.active_B.sum()), int(seen.drawn)
 
     def _prefill(self, part: Part) -> Pool:
         padded = _right_padded(part.prompts, self._prompt_slots, self._sampling, self._engine._tokenizer.pad_id)
@@ -139,10 +147,10 @@ class _Run:
         pool: Pool = self._functions["prefill"](self._samples, self._weights, placed, *self._keys, *which)
         return pool
 
-    def _advance(self, rows: Rows, pool: Pool | None, *, has_more: bool) -> tuple[Rows, Watched]:
+    def _advance(self, rows: Rows, pool: Pool | None, floor: int) -> tuple[Rows, Watched]:
         """Some tokens more; rows in which a stop string is found are ended."""
         until = np.int32(STOP_CHECK_TOKENS if self._sampling.stop else DISPATCH_TOKENS)
-        rows, *answer = self._functions["advance"](self._weights, rows, pool, until, np.bool_(has_more))
+        rows, *answer = self._functions["advance"](self._weights, rows, pool, until, np.int32(floor))
         said, seen = self._engine._fetch(tuple(answer))
         stopped = self._ledger.record(*(x[: int(said.count)] for x in said[:3]))
         if stopped:

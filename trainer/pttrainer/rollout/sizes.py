@@ -6,10 +6,12 @@ import jax
 
 from pttrainer.models import Model, ModelConfig
 
-FIRST_SLOTS = 64
+FIRST_SLOTS = 128
 """Slots that rows begin with; doubled whenever the oldest needs more."""
 ROWS_ON_CPU, ROWS_ON_DEVICE = 64, 256
 """Most rows at once for each device: more make a token cheaper no longer, and wait for the longest."""
+FEWEST_ROWS = 8
+"""Rows are not made fewer than that."""
 CACHE_BYTES = 2 * 2**30
 """Memory for keys and values per device, where the device does not say how much it has."""
 CACHE_SHARE = 0.3
@@ -29,6 +31,13 @@ def rows_at_once(model: Model, tokens: int) -> int:
     """Rows of this length that are sampled at once, where the job does not say how many."""
     useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * jax.device_count()
     return min(useful, rows_that_fit(model, tokens))
+
+
+def fewer_rows(rows: int, shards: int) -> int:
+    """To how many rows a rollout shrinks when no more of its rows are active: a token costs what all of them cost. A
+    quarter, so that few shapes are compiled; 0 where it stays as it is."""
+    quarter = rows // 4
+    return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
 
 
 def token_bytes(model: Model) -> int:
