@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ PROMPTS = [Prompt([5, 9, 17, 3], 0), Prompt([77, 2], 1), Prompt([40, 41, 42, 43,
 SAMPLING = Sampling(12, 24)
 
 
+@cache
 def sampled(shape: tuple[int, ...], rows: int | None = None) -> Completions:
     config = dataclasses.replace(from_hf(CASES["qwen-3-moe"]), layers=1, vocab_size=264)
     assert config.experts is not None
