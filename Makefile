@@ -81,8 +81,9 @@ $(TUNIX)/.ready: | pyproject.toml
 	$(TUNIX)/bin/python -m pip --disable-pip-version-check install -q google-tunix==0.1.7 jax==0.10.2
 	@touch $@
 
-bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT against Tunix, TRL and plain torch, in one run (30 minutes; quiet machine)
+bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT and sampling against Tunix, TRL, plain torch and transformers (60 minutes; quiet machine)
 	$(BIN)/python benchmarks/sft.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
+	$(BIN)/python benchmarks/rollout.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
 
 references: $(PARITY)/.ready  ## write the numbers of transformers, peft and TRL that the unit tests compare with
 	$(PARITY)/bin/python scripts/make_parity_references.py

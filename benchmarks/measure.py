@@ -1,4 +1,5 @@
-"""Measures a training process from outside, whoever wrote it: it only has to print a line `step N…` after each step.
+"""Measures a training process from outside, whoever wrote it: it only has to print a line `step N…` after each step
+(`step N of M tokens` where steps differ in how much they do).
 
 Start is from the process's creation to its first line; a step's seconds and CPU-seconds (user and system, all threads)
 are those between two lines, read from /proc; memory is the process's peak of resident memory.
@@ -21,12 +22,13 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Measured:
-    """One process. wall_s and cpu_s are medians of a step."""
+    """One process. wall_s, cpu_s and tokens are medians of a step; tokens is 0 where the process does not say."""
 
     start_s: float
     wall_s: float
     cpu_s: float
     peak_gb: float
+    tokens: float = 0.0
 
 
 def measure(command: list[str], environment: dict[str, str] | None = None) -> Measured:
@@ -41,10 +43,11 @@ def measure(command: list[str], environment: dict[str, str] | None = None) -> Me
     )
     assert process.stdout is not None
     marks: list[tuple[float, float]] = []
-    peak_kb, words = 0, []
+    peak_kb, words, tokens = 0, [], []
     for line in process.stdout:
         words = [*words[-30:], line]
-        if re.match(r"step \d", line):
+        if found := re.match(r"step \d+(?: of (\d+) tokens)?", line):
+            tokens.append(float(found[1] or 0))
             marks.append((time.monotonic(), _cpu_seconds(process.pid)))
             peak_kb = _peak_kb(process.pid)
     if process.wait() != 0 or len(marks) < WARM_UP + 2:
@@ -55,6 +58,7 @@ def measure(command: list[str], environment: dict[str, str] | None = None) -> Me
         wall_s=statistics.median(after[0] - before[0] for before, after in steps),
         cpu_s=statistics.median(after[1] - before[1] for before, after in steps),
         peak_gb=peak_kb / 1e6,
+        tokens=statistics.median(tokens[WARM_UP:]),
     )
 
 

@@ -600,6 +600,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         scope="spec.rollout",
+        field="minNewTokens",
+        accepted="at most maxNewTokens",
+        cel="!has(self.minNewTokens) || self.minNewTokens <= self.maxNewTokens",
+        is_kept=lambda rollout: rollout.min_new_tokens <= rollout.max_new_tokens,
+    ),
+    Rule(
+        scope="spec.rollout",
         field="samplerShare",
         accepted="unset, or together with placement: disaggregated",
         cel="!has(self.samplerShare) || self.placement == 'disaggregated'",

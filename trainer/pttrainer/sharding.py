@@ -154,6 +154,12 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     return pinned
 
 
+def constrain_fitting(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+    """As `constrain`; an axis that does not divide evenly is kept whole."""
+    fitting = (None if axis is None or size % parts(axis) else axis for axis, size in zip(axes, x.shape, strict=True))
+    return constrain(x, tuple(fitting))
+
+
 def devices() -> int:
     """Devices of the mesh in context; 1 without one."""
     mesh = jax.sharding.get_abstract_mesh()

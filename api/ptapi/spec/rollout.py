@@ -22,8 +22,15 @@ class Rollout(SpecModel):
     """Nucleus sampling; 1 is off, because truncation renormalises on the sampler's side only."""
     top_k: NonNegativeInt = 0
     """Sample among the k likeliest; 0 is off, for the same reason."""
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Sample among tokens at least this share as likely as the likeliest; 0 is off, for the same reason."""
+    min_new_tokens: NonNegativeInt = 0
+    """No end token before so many tokens; 0 is off, because the trainer's distribution knows no such rule."""
     stop: Annotated[list[StopString], Field(max_length=16)] = []
-    """Strings that end a completion, beside the model's end tokens."""
+    """Strings that end a completion, beside the model's end tokens; found wherever they fall between tokens."""
+    slots: PositiveInt | None = None
+    """Most completions sampled at once by the native engine; one that ends makes room for the next. The samples do not
+    depend on it. Unset: what memory holds, at most 256 for each chip (64 on a CPU), because more are hardly faster."""
     engine: Literal["native", "vllm"] = "native"
     """`native` runs the training model itself; `vllm` a server of its own."""
     placement: Literal["colocated", "disaggregated"] = "colocated"

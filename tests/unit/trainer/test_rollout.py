@@ -11,10 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pttrainer.losses import token_stats
 from pttrainer.models import Model, Params, preset
+from pttrainer.rollout import sizes
 from pttrainer.rollout.choose import choose, row_keys, uniforms
-from pttrainer.rollout.native import NativeEngine, rows_that_fit, slots_for
+from pttrainer.rollout.decoding import prefill_piece
+from pttrainer.rollout.native import NativeEngine
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.sizes import fewer_rows, rows_at_once, rows_that_fit, slots_for
+from pttrainer.rollout.text import text_of
 from pttrainer.tokenizer import byte_tokenizer
 
 PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1), Prompt([256, *b"3"], 2)]
@@ -74,6 +79,30 @@ def test_log_probs_are_those_of_the_training_forward() -> None:
         np.testing.assert_allclose(done.logps_NT[row, : done.lengths_N[row]], wanted, atol=2e-5)
 
 
+def test_sampler_and_trainer_agree_on_log_probs_to_a_millionth() -> None:
+    """Both in float32, the trainer by the function that every loss goes through."""
+    model, params = model_and_params()
+    prompts = [PROMPTS[n % 3]._replace(number=n) for n in range(12)]
+    done = generate(prompts, samples=2, sampling=Sampling(40, 64))
+    tokens_NT, targets_NT = np.zeros((2, 24, 64), np.int32)
+    mask_NT, sampler_NT = np.zeros((2, 24, 64), np.float32)
+    for row in range(24):
+        ids = [*prompts[row // 2].tokens, *done.tokens(row)]
+        said = slice(len(ids) - done.lengths_N[row] - 1, len(ids) - 1)
+        tokens_NT[row, : len(ids) - 1], targets_NT[row, : len(ids) - 1] = ids[:-1], ids[1:]
+        mask_NT[row, said], sampler_NT[row, said] = 1.0, done.logps_NT[row, : done.lengths_N[row]]
+
+    @jax.jit
+    def trainer_logps() -> jax.Array:
+        positions_NT = jnp.broadcast_to(jnp.arange(64), tokens_NT.shape)
+        hidden = model.forward(params, jnp.array(tokens_NT), positions_NT, jnp.ones_like(tokens_NT))
+        stats = token_stats(hidden, model.head(params), jnp.array(targets_NT), jnp.array(mask_NT), temperature=1.0)
+        return stats.logps_BT
+
+    assert mask_NT.sum() > 500
+    assert (np.abs(np.asarray(trainer_logps()) - sampler_NT) * mask_NT).sum() / mask_NT.sum() <= 1e-6
+
+
 def test_a_sample_does_not_depend_on_batch_neighbours_or_order() -> None:
     together = generate(PROMPTS, samples=3)
     for p, prompt in enumerate(PROMPTS):
@@ -126,26 +155,31 @@ def test_every_end_token_ends_a_completion() -> None:
 
 def test_growing_the_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
-    monkeypatch.setattr("pttrainer.rollout.native.FIRST_SLOTS", 4)
+    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 24)
     grown = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
     for row in range(6):
         assert grown.tokens(row) == whole.tokens(row)
     np.testing.assert_allclose(grown.logps_NT, whole.logps_NT, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16])
+@pytest.mark.parametrize(("rows", "programs"), [(1, 2), (4, 2), (32, 3)])
 def test_rows_that_are_taken_over_say_what_they_would_have_said_alone(
-    rows: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts = [PROMPTS[n % 3]._replace(number=n) for n in range(10)]
+    """Programs: for 24 and for 48 slots, and for the quarter of 32 rows that ends last; taking over needs none."""
+    prompts = [PROMPTS[n % 3]._replace(number=n) for n in range(20)]
     sampling = Sampling(48, 64)
     model, params = model_and_params()
     often_ended = dataclasses.replace(byte_tokenizer(), eos_ids=tuple(range(250, 264)))
     whole = NativeEngine(model, often_ended).generate(params, prompts, 2, sampling, Draw(7, 3))
     assert len(set(whole.lengths_N)) > 5
-    monkeypatch.setattr("pttrainer.rollout.native.FIRST_SLOTS", 16)
-    few = NativeEngine(model, often_ended, rows=rows).generate(params, prompts, 2, sampling, Draw(7, 3))
-    for row in range(20):
+    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 24)
+    engine = NativeEngine(model, often_ended, rows=rows)
+    advance = engine.compiled(sampling)["advance"]
+    before = advance._cache_size()
+    few = engine.generate(params, prompts, 2, sampling, Draw(7, 3))
+    assert advance._cache_size() - before == programs
+    for row in range(40):
         assert few.tokens(row) == whole.tokens(row)
     np.testing.assert_array_equal(few.ended_N, whole.ended_N)
     np.testing.assert_allclose(few.logps_NT, whole.logps_NT, atol=1e-5)
@@ -159,10 +193,38 @@ def test_rows_that_are_taken_over_heed_stop_strings() -> None:
     assert [few.tokens(row) for row in range(12)] == [whole.tokens(row) for row in range(12)]
 
 
+def test_a_prompt_is_computed_in_pieces_with_the_result_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [Prompt([256, *range(n)], n) for n in (3, 40, 90, 16)]
+    sampling = Sampling(8, 128, temperature=1.1)
+    whole = generate(prompts, samples=2, sampling=sampling)
+    monkeypatch.setattr("pttrainer.rollout.decoding.PREFILL_TOKENS", 100)
+    assert prefill_piece(4, 96) == 24
+    model, params = model_and_params()
+    pieces = NativeEngine(dataclasses.replace(model, remat="full"), byte_tokenizer())  # compiled anew
+    done = pieces.generate(params, prompts, 2, sampling, Draw(7, 3))
+    np.testing.assert_array_equal(done.tokens_NT, whole.tokens_NT)
+    np.testing.assert_allclose(done.logps_NT, whole.logps_NT, atol=1e-5)
+
+
+def test_prompts_that_leave_no_room_are_answered_with_nothing() -> None:
+    model, params = model_and_params()
+    prompts = [PROMPTS[n % 3]._replace(number=n) for n in range(9)]
+    done = NativeEngine(model, byte_tokenizer(), rows=2).generate(params, prompts, 1, Sampling(24, 5), Draw(7, 3))
+    assert [bool(length) for length in done.lengths_N] == [False, False, True] * 3
+    assert not done.ended_N[[0, 1]].any()
+
+
 def test_memory_decides_how_many_rows_are_sampled_at_once() -> None:
     model = model_and_params()[0]
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, key heads, head size, bytes
     assert rows_that_fit(model, 100) == 2 * 2**30 // (100 * per_token)
+    assert rows_at_once(model, 100) == sizes.ROWS_ON_CPU
+    assert rows_at_once(model, 10**6) == 2 * 2**30 // (10**6 * per_token) < sizes.ROWS_ON_CPU
+
+
+def test_a_rollout_that_few_rows_are_left_of_shrinks_to_a_quarter_on_every_device() -> None:
+    assert [fewer_rows(rows, 1) for rows in (256, 64, 40, 32, 31)] == [64, 16, 10, 8, 0]
+    assert [fewer_rows(rows, 4) for rows in (256, 40)] == [64, 0]
 
 
 def test_prompt_and_completion_stay_within_the_sequence() -> None:
@@ -178,6 +240,10 @@ def test_a_minimum_length_puts_the_end_off() -> None:
     bound = generate(prompts, sampling=Sampling(60, 128, min_new_tokens=30))
     assert free.lengths_N.min() < 30
     assert bound.lengths_N.min() >= 30
+    row = int(np.argmin(free.lengths_N))  # its log-probs are the model's all the same
+    np.testing.assert_allclose(
+        bound.logps_NT[row, : bound.lengths_N[row]], logps_of(prompts[row], bound.tokens(row)), atol=5e-5
+    )
 
 
 def test_a_stop_string_ends_the_completion_with_the_token_that_completes_it() -> None:
@@ -191,6 +257,14 @@ def test_a_stop_string_ends_the_completion_with_the_token_that_completes_it() ->
         assert done.tokens(row) == (tokens[: ends[0]] if ends else tokens)
         assert done.ended_N[row] == (bool(ends) or bool(free.ended_N[row]))
     assert any(string in byte_tokenizer().decode(done.tokens(row)) for row in range(12))
+
+
+def test_a_text_ends_with_its_stop_string_even_inside_a_token() -> None:
+    tokenizer = byte_tokenizer()
+    tokens = tokenizer.encode("say STOP and go on")
+    assert text_of(tokenizer, tokens, ()) == "say STOP and go on"
+    assert text_of(tokenizer, tokens, ("on", "OP an", "STOP")) == "say STOP"
+    assert text_of(tokenizer, [*tokens, EOS], ("never",)) == "say STOP and go on"
 
 
 def test_greedy_takes_the_likeliest_token_every_time() -> None:
@@ -208,6 +282,8 @@ def test_greedy_takes_the_likeliest_token_every_time() -> None:
         Sampling(1, 1, top_k=3),
         Sampling(1, 1, top_p=0.7),
         Sampling(1, 1, temperature=2.0, top_k=200, top_p=0.9),
+        Sampling(1, 1, min_p=0.05),
+        Sampling(1, 1, temperature=1.5, top_k=40, top_p=0.95, min_p=0.02),
     ],
 )
 def test_tokens_are_drawn_from_the_distribution_that_was_asked_for(sampling: Sampling) -> None:
@@ -221,11 +297,22 @@ def test_tokens_are_drawn_from_the_distribution_that_was_asked_for(sampling: Sam
     kept[order[(np.cumsum(probs[order]) - probs[order] < sampling.top_p) & (np.arange(V) < (sampling.top_k or V))]] = (
         True
     )
+    kept &= probs >= sampling.min_p * probs.max()
     wanted = np.where(kept, probs, 0) / probs[kept].sum()
     uniform_B = (np.arange(N) + 0.5) / N
     token_B, logp_B = choose(jnp.broadcast_to(logits_V, (N, V)), jnp.asarray(uniform_B, jnp.float32), sampling)
     np.testing.assert_allclose(np.bincount(token_B, minlength=V) / N, wanted, atol=1.5 / N)
     np.testing.assert_allclose(logp_B, np.log(probs)[np.asarray(token_B)], atol=1e-5)
+
+
+def test_a_forbidden_token_never_comes_and_changes_no_log_prob() -> None:
+    logits_BV = jnp.tile(jnp.array([0.0, 1.0, 5.0, 2.0]), (64, 1))
+    allowed_BV = logits_BV.at[:, 2].set(-jnp.inf)
+    for sampling in (Sampling(1, 1), Sampling(1, 1, top_k=2), Sampling(1, 1, greedy=True)):
+        token_B, logp_B = choose(logits_BV, (jnp.arange(64) + 0.5) / 64, sampling, allowed_BV)
+        wanted = {0, 1, 3} if not sampling.greedy and not sampling.top_k else {3} if sampling.greedy else {1, 3}
+        assert set(np.asarray(token_B).tolist()) == wanted
+        np.testing.assert_allclose(logp_B, jax.nn.log_softmax(logits_BV[0])[token_B], atol=1e-6)
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1.0 - 2.0**-24])

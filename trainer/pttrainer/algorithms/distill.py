@@ -42,8 +42,8 @@ from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out
 from pttrainer.rollout.held_out import Evaluation
-from pttrainer.rollout.protocol import Draw, Sampling
-from pttrainer.rollout.sampling import Sampler
+from pttrainer.rollout.protocol import Draw
+from pttrainer.rollout.sampling import Sampler, sampling_of
 
 
 class Loss:
@@ -122,17 +122,10 @@ class Distill(Loss):
     def _roll_out(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
         assert self._asked is not None
         questions, sampler = self._asked
-        training, rollout = self._context.spec.training, self._context.spec.rollout
+        training = self._context.spec.training
         numbers = list(range(self._drawn, self._drawn + training.batch_size))
         self._drawn += training.batch_size
-        sampling = Sampling(
-            max_new_tokens=rollout.max_new_tokens,
-            max_length=training.sequence_length,
-            temperature=rollout.temperature,
-            top_k=rollout.top_k,
-            top_p=rollout.top_p,
-            stop=tuple(rollout.stop),
-        )
+        sampling = sampling_of(self._context.spec)
         chosen = [questions[self._order[number]] for number in numbers]
         judged = sampler.sample(params, chosen, numbers, 1, sampling, Draw(training.seed, step))
         advantages_P1 = np.zeros((len(chosen), 1))

@@ -39,7 +39,7 @@ from pttrainer.rollout import groups, held_out, saved
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.protocol import Draw, Sampling
-from pttrainer.rollout.sampling import Judged, Sampler, reward_facts
+from pttrainer.rollout.sampling import Judged, Sampler, reward_facts, sampling_of
 
 
 class Loss:
@@ -203,20 +203,13 @@ def build(context: Context) -> Grpo:
 
 
 def _sampling(context: Context) -> Sampling:
-    rollout = context.spec.rollout
-    if rollout.top_p < 1.0 or rollout.top_k:
+    sampling = sampling_of(context.spec)
+    if sampling.truncates or sampling.min_new_tokens:
         context.note(
-            "warning: spec.rollout.topP and topK cut the sampler's distribution and not the trainer's, so the two "
-            "differ; hint: leave them at 1 and 0"
+            "warning: spec.rollout.topP, topK, minP and minNewTokens cut the sampler's distribution and not the "
+            "trainer's, so the two differ; hint: leave them at 1, 0, 0 and 0"
         )
-    return Sampling(
-        max_new_tokens=rollout.max_new_tokens,
-        max_length=context.spec.training.sequence_length,
-        temperature=rollout.temperature,
-        top_k=rollout.top_k,
-        top_p=rollout.top_p,
-        stop=tuple(rollout.stop),
-    )
+    return sampling
 
 
 def _clip(spec: GrpoSpec, paper: policy_loss.Clip) -> policy_loss.Clip:

@@ -2,10 +2,12 @@
 
 Letters: L layers, B rows, P prompts, G samples per prompt, K key/value heads, S slots, H head size.
 
-Two ideas. A cache is as large as the caller makes it and no larger, because a decoding step costs what is
-*allocated*: callers round to buckets and `grow` when one is full. And a prompt is computed once: `share`
-turns the prompts' cache into a part that all G samples of a prompt read (row b reads prompt b // G), each
-sample keeping only its own new tokens. A slot is empty while its position is -1; nothing else marks padding.
+Three ideas. A cache is as large as the caller makes it and no larger, because a decoding step costs what is
+*allocated*: callers round to buckets and `grow` when one is full. A prompt is computed once: `share` turns the
+prompts' cache into a part that all G samples of a prompt read (row b reads prompt b // G), each sample keeping
+only its own new tokens. And rows share one clock: the token of time t stands in slot t mod S of every row, wherever
+the row began, so a token is one contiguous write, and S need only cover the oldest row that is still wanted. A
+slot is empty while its position is -1; nothing else marks padding.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class SharedPrompt(NamedTuple):
 
 
 class KVCache(NamedTuple):
-    """The state of a decoding batch. `index` (scalar) is the slot that the next token goes to, in every row."""
+    """The state of a decoding batch. `index` (scalar) is the time: how many tokens every row was given."""
 
     layers: tuple[LayerKV, ...]
     positions_BS: Array
@@ -60,27 +62,68 @@ def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KV
 
 
 def grow(cache: KVCache, slots: int) -> KVCache:
-    """The same cache with room for `slots` tokens."""
-    more = slots - cache.positions_BS.shape[1]
+    """The same cache with room for `slots` tokens; no fewer than it has."""
+    old = cache.positions_BS.shape[1]
+    slot_S = jnp.arange(slots)
+    # The last time before now that belongs to each slot: kept if the old cache still holds it.
+    time_S = cache.index - 1 - (cache.index - 1 - slot_S) % slots
+    is_kept_S = (time_S >= 0) & (time_S >= cache.index - old)
+    source_S = time_S % old
 
-    def widen(x: Array) -> Array:
-        return jnp.pad(x, ((0, 0), (0, 0), (0, more), (0, 0)))
+    def moved(x: Array) -> Array:
+        return jnp.take(x, source_S, axis=2)
 
-    layers = tuple(LayerKV(widen(kv.k_BKSH), widen(kv.v_BKSH)) for kv in cache.layers)
-    positions = jnp.pad(cache.positions_BS, ((0, 0), (0, more)), constant_values=EMPTY)
-    return cache._replace(layers=layers, positions_BS=positions)
+    layers = tuple(LayerKV(moved(kv.k_BKSH), moved(kv.v_BKSH)) for kv in cache.layers)
+    positions_BS = jnp.where(is_kept_S, jnp.take(cache.positions_BS, source_S, axis=1), EMPTY)
+    return cache._replace(layers=layers, positions_BS=positions_BS)
+
+
+def take_over(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> KVCache:
+    """Row `row` reads a copy of one of the prompts, and nothing that stood in its slots before."""
+    assert cache.prompt is not None
+
+    def put(old: Array, new: Array) -> Array:
+        one = lax.dynamic_slice_in_dim(new, which, 1, axis=0)
+        return lax.dynamic_update_slice_in_dim(old, one, row, axis=0)
+
+    layers = tuple(
+        LayerKV(put(old.k_BKSH, new.k_BKSH), put(old.v_BKSH, new.v_BKSH))
+        for old, new in zip(cache.prompt.layers, prompts.layers, strict=True)
+    )
+    prompt = SharedPrompt(layers, put(cache.prompt.positions_PS, prompts.positions_BS))
+    return cache._replace(prompt=prompt, positions_BS=cache.positions_BS.at[row].set(EMPTY))
+
+
+def only(cache: KVCache, rows: Array) -> KVCache:
+    """The cache of these rows alone, each with a prompt of its own."""
+
+    def chosen(layers: tuple[LayerKV, ...], which: Array) -> tuple[LayerKV, ...]:
+        return tuple(LayerKV(jnp.take(kv.k_BKSH, which, axis=0), jnp.take(kv.v_BKSH, which, axis=0)) for kv in layers)
+
+    prompt = cache.prompt
+    if prompt is not None:
+        which = rows // (cache.positions_BS.shape[0] // prompt.positions_PS.shape[0])
+        prompt = SharedPrompt(chosen(prompt.layers, which), jnp.take(prompt.positions_PS, which, axis=0))
+    positions_BS = jnp.take(cache.positions_BS, rows, axis=0)
+    return KVCache(chosen(cache.layers, rows), positions_BS, cache.index, prompt)
 
 
 def write_positions(cache: KVCache, positions_BT: Array) -> KVCache:
-    """Marks the next slots as holding these positions (-1 for padding) and moves the index past them."""
-    written = lax.dynamic_update_slice(cache.positions_BS, positions_BT, (0, cache.index))
+    """Marks the next slots as holding these positions (-1 for padding) and moves the time on."""
+    at = (0, slot_of_next(cache))
+    written = lax.dynamic_update_slice(cache.positions_BS, positions_BT, at)
     return cache._replace(positions_BS=written, index=cache.index + positions_BT.shape[1])
 
 
-def write(kv: LayerKV, k_BTKH: Array, v_BTKH: Array, index: Array) -> LayerKV:
-    """Puts new keys and values into the slots from `index` on."""
+def slot_of_next(cache: KVCache) -> Array:
+    """The slot that the next token goes to, in every row. Several tokens at once must not pass the last slot."""
+    return cache.index % cache.positions_BS.shape[1]
+
+
+def write(kv: LayerKV, k_BTKH: Array, v_BTKH: Array, slot: Array) -> LayerKV:
+    """Puts new keys and values into the slots from this one on."""
 
     def place(old: Array, new_BTKH: Array) -> Array:
-        return lax.dynamic_update_slice(old, jnp.swapaxes(new_BTKH, 1, 2).astype(old.dtype), (0, 0, index, 0))
+        return lax.dynamic_update_slice(old, jnp.swapaxes(new_BTKH, 1, 2).astype(old.dtype), (0, 0, slot, 0))
 
     return LayerKV(place(kv.k_BKSH, k_BTKH), place(kv.v_BKSH, v_BTKH))

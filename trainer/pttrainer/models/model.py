@@ -166,14 +166,14 @@ class Model:
         slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1).
         """
         decoder = self._decoder({**params, "layers": params["layers"][0]})
-        cache, index = kv.write_positions(cache, positions_BT), cache.index
+        cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
         views = {is_local: self._cached_view(is_local, positions_BT, cache) for is_local in self._kinds()}
         x_BTD = self._embed(decoder, tokens_BT)
         layers: list[kv.LayerKV] = []
         for i, weights in enumerate(params["layers"]):
             block = self._decoder({**params, "layers": self._not_before(x_BTD, weights)})
             rotation, own_mask, prompt_mask = views[self.config.is_local(i)]
-            attend = self._attend_with(cache, i, index, own_mask, prompt_mask)
+            attend = self._attend_with(cache, i, slot, own_mask, prompt_mask)
             x_BTD, layer, _ = block.layers(x_BTD, rotation, attend)
             layers.append(layer)
         return self._for_head(decoder, x_BTD, None), cache._replace(layers=tuple(layers))
@@ -326,10 +326,10 @@ class Model:
         return Scoring(self.config.scale, self.config.attention_softcap, sinks_N)
 
     def _attend_with(
-        self, cache: kv.KVCache, layer: int, index: Array, own_mask: Array, prompt_mask: Array | None
+        self, cache: kv.KVCache, layer: int, slot: Array, own_mask: Array, prompt_mask: Array | None
     ) -> Attend:
         def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
-            own = kv.write(cache.layers[layer], k, v, index)
+            own = kv.write(cache.layers[layer], k, v, slot)
             scoring = self._scoring(sinks_N)
             if cache.prompt is None or prompt_mask is None:
                 return attend_cached(q, own, own_mask, scoring), own

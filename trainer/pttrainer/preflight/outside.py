@@ -14,7 +14,7 @@ import jax
 
 from pttrainer.preflight import chips
 from pttrainer.preflight.subject import Subject, bytes_per_device, placed
-from pttrainer.rollout import native
+from pttrainer.rollout import native, sizes
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,16 @@ def _weights(of: Subject) -> Buffer:
 def _cache(of: Subject) -> list[Buffer]:
     """Keys and values of the rows that are sampled at once, and the old half while the cache is made larger."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
-    per_token = native.token_bytes(of.model)
-    budget = int(chips.usable_bytes(of.slice) * native.CACHE_SHARE) * of.slice.total_devices
-    rows = min(of.spec.training.batch_size, max(1, budget // (per_token * length)))
-    slots = native.FIRST_SLOTS
-    while slots < rollout.max_new_tokens:
-        slots *= 2
+    per_token = sizes.token_bytes(of.model)
+    budget = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE) * of.slice.total_devices
+    most = rollout.slots or sizes.ROWS_ON_DEVICE * of.slice.total_devices
+    rows = min(of.spec.training.batch_size, most, max(1, budget // (per_token * length)))
+    slots = sizes.slots_for(rollout.max_new_tokens)
     prompt = max(length - rollout.max_new_tokens, 1)
     spread = of.row_shards * math.gcd(of.axis("tensor"), of.config.kv_heads)
     per_device = math.ceil(rows / spread) * per_token
     return [
-        Buffer("cache of keys and values", per_device * (min(slots, 2 * length) + prompt), "rollout"),
+        Buffer("cache of keys and values", per_device * (slots + prompt), "rollout"),
         Buffer("the smaller cache while it grows", per_device * (slots // 2), "rollout"),
     ]
 

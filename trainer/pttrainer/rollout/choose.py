@@ -34,22 +34,41 @@ def uniforms(keys_B: Array, position: Array) -> Array:
     return jax.vmap(lambda key, position: jax.random.uniform(jax.random.fold_in(key, position)))(keys_B, positions_B)
 
 
-def choose(logits_BV: Array, uniform_B: Array, sampling: Sampling) -> tuple[Array, Array]:
-    """Token and its log-prob per row; logits are float32 and not yet divided by the temperature."""
+def choose(
+    logits_BV: Array, uniform_B: Array, sampling: Sampling, allowed_BV: Array | None = None
+) -> tuple[Array, Array]:
+    """Token and its log-prob per row; logits are float32 and not yet divided by the temperature.
+
+    allowed_BV: the logits with those of tokens that may not come at -inf. It changes which token is drawn, and not the
+    log-prob, which is the model's: so do top_k, top_p and min_p.
+    """
     V = logits_BV.shape[1]
-    logits_BV = logits_BV if sampling.greedy or sampling.temperature == 1.0 else logits_BV / sampling.temperature
-    blocks_BKC = _blocks(logits_BV)
-    highest_B11 = jnp.max(blocks_BKC, axis=(1, 2), keepdims=True)
-    weights_BKC = jnp.exp(blocks_BKC - highest_B11)
+    logits_BV = _cooled(logits_BV, sampling)
+    allowed_BV = None if allowed_BV is None else _cooled(allowed_BV, sampling)
+    weights_BKC, highest_B11 = _weights(logits_BV)
+    drawn_BKC, drawn_highest_B11 = (weights_BKC, highest_B11) if allowed_BV is None else _weights(allowed_BV)
     if sampling.greedy:
-        token_B = _first_highest(blocks_BKC, highest_B11)
-    elif sampling.top_k or sampling.top_p < 1.0:
-        token_B = _draw(_blocks(_truncated(logits_BV, sampling), 0.0), uniform_B)
+        blocks_BKC = _blocks(logits_BV if allowed_BV is None else allowed_BV)
+        token_B = _first_highest(blocks_BKC, drawn_highest_B11)
+    elif sampling.truncates:
+        kept_BV = _truncated(logits_BV if allowed_BV is None else allowed_BV, sampling)
+        token_B = _draw(_blocks(kept_BV, 0.0), uniform_B)
     else:
-        token_B = _draw(weights_BKC, uniform_B)
+        token_B = _draw(drawn_BKC, uniform_B)
     token_B = jnp.minimum(token_B, V - 1)
     chosen_B = jnp.take_along_axis(logits_BV, token_B[:, None], axis=1)[:, 0]
     return token_B, chosen_B - highest_B11[:, 0, 0] - jnp.log(jnp.sum(weights_BKC, axis=(1, 2)))
+
+
+def _cooled(logits_BV: Array, sampling: Sampling) -> Array:
+    return logits_BV if sampling.greedy or sampling.temperature == 1.0 else logits_BV / sampling.temperature
+
+
+def _weights(logits_BV: Array) -> tuple[Array, Array]:
+    """Probabilities up to a factor per row, in blocks, and the highest logit."""
+    blocks_BKC = _blocks(logits_BV)
+    highest_B11 = jnp.max(blocks_BKC, axis=(1, 2), keepdims=True)
+    return jnp.exp(blocks_BKC - highest_B11), highest_B11
 
 
 def _blocks(x_BV: Array, padding: float = -jnp.inf) -> Array:
@@ -84,9 +103,15 @@ def _first_highest(blocks_BKC: Array, highest_B11: Array) -> Array:
 
 
 def _truncated(logits_BV: Array, sampling: Sampling) -> Array:
-    """Probabilities with all but the top k, or the smallest set that holds top_p, set to 0."""
-    V = logits_BV.shape[1]
+    """Probabilities, with those set to 0 that are not among the top k, or in the smallest set that holds top_p, or
+    at least min_p times the highest. All three look at the whole distribution."""
     probs_BV = jax.nn.softmax(logits_BV, axis=1)
+    if sampling.min_p:
+        is_likely_BV = probs_BV >= sampling.min_p * jnp.max(probs_BV, axis=1, keepdims=True)
+        probs_BV = jnp.where(is_likely_BV, probs_BV, 0.0)
+    if not sampling.top_k and sampling.top_p == 1.0:
+        return probs_BV
+    V = logits_BV.shape[1]
     order_BV = jnp.argsort(-probs_BV, axis=1, stable=True)
     sorted_BV = jnp.take_along_axis(probs_BV, order_BV, axis=1)
     before_BV = jnp.cumsum(sorted_BV, axis=1) - sorted_BV

@@ -125,8 +125,10 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
 
 def native_sampler(context: Context) -> Sampler:
     """The model itself as the engine, and the job's rewards; raises ConfigError or UserCodeError."""
-    engine = NativeEngine(context.model, context.tokenizer, context.place, context.fetch, context.mesh)
     spec = context.spec
+    engine = NativeEngine(
+        context.model, context.tokenizer, context.place, context.fetch, context.mesh, spec.rollout.slots
+    )
     runner = Runner(spec.rewards, spec.rollout.max_new_tokens, context.run)
     if spec.environment is None:
         return Sampler(context, engine, runner)

@@ -18,8 +18,9 @@ from pttrainer.models import Params
 class Sampling:
     """How the next token is chosen.
 
-    max_new_tokens bounds every completion, max_length prompt and completion together. top_k 0 and top_p 1
-    are off. Greedy takes the likeliest token. stop: strings that end a completion, beside the end tokens.
+    max_new_tokens bounds every completion, max_length prompt and completion together. top_k 0, top_p 1 and min_p 0
+    are off. min_new_tokens: before them no end token comes. Greedy takes the likeliest token. stop: strings that end a
+    completion, beside the end tokens, wherever they fall between tokens.
     """
 
     max_new_tokens: int
@@ -27,9 +28,15 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
     greedy: bool = False
+
+    @property
+    def truncates(self) -> bool:
+        """Some tokens are never drawn, however likely the model finds them."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
 class Prompt(NamedTuple):
@@ -49,8 +56,10 @@ class Draw(NamedTuple):
 class Completions(NamedTuple):
     """All samples, prompt by prompt: sample g of prompt p is row p · G + g.
 
-    tokens_NT: the end token included where there is one; entries from lengths_N on mean nothing.
-    logps_NT: log-probs of the tokens at the sampling temperature, before top-k and top-p cut anything off.
+    tokens_NT: the end token included where there is one, and the token that completes a stop string, whole even where
+    the string ends inside it (`text` cuts there); entries from lengths_N on mean nothing.
+    logps_NT: log-probs of the tokens at the sampling temperature, before top_k, top_p, min_p or min_new_tokens cut
+    anything off.
     ended_N: true where an end token or a stop string ended the completion, false where it was cut.
     """
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from ptapi import rundir
+from ptapi.spec import PostTrainJobSpec
 from pttrainer import rewards
 from pttrainer.algorithms.protocol import Context
 from pttrainer.data.prompts import Question
@@ -25,6 +26,7 @@ from pttrainer.rewards.runner import Runner, Scores, mean
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.protocol import Draw, Engine, Prompt, Sampling
+from pttrainer.rollout.text import text_of
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Sampler:
         prompts = [Prompt(question.tokens, number) for question, number in zip(questions, numbers, strict=True)]
         completions = self._engine.generate(params, prompts, samples, sampling, draw)
         sampled = time.monotonic()
-        texts = [self._context.tokenizer.decode(completions.tokens(row)) for row in range(len(prompts) * samples)]
+        rows = [completions.tokens(row) for row in range(len(prompts) * samples)]
+        texts = [text_of(self._context.tokenizer, tokens, sampling.stop) for tokens in rows]
         asked = [question for question in questions for _ in range(samples)]
         lengths = completions.lengths_N.tolist()
         scores = self._judge(
@@ -88,6 +91,21 @@ class Sampler:
         # As bytes: jax would round 64-bit floats to 32 bits.
         told = np.asarray(multihost_utils.broadcast_one_to_all(table.view(np.uint8))).view(np.float64)
         return Scores(dict(zip(names[:-1], told[:-1], strict=True)), told[-1], {} if scores is None else scores.facts)
+
+
+def sampling_of(spec: PostTrainJobSpec) -> Sampling:
+    """How training samples."""
+    rollout = spec.rollout
+    return Sampling(
+        max_new_tokens=rollout.max_new_tokens,
+        max_length=spec.training.sequence_length,
+        temperature=rollout.temperature,
+        top_k=rollout.top_k,
+        top_p=rollout.top_p,
+        min_p=rollout.min_p,
+        min_new_tokens=rollout.min_new_tokens,
+        stop=tuple(rollout.stop),
+    )
 
 
 def reward_facts(judged: Sequence[Group]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -247,10 +247,11 @@ def test_decoding_never_holds_more_than_the_parts_and_two_layers(kind: Format) -
     params = jax.eval_shape(model.for_decoding, model.abstract())
     shape: Any = jax.ShapeDtypeStruct
     padded = Padded(shape((2, 16), jnp.int32), shape((2,), jnp.int32), shape((2,), jnp.uint32), shape((2,), jnp.int32))
-    prompts = jax.eval_shape(decoding.prefill, params, padded)
-    number = shape((), jnp.uint32)
-    rows, _ = jax.eval_shape(lambda *of: decoding.spread(4, 16, *of), params, prompts, number, number)
-    compiled = jitted(decoding)["advance"].lower(params, rows, shape((), jnp.int32), shape((), jnp.int32)).compile()
+    number, which = shape((), jnp.uint32), shape((), jnp.int32)
+    prefill = partial(decoding.prefill, 4)
+    pool = jax.eval_shape(prefill, params, padded, number, number, which, which)
+    rows = jax.eval_shape(partial(decoding.spread, 4, 16), pool)
+    compiled = jitted(decoding)["advance"].lower(params, rows, None, which, which).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < WHOLE_BYTES / 8 * 2
 
 

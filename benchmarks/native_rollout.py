@@ -1,0 +1,38 @@
+"""The native engine as one side of `rollout.py`: the same prompts, lengths and end tokens as the peers'."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from pttrainer.distributed import initialize, prepare_environment
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+from rollout_shapes import arguments, finished, prompts
+
+
+def main() -> None:
+    asked = arguments()
+    prepare_environment("cpu-1")
+    import jax  # after the environment that it reads
+
+    from pttrainer.models import Model, preset
+    from pttrainer.rollout.native import NativeEngine
+    from pttrainer.rollout.protocol import Draw, Prompt, Sampling
+    from pttrainer.tokenizer import byte_tokenizer
+
+    initialize()
+    model = Model(preset(asked.model))
+    params = jax.jit(model.init)(jax.random.key(0))
+    tokenizer = dataclasses.replace(byte_tokenizer(), eos_ids=asked.end_ids or (-1,))
+    engine = NativeEngine(model, tokenizer, rows=asked.batch)
+    for step in range(1, asked.steps + 1):
+        given = [Prompt(tokens, number) for number, tokens in enumerate(prompts(asked.samples, step))]
+        sampling = Sampling(asked.new_tokens, asked.cache)
+        done = engine.generate(params, given, 1, sampling, Draw(0, step))
+        finished(step, int(done.lengths_N.sum()))
+
+
+if __name__ == "__main__":
+    main()

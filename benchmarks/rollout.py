@@ -1,0 +1,122 @@
+"""Sampling against its peers, in one run, on the same shapes: new tokens/s, per CPU-second, memory, time to the first.
+
+`random://bench-16m` and `bench-13m`, float32, prompts of 64 tokens: 128 new tokens of 8 and of 32 different prompts,
+with a cache just large enough and with one of 1,024 tokens allowed; and 256 samples of geometric length (mean 48, at
+most 256) in 32 rows. Every side is a process of its own, watched from outside (`measure`); sides take turns, so that
+what else the machine does touches all of them. Tokens per second are of whole generations: prompts are computed in
+them, too.
+
+    python benchmarks/rollout.py --tunix .venv-tunix/bin/python --torch .venv-parity/bin/python
+
+A side whose Python is not given is left out. The first turn of ours compiles, the others find compiled functions;
+JAX peers are given such a cache as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from measure import Measured, measure
+
+HERE = Path(__file__).parent
+OURS = HERE / "native_rollout.py"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A row of the table. bound: what our tokens/s must be, as a multiple of the peer's."""
+
+    name: str
+    flags: tuple[str, ...]
+    peer: str
+    script: str
+    python: str
+    bound: float
+
+
+def _tunix(name: str, batch: int, bound: float, *more: str) -> Work:
+    flags = ("--model", "bench-16m", "--batch", str(batch), *more)
+    return Work(f"bench-16m, {batch} rows{name}", flags, "Tunix", "tunix_rollout.py", "tunix", bound)
+
+
+def _hf(name: str, batch: int, bound: float, *more: str) -> Work:
+    flags = ("--model", "bench-13m", "--batch", str(batch), *more)
+    return Work(f"bench-13m, {batch} rows{name}", flags, "HF generate", "hf_generate.py", "torch", bound)
+
+
+WORKS = (
+    _tunix(", exact cache", 8, 1.5),
+    _tunix(", exact cache", 32, 1.5),
+    _tunix(", 1,024 tokens of cache allowed", 8, 3.0, "--cache", "1024"),
+    _tunix(", 1,024 tokens of cache allowed", 32, 3.0, "--cache", "1024"),
+    _hf("", 8, 3.0),
+    _hf("", 32, 1.5),
+    _hf(", ragged", 32, 3.0, "--ragged"),
+)
+
+
+def compare(work: Work, python: str, steps: int, turns: int) -> None:
+    """Both sides in turns, and the row that comes of it."""
+    flags = [*work.flags, "--steps", str(steps)]
+    sides = {
+        "ours": [sys.executable, str(OURS), *flags],
+        work.peer: [python, str(HERE / "peers" / work.script), *flags],
+    }
+    found: dict[str, list[Measured]] = {name: [] for name in sides}
+    with tempfile.TemporaryDirectory() as caches:
+        for _ in range(turns):
+            for name, command in sides.items():
+                cache = str(Path(caches) / name)
+                found[name].append(measure(command, {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PLATFORMS": "cpu"}))
+    print(f"\n{work.name}, against {work.peer}")
+    for name, runs in found.items():
+        print(
+            f"  {name:<11} {_rate(runs, 'wall_s'):6.0f} tokens/s  {_rate(runs, 'cpu_s'):5.0f} per CPU-s  "
+            f"{_median(runs, 'peak_gb'):.2f} GB  first generation after {runs[0].start_s:.1f} s cold, "
+            f"{_median(runs[1:] or runs, 'start_s'):.1f} s warm"
+        )
+    mine, peer = found["ours"], found[work.peer]
+    print(
+        f"  ratio       {_rate(mine, 'wall_s') / _rate(peer, 'wall_s'):.2f} x tokens/s (bound {work.bound}), "
+        f"{_rate(mine, 'cpu_s') / _rate(peer, 'cpu_s'):.2f} x per CPU-s, "
+        f"{_median(mine, 'peak_gb') / _median(peer, 'peak_gb'):.2f} x memory, "
+        f"{_median(mine[1:] or mine, 'start_s') / _median(peer[1:] or peer, 'start_s'):.2f} x start",
+        flush=True,
+    )
+
+
+def _rate(runs: list[Measured], field: str) -> float:
+    return _median(runs, "tokens") / _median(runs, field)
+
+
+def _median(runs: list[Measured], field: str) -> float:
+    return statistics.median(getattr(run, field) for run in runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tunix", metavar="PYTHON", help="of an environment with google-tunix 0.1.7")
+    parser.add_argument("--torch", metavar="PYTHON", help="of an environment with torch, transformers, peft and trl")
+    parser.add_argument(
+        "--steps", type=int, default=6, help="generations of each process; the first two are not counted"
+    )
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", type=int, metavar="ROW", help="one row of the table, counted from 1")
+    asked = parser.parse_args()
+    for number, work in enumerate(WORKS, 1):
+        python = getattr(asked, work.python)
+        if asked.only in (None, number) and python is None:
+            print(f"\n{work.name}, against {work.peer}: left out, no --{work.python}")
+        elif asked.only in (None, number):
+            subprocess.run([python, "-c", "pass"], check=True)
+            compare(work, python, asked.steps, asked.turns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""How many rows and slots: few sizes, so that few shapes are compiled, and no more than the memory holds."""
+
+from __future__ import annotations
+
+import jax
+
+from pttrainer.models import Model, ModelConfig
+
+FIRST_SLOTS = 128
+"""Slots that rows begin with; doubled whenever the oldest needs more."""
+ROWS_ON_CPU, ROWS_ON_DEVICE = 64, 256
+"""Most rows at once for each device: more make a token cheaper no longer, and wait for the longest."""
+FEWEST_ROWS = 8
+"""Rows are not made fewer than that."""
+CACHE_BYTES = 2 * 2**30
+"""Memory for keys and values per device, where the device does not say how much it has."""
+CACHE_SHARE = 0.3
+"""Share of a device's memory for keys and values."""
+
+
+def rows_that_fit(model: Model, tokens: int) -> int:
+    """Rows of this length whose keys and values fit the memory for them, on all devices together."""
+    per_row = token_bytes(model) * tokens
+    stats = jax.local_devices()[0].memory_stats() or {}
+    per_device = int(stats["bytes_limit"] * CACHE_SHARE) if "bytes_limit" in stats else CACHE_BYTES
+    is_shared_memory = jax.default_backend() == "cpu"
+    return max(1, per_device * (1 if is_shared_memory else jax.device_count()) // per_row)
+
+
+def rows_at_once(model: Model, tokens: int) -> int:
+    """Rows of this length that are sampled at once, where the job does not say how many."""
+    useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * jax.device_count()
+    return min(useful, rows_that_fit(model, tokens))
+
+
+def fewer_rows(rows: int, shards: int) -> int:
+    """To how many rows a rollout shrinks when no more of its rows are active: a token costs what all of them cost. A
+    quarter, so that few shapes are compiled; 0 where it stays as it is."""
+    quarter = rows // 4
+    return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
+
+
+def token_bytes(model: Model) -> int:
+    """Keys and values of one token, all layers."""
+    config: ModelConfig = model.config
+    bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
+    return 2 * config.layers * config.kv_heads * config.head_dim * bytes_each
+
+
+def slots_for(tokens: int) -> int:
+    """The next of 16, 24, 32, 48, 64, 96, 128, …: few enough that few shapes are compiled."""
+    power = 16
+    while power < tokens:
+        if power * 3 // 2 >= tokens:
+            return power * 3 // 2
+        power *= 2
+    return power
