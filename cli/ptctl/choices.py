@@ -5,4 +5,4 @@ from __future__ import annotations
 
 GRPO_LOSSES = ("grpo", "dr-grpo", "dapo", "gspo", "gspo-token", "cispo", "rloo")
 ALGORITHMS = ("sft", "dpo", *GRPO_LOSSES, "distill")
-BUILTIN_REWARDS = ("gsm8k", "format", "math", "length", "code", "tool-use", "choice")
+BUILTIN_REWARDS = ("gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact")

@@ -324,11 +324,11 @@ class World:
             counted = [reason for pod in failed if " Ignore rule" not in (reason := _job_failure(rules, [pod])[1])]
             final = next((reason for reason in counted if " FailJob rule" in reason), "")
             if any(_phase(pod) == "Succeeded" for pod in pods):
-                _set(job, "Complete", "CompletionsReached", "Reached expected number of succeeded pods")
+                _set(job, "Complete", "CompletionsReached", "Reached expected number of succeeded pods", self.api.now)
             elif final:
-                _set(job, "Failed", "PodFailurePolicy", final)
+                _set(job, "Failed", "PodFailurePolicy", final, self.api.now)
             elif len(counted) > job["spec"]["backoffLimit"]:
-                _set(job, "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+                _set(job, "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit", self.api.now)
             else:
                 self._make_job_pod(job, len(pods))
             self.api.put(JOBS, job)

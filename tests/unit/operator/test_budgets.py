@@ -77,7 +77,8 @@ def test_a_node_under_maintenance_explains_a_crash_that_is_then_free(operator: O
 
 
 def test_memory_of_the_chip_named_in_words_is_not_tried_again(operator: Operator, world: World) -> None:
-    bring_up(operator, accelerator={"type": "v6e-1"}, training={"steps": 10, "batchSize": 8, "sequenceLength": 4096})
+    training = {"steps": 10, "batchSize": 8, "sequenceLength": 4096}
+    bring_up(operator, accelerator={"type": "v6e-1"}, preflight="Skip", training=training)
     world.exit(world.unfinished[0], 1, "XlaRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.")
     settle(operator)
     assert phase(world) == "Failed"
@@ -130,9 +131,8 @@ def test_a_run_without_a_sign_of_life_is_restarted_by_the_operator(operator: Ope
 
 
 def test_a_hang_names_the_processes_that_stay_behind(operator: Operator, world: World) -> None:
-    bring_up(
-        operator, accelerator={"type": "v6e-16"}, training={"batchSize": 16}, runPolicy={"hangTimeoutSeconds": 100}
-    )
+    limits = {"hangTimeoutSeconds": 100}
+    bring_up(operator, accelerator={"type": "v6e-16"}, preflight="Skip", training={"batchSize": 16}, runPolicy=limits)
     for process in range(4):
         is_late = process == 2
         beat = Heartbeat(

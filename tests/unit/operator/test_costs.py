@@ -37,7 +37,7 @@ def test_a_wrong_price_table_is_refused_at_start(text: str) -> None:
 
 def test_a_running_job_shows_chip_hours_and_money(operator: Operator, world: World) -> None:
     operator.settings = Settings(prices=TABLE)
-    bring_up(operator, accelerator={"type": "v6e-4"})
+    bring_up(operator, accelerator={"type": "v6e-4"}, preflight="Skip")
     for _ in range(360):
         world.tick(10)
         world.progress(4)

@@ -20,7 +20,7 @@ TIED = {
     "samplerShare", "pathways", "runtime", "reservation", "revision", "uid", "best", "checkpoint",
     "steps", "epochs", "batchSize", "microBatchSize", "sequenceLength", "maxNewTokens", "everySteps", "pattern",
     "parallelism", "slices", "topology", "capacity", "placement", "engine", "maxStaleness", "beta1", "beta2", "eps",
-    "labelSmoothing", "profile", "answers", "labels", "from",
+    "labelSmoothing", "profile", "answers", "labels", "from", "minNewTokens", "queuePriorityClassName",
 }  # fmt: skip
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
 TEXT = st.text(
