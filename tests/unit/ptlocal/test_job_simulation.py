@@ -69,6 +69,8 @@ class World:
     def release(self, released: Manifest) -> None:
         for pod in self.pods:
             if pod["metadata"]["uid"] == released["metadata"]["uid"]:
+                if not is_terminal(pod) and not self.is_over():  # counted while it leaves
+                    self.failed.add(pod["metadata"]["uid"])
                 pod["metadata"]["finalizers"] = []
         self.sweep()
 
