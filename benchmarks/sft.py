@@ -13,10 +13,8 @@ second run of a user does; JAX peers are given such a cache as well.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import peertable
 from jobs import manifest
 from measure import Measured, measure
 from peers.shapes import BATCH, LEARNING_RATE, LENGTH, LORA_ALPHA, LORA_RANK
@@ -126,22 +125,5 @@ def _median(runs: list[Measured], field: str) -> float:
     return statistics.median(getattr(run, field) for run in runs)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tunix", metavar="PYTHON", help="of an environment with google-tunix 0.1.7")
-    parser.add_argument("--torch", metavar="PYTHON", help="of an environment with torch, transformers, peft and trl")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--only", type=int, metavar="ROW", help="one row of the table, counted from 1")
-    asked = parser.parse_args()
-    for number, work in enumerate(WORKS, 1):
-        python = getattr(asked, work.python)
-        if asked.only in (None, number) and python is None:
-            print(f"\n{work.name}, against {work.peer}: left out, no --{work.python}")
-        elif asked.only in (None, number):
-            subprocess.run([python, "-c", "pass"], check=True)
-            compare(work, python, asked.steps, asked.turns)
-
-
 if __name__ == "__main__":
-    main()
+    peertable.run(__doc__, WORKS, compare, 10, None)

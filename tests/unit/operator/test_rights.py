@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import operator_world
 import pytest
 from lives import NAME, bring_up, edit, settle, start
 from operator_world import NAMESPACE, Operator, World, job_manifest
+from tests.builders.scripts import load_script
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
 
@@ -24,20 +23,9 @@ from ptoperator.rights import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_al
 from ptoperator.settings import Settings
 from ptoperator.sweeper import Sweeper
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def make_rbac() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_rbac", ROOT / "scripts" / "make_rbac.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 def test_the_charts_rules_are_those_of_the_table() -> None:
-    made = make_rbac()
+    made = load_script("scripts/make_rbac.py")
     assert made.TARGET.read_text(encoding="utf-8") == made.text(), "hint: make crds"
 
 

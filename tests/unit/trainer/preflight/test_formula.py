@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.builders.preflight import spec
+from tests.builders.scripts import load_script
 
 from pttrainer.preflight import formula
 from pttrainer.preflight.subject import subject
 
-BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "preflight_formula.py"
-
-
-def load(path: Path) -> ModuleType:
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[path.stem] = module
-    found.loader.exec_module(module)
-    return module
-
-
-benchmark = load(BENCHMARK)
-MEASURED: dict[str, Any] = json.loads(BENCHMARK.with_suffix(".json").read_text())
+benchmark = load_script("benchmarks/preflight_formula.py")
+MEASURED: dict[str, Any] = json.loads(benchmark.MEASURED.read_text())
 CASES = [case for case in benchmark.CASES if case.name in MEASURED]
 
 

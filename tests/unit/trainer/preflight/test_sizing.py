@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.builders.scripts import load_script
 
 from ptapi.load import load_job
 from pttrainer.preflight.formula import memory
 from pttrainer.preflight.subject import subject
 
-SCRIPT = Path(__file__).parents[4] / "scripts" / "make_sizing.py"
-
-
-def load(path: Path) -> ModuleType:
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[path.stem] = module
-    found.loader.exec_module(module)
-    return module
-
-
-sizing = load(SCRIPT)
+sizing = load_script("scripts/make_sizing.py")
 PAGE = sizing.PAGE.read_text()
 
 

@@ -1,0 +1,22 @@
+"""Programs of `scripts/` and `benchmarks/` as modules: they are in no package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_script(path: str) -> ModuleType:
+    """The file at this path below the repository's root."""
+    file = ROOT / path
+    found = importlib.util.spec_from_file_location(file.stem, file)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[file.stem] = module  # dataclasses and named tuples of the file look their module up
+    found.loader.exec_module(module)
+    return module
