@@ -9,6 +9,7 @@ from datasets import Dataset
 from shapes import BATCH, LEARNING_RATE, LENGTH, LORA_ALPHA, LORA_RANK, SHAPES, arguments, finished, rows
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
@@ -37,10 +38,16 @@ def model(shape):
     )
 
 
+def tokenizer(size):
+    """Ids written as text, between spaces; padding and end are the two after them."""
+    words = {str(i): i for i in range(size)} | {"<pad>": size, "</s>": size + 1}
+    made = Tokenizer(WordLevel(words, unk_token="<pad>"))
+    made.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
+
+
 def main() -> None:
     asked = arguments()
-    words = Tokenizer(WordLevel({str(i): i for i in range(256)} | {"<pad>": 256, "</s>": 257}, unk_token="<pad>"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>")
     peft = None
     if asked.lora:
         from peft import LoraConfig
@@ -64,7 +71,7 @@ def main() -> None:
                 gradient_checkpointing=False,
             ),
             train_dataset=Dataset.from_dict({"input_ids": rows(BATCH * asked.steps)}),
-            processing_class=tokenizer,
+            processing_class=tokenizer(256),
             peft_config=peft,
             callbacks=[Marks()],
         )

@@ -7,7 +7,22 @@ on every process; the loop puts each device's part on that device.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
+
+import jax
+
+
+class Prompts(NamedTuple):
+    """What rows of a batch continue, computed once for each G of them: row b continues prompt b // G.
+
+    The prompt's last token is not here but at the beginning of each of its rows: its prediction is theirs.
+    """
+
+    tokens_PT: Any
+    positions_PT: Any
+    segment_ids_PT: Any
+    """1, and 0 for padding."""
 
 
 class Batch(NamedTuple):
@@ -31,3 +46,23 @@ class Batch(NamedTuple):
     ref_sums_B1: Any = None
     teacher_ids_BTK: Any = None
     teacher_logps_BTK: Any = None
+    prompts: Prompts | None = None
+    """Set where rows hold completions alone: at most one example each, whose positions go on after the prompt's."""
+
+    @property
+    def samples(self) -> int:
+        """Rows of a prompt."""
+        return 1 if self.prompts is None else int(self.tokens_BT.shape[0] // self.prompts.tokens_PT.shape[0])
+
+    def split(self, parts: int) -> Batch:
+        """As [parts, rows / parts, …]: every parts-th row, so that each part is spread over all devices without moving
+        rows between them; rows of one prompt stay together."""
+
+        def groups(x: Any, size: int) -> Any:
+            many = x.shape[0] // (parts * size)
+            return x.reshape(many, parts, size, *x.shape[1:]).swapaxes(0, 1).reshape(parts, many * size, *x.shape[1:])
+
+        rows = jax.tree.map(partial(groups, size=self.samples), self._replace(prompts=None))
+        prompts: Any = jax.tree.map(partial(groups, size=1), self.prompts)
+        whole: Batch = rows._replace(prompts=prompts)
+        return whole

@@ -23,13 +23,19 @@ def of_step(config: ModelConfig, adapters: Adapters | None, batch: Batch) -> flo
     (with adapters) have none of the second kind. Attention's products have no weights: their gradients are two
     products each, whatever is trained.
     """
-    tokens, learned = int(np.sum(batch.segment_ids_BT > 0)), int(np.sum(batch.mask_BT > 0))
+    tokens, learned = tokens_of(batch), int(np.sum(batch.mask_BT > 0))
     frozen = adapters is not None
     of_weights = 2 * tokens * config.layers * active_weights(config) + 2 * learned * config.vocab_size * config.d_model
     total = float(of_weights) * (2 if frozen else 3)
     if adapters is not None:
         total += 6 * tokens * config.layers * adapter_weights(config, adapters)
-    return total + 3 * attention(config, batch.segment_ids_BT)
+    return total + 3 * attention(config, batch)
+
+
+def tokens_of(batch: Batch) -> int:
+    """Tokens that are computed, padding left out."""
+    of_prompts = 0 if batch.prompts is None else np.sum(batch.prompts.segment_ids_PT > 0)
+    return int(np.sum(batch.segment_ids_BT > 0) + of_prompts)
 
 
 def active_weights(config: ModelConfig) -> int:
@@ -48,14 +54,23 @@ def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
     return adapters.rank * sum(sizes[name] for name in adapters.matrices)
 
 
-def attention(config: ModelConfig, segment_ids_BT: np.ndarray) -> float:
+def attention(config: ModelConfig, batch: Batch) -> float:
     """Forward pass of attention: 4·N·H per pair of a query and a key that it sees (scores, and weighted values)."""
-    lengths = example_lengths(segment_ids_BT)
     pairs = 0
     for layer in range(config.layers):
         window = config.window if config.is_local(layer) else None
-        pairs += visible_pairs(lengths, window)
+        pairs += _pairs(batch, window)
     return 4.0 * config.heads * config.head_dim * pairs
+
+
+def _pairs(batch: Batch, window: int | None) -> int:
+    """Of a batch; a row that continues a prompt sees it, and the prompt sees itself once."""
+    if batch.prompts is None:
+        return visible_pairs(example_lengths(batch.segment_ids_BT), window)
+    prompts_P = np.sum(batch.prompts.segment_ids_PT > 0, axis=1)
+    before_B = np.repeat(prompts_P, batch.samples)
+    whole_B = before_B + np.sum(batch.segment_ids_BT > 0, axis=1)
+    return visible_pairs(whole_B, window) - visible_pairs(before_B, window) + visible_pairs(prompts_P, window)
 
 
 def visible_pairs(lengths: np.ndarray, window: int | None) -> int:

@@ -55,7 +55,7 @@ class Meter:
 
     def of_batch(self, batch: Batch) -> Work:
         """What a step has to do, and the seconds that went into getting it ready."""
-        tokens, learned = int((batch.segment_ids_BT > 0).sum()), int((batch.mask_BT > 0).sum())
+        tokens, learned = flops.tokens_of(batch), int((batch.mask_BT > 0).sum())
         spent, self._spent = self._spent, {}
         total = flops.of_step(self._model.config, self._model.adapters, batch)
         return Work(tokens, learned, total, {f"{rundir.SECONDS}{on}": seconds for on, seconds in spent.items()})

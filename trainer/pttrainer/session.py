@@ -105,7 +105,7 @@ class Session:
 
     def compiled(self, batch: Batch) -> tuple[Any, bool]:
         """The train step for batches of this shape, and whether it had to be compiled now."""
-        key = tuple((x.shape, str(x.dtype)) if x is not None else None for x in batch)
+        key = (jax.tree.structure(batch), *((x.shape, str(x.dtype)) for x in jax.tree.leaves(batch)))
         if key in self._compiled:
             return self._compiled[key], False
         self.reporter.stage("compiling")

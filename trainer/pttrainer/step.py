@@ -2,8 +2,7 @@
 
 Letters: M micro-batches, B rows of the batch. The gradient is the sum over micro-batches of the gradient of
 Σ weight · loss, where the weights were made from the whole step's mask: 1 × 8 rows and 8 × 1 rows are the
-same step up to float32 rounding. Micro-batches take every M-th row, so that each one is spread over all
-devices without moving rows between them.
+same step up to float32 rounding.
 """
 
 from __future__ import annotations
@@ -84,7 +83,8 @@ def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, f
     """Log-probs of a batch's targets, without gradient; the result is whole on every process."""
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
-        hidden_BTD = model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+        rows = batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT
+        hidden_BTD = model.forward(params, *rows, prompts=batch.prompts)
         head = model.head(params).astype(hidden_BTD.dtype)
         cap = model.config.final_softcap
         return token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
@@ -169,7 +169,7 @@ def _loss(
 
     how = Head(algorithm.temperature, model.config.final_softcap, algorithm.entropy, level=algorithm.level)
     if algorithm.by_token:
-        return token_loss(weighted, how, hidden_BTD, head_VD, part)
+        return token_loss(weighted, how, hidden_BTD, head_VD, part._replace(prompts=None))
     stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, **how._asdict())
     return jnp.sum(weighted(stats, part)), stats
 
@@ -185,7 +185,7 @@ def _hidden(
     inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy, dropped)
     experts = model.config.experts
     if experts is None or not experts.balance_coefficient:
-        return model.forward(*inputs), None
+        return model.forward(*inputs, part.prompts), None
     return model.forward_balanced(*inputs)
 
 
@@ -207,11 +207,10 @@ def _accumulate(
     if M == 1:
         (_, (loss, partials)), total = gradient(params, batch)
         return loss, partials, total
-    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(rows // M, M, *x.shape[1:]), 1, 0), batch)
 
     def body(total: Params, part: Batch) -> tuple[Params, tuple[Array, dict[str, reduce.Partial]]]:
         (_, (loss, partials)), one = gradient(params, part)
         return jax.tree.map(jnp.add, total, one), (loss, partials)
 
-    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, params), parts)
+    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, params), batch.split(M))
     return jnp.sum(losses), partials, total

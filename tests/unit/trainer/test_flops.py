@@ -40,7 +40,7 @@ def test_a_window_limits_what_is_seen(length: int, window: int) -> None:
 
 def test_only_local_layers_have_the_window() -> None:
     windowed = ModelConfig("gemma2", **SIZES, window=2, local_layers=(True, False))  # type: ignore[arg-type]
-    assert flops.attention(windowed, np.array([[1, 1, 1]])) == 4 * 12 * ((1 + 2 + 2) + (1 + 2 + 3))
+    assert flops.attention(windowed, batch([[1, 1, 1]], [[1, 1, 1]])) == 4 * 12 * ((1 + 2 + 2) + (1 + 2 + 3))
 
 
 def test_adapters_save_the_gradients_of_frozen_weights() -> None:

@@ -35,7 +35,7 @@ from pttrainer.data.prompts import Order, Question
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Largest, Mean, Metric, Smallest
-from pttrainer.rollout import groups, held_out, saved
+from pttrainer.rollout import groups, held_out, saved, sharing
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.protocol import Draw, Sampling
@@ -80,8 +80,15 @@ class Grpo(Loss):
     needs_params = True
 
     def __init__(
-        self, context: Context, spec: GrpoSpec, train: list[Question], sampler: Sampler, evaluation: Evaluation | None
+        self,
+        context: Context,
+        spec: GrpoSpec,
+        train: list[Question],
+        sampler: Sampler,
+        evaluation: Evaluation | None,
+        shared: int | None = None,
     ) -> None:
+        """shared: slots of prompts that stand once for all of their samples (`rollout.sharing`)."""
         super().__init__(context.spec)
         training = context.spec.training
         self._context, self._train = context, train
@@ -90,6 +97,7 @@ class Grpo(Loss):
         self._sampling = _sampling(context)
         self._order = Order(len(train), training.seed)
         self._prompts = training.batch_size // spec.group_size
+        self._shared = shared
         self._reference: Params | None = context.initial_params() if spec.beta > 0 else None
         self._drawn = 0
         self._batch: Batch | None = None
@@ -175,7 +183,7 @@ class Grpo(Loss):
 
     def _lay_out(self, found: list[Group], advantages_PG: np.ndarray) -> Batch:
         length = self._context.spec.training.sequence_length
-        batch = groups.lay_out(found, advantages_PG, self._context.tokenizer.pad_id, length)
+        batch = groups.lay_out(found, advantages_PG, self._context.tokenizer.pad_id, length, self._shared)
         environment = self._context.spec.environment
         most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
         return batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
@@ -199,7 +207,9 @@ def build(context: Context) -> Grpo:
     assert spec is not None
     sampler = held_out.native_sampler(context)
     train = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
-    return Grpo(context, spec, train, sampler, held_out.evaluation(context, sampler))
+    longest = max(len(question.tokens) for question in train)
+    shared = sharing.prompt_slots(context, longest, spec.group_size)
+    return Grpo(context, spec, train, sampler, held_out.evaluation(context, sampler), shared)
 
 
 def _sampling(context: Context) -> Sampling:

@@ -82,7 +82,7 @@ def _cudnn_can(p: Problem) -> bool:
     return fits and p.dtype in ("bfloat16", "float16") and not p.softcap and not p.sinks
 
 
-def problem_of(q_BTNH: Array, kv_heads: int, scoring: Scoring) -> Problem:
+def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Scoring) -> Problem:
     """The problem of these queries, on the devices of the mesh in context."""
     B, T, N, H = q_BTNH.shape
     platform, kind = sharding.chip()

@@ -18,9 +18,10 @@ from flax import nnx
 from jax import Array
 
 from pttrainer import sharding
+from pttrainer.batch import Prompts
 from pttrainer.models import adapters as lora
 from pttrainer.models import cache as kv
-from pttrainer.models import kernels, rope
+from pttrainer.models import continued, kernels, rope
 from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.attention import (
@@ -123,14 +124,19 @@ class Model:
         segment_ids_BT: Array,
         noisy: Callable[[Array], Array] | None = None,
         dropped: Callable[[Array], Drop] | None = None,
+        prompts: Prompts | None = None,
     ) -> Array:
         """Final hidden states [B, T, D] of packed rows, after the last norm; the head is not applied. Where the head
         has an adapter, its rank's activations follow the D, as its other part follows the head's (`head`).
 
         Segment ids tell the examples of a row apart (0 is padding); positions restart with each example. noisy:
         what training makes of embeddings; dropped: of what a layer's adapters read, by the layer's number.
+        prompts: what the rows continue (`batch.Prompts`); neither of the two goes with it.
         """
-        return self._scan(params, tokens_BT, positions_BT, segment_ids_BT, None, noisy, dropped)[0]
+        rows = tokens_BT, positions_BT, segment_ids_BT
+        if prompts is None:
+            return self._scan(params, *rows, None, noisy, dropped)[0]
+        return continued.taken(self._scan(params, *rows, None, None, None, prompts)[0], prompts, tokens_BT.shape[0])
 
     def forward_balanced(
         self,
@@ -258,13 +264,14 @@ class Model:
         counts_BT: Array | None,
         noisy: Callable[[Array], Array] | None,
         dropped: Callable[[Array], Drop] | None,
+        prompts: Prompts | None = None,
     ) -> tuple[Array, Any]:
         """Final hidden states, and the router's use per layer if tokens that count are given.
 
         Layers of two kinds (local and global) are one scan: each takes its mask and rotation by a flag.
         """
         decoder = self._decoder(params)
-        views = [self._packed_view(is_local, positions_BT, segment_ids_BT) for is_local in self._kinds()]
+        views = [self._view(is_local, positions_BT, segment_ids_BT, prompts) for is_local in self._kinds()]
         flags_L = None if len(views) == 1 else jnp.array(self.config.local_layers)
         numbers_L = None if dropped is None else jnp.arange(self.config.layers)
         graphdef, stacked = nnx.split(decoder.layers)
@@ -273,18 +280,22 @@ class Model:
             weights, is_local, number = of_layer
             block: DecoderLayer = nnx.merge(graphdef, weights)
             drop = None if dropped is None or number is None else dropped(number)
-            rotation, mask_BTT = views[0] if is_local is None else _select(is_local, views[1], views[0])
+            rotation, mask = views[0] if is_local is None else _select(is_local, views[1], views[0])
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
                 scoring = self._scoring(sinks_N)
+                if isinstance(mask, continued.Masks):
+                    return continued.attend_continued(q, k, v, mask, scoring), None
                 kernel = kernels.chosen(kernels.problem_of(q, self.config.kv_heads, scoring))
                 if kernel == "plain":
-                    return attend_packed(q, _whole_row(k), _whole_row(v), mask_BTT, scoring), None
+                    return attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring), None
                 return self._fused(kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
 
             x_BTD, _, use = block(x_BTD, rotation, attend, counts_BT, drop)
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 
+        if prompts is not None:
+            tokens_BT = continued.joined(prompts.tokens_PT, tokens_BT)
         x_BTD = self._embed(decoder, tokens_BT, noisy)
         x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L, numbers_L))
         return self._for_head(decoder, x_BTD, dropped), use
@@ -311,7 +322,11 @@ class Model:
         local = self.config.local_rope if is_local else None
         return rope.rotation(local or self.config.rope, self.config.head_dim, positions_BT)
 
-    def _packed_view(self, is_local: bool, positions_BT: Array, segment_ids_BT: Array) -> _PackedView:
+    def _view(self, is_local: bool, positions_BT: Array, segment_ids_BT: Array, prompts: Prompts | None) -> _PackedView:
+        if prompts is not None:
+            window = self.config.window if is_local else None
+            positions = continued.joined(prompts.positions_PT, positions_BT)
+            return self._rotation(is_local, positions), continued.masks(prompts, positions_BT, segment_ids_BT, window)
         mask_BTT = packed_mask(segment_ids_BT)
         if is_local and self.config.window is not None:
             mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
@@ -338,7 +353,7 @@ class Model:
         return attend
 
 
-_PackedView = tuple[tuple[Array, Array], Array]
+_PackedView = tuple[tuple[Array, Array], Array | continued.Masks]
 """Rotation and mask of one kind of layer."""
 
 _CachedView = tuple[tuple[Array, Array], Array, Array | None]

@@ -140,7 +140,7 @@ def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Ba
     ids, numbers = (jax.ShapeDtypeStruct(shape, dtype, sharding=where) for dtype in (jnp.int32, jnp.float32))
     plain = Batch(ids, ids, ids, ids, numbers, numbers)
     more = EXTRA.get(of.spec.algorithm.kind)
-    return plain if more is None else plain._replace(**dict.fromkeys(more(of.spec), numbers))
+    return plain if more is None else plain._replace(**dict[str, Any](dict.fromkeys(more(of.spec), numbers)))
 
 
 def bytes_per_device(tree: Any, tiled: bool = False) -> int:

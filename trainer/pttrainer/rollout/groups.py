@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pttrainer.batch import Batch
+from pttrainer.batch import Batch, Prompts
 from pttrainer.data.prompts import Question
 from pttrainer.rollout.protocol import Completions
 from pttrainer.rollout.sizes import slots_for
@@ -66,24 +66,26 @@ def rewards(groups: Sequence[Group]) -> np.ndarray:
 
 
 def lay_out(
-    groups: Sequence[Group],
-    advantages_PG: np.ndarray,
-    pad_id: int,
-    length: int,
+    groups: Sequence[Group], advantages_PG: np.ndarray, pad_id: int, length: int, shared: int | None = None
 ) -> Batch:
-    """One row per sample, right-padded to a bucket of at most `length`. Weights are the variant's: 0 here."""
+    """One row per sample, right-padded to a bucket of at most `length`. Weights are the variant's: 0 here.
+
+    shared: prompts stand once for all of their samples (`Prompts`), padded to so many tokens.
+    """
     samples = [(_prompt(group, sample), sample) for group in groups for sample in group.samples]
-    longest = max(len(prompt) + len(sample.tokens) - 1 for prompt, sample in samples)
+    skipped = [0 if shared is None else len(prompt) - 1 for prompt, _ in samples]
+    lengths = [len(prompt) + len(sample.tokens) - 1 for prompt, sample in samples]
+    longest = max(size - before for size, before in zip(lengths, skipped, strict=True))
     N, T = len(samples), max(min(slots_for(longest), length), longest)
     tokens_NT = np.full((N, T), pad_id, np.int32)
     targets_NT = np.full((N, T), pad_id, np.int32)
     segments_NT, positions_NT = np.zeros((N, T), np.int32), np.zeros((N, T), np.int32)
     mask_NT, sampler_NT = np.zeros((N, T), np.float32), np.zeros((N, T), np.float32)
-    for row, (prompt, sample) in enumerate(samples):
-        ids = [*prompt, *sample.tokens]
-        here, after = slice(0, len(ids) - 1), slice(len(prompt) - 1, len(ids) - 1)
+    for row, ((prompt, sample), before) in enumerate(zip(samples, skipped, strict=True)):
+        ids = [*prompt, *sample.tokens][before:]
+        here, after = slice(0, len(ids) - 1), slice(len(prompt) - before - 1, len(ids) - 1)
         tokens_NT[row, here], targets_NT[row, here] = ids[:-1], ids[1:]
-        segments_NT[row, here], positions_NT[row, here] = 1, np.arange(len(ids) - 1)
+        segments_NT[row, here], positions_NT[row, here] = 1, np.arange(before, before + len(ids) - 1)
         mask_NT[row, after] = 1.0 if sample.trip is None else sample.trip.said
         sampler_NT[row, after] = sample.logps
     return Batch(
@@ -95,7 +97,17 @@ def lay_out(
         weight_BT=np.zeros_like(mask_NT),
         advantages_BT=advantages_PG.reshape(N, 1).astype(np.float32) * mask_NT,
         sampler_logps_BT=sampler_NT,
+        prompts=None if shared is None else _prompts([group.question.tokens for group in groups], pad_id, shared),
     )
+
+
+def _prompts(prompts: Sequence[Sequence[int]], pad_id: int, slots: int) -> Prompts:
+    """All of each prompt but its last token, right-padded."""
+    tokens_PT = np.full((len(prompts), slots), pad_id, np.int32)
+    segments_PT = np.zeros_like(tokens_PT)
+    for row, prompt in enumerate(prompts):
+        tokens_PT[row, : len(prompt) - 1], segments_PT[row, : len(prompt) - 1] = prompt[:-1], 1
+    return Prompts(tokens_PT, np.arange(slots, dtype=np.int32) * segments_PT, segments_PT)
 
 
 def facts(groups: Sequence[Group], prefix: str = "") -> dict[str, float]:

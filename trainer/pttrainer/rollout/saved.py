@@ -9,17 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from pttrainer.batch import Batch
+from pttrainer.batch import Batch, Prompts
 
 
 def to_json(batch: Batch) -> dict[str, Any]:
     """Shape, type and compressed bytes of every array."""
-    return {name: encode(np.asarray(x)) for name, x in batch._asdict().items() if x is not None}
+    rows = {name: x for name, x in batch._asdict().items() if x is not None and name != "prompts"}
+    shared = {} if batch.prompts is None else {"prompts": _arrays(batch.prompts._asdict())}
+    return _arrays(rows) | shared
 
 
 def from_json(document: Mapping[str, Any]) -> Batch:
     """The batch that `to_json` wrote."""
-    return Batch(**{name: decode(array) for name, array in document.items()})
+    arrays = {name: decode(array) for name, array in document.items() if name != "prompts"}
+    shared = document.get("prompts")
+    return Batch(**arrays, prompts=None if shared is None else Prompts(**{k: decode(x) for k, x in shared.items()}))
+
+
+def _arrays(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: encode(np.asarray(x)) for name, x in found.items()}
 
 
 def encode(x: np.ndarray) -> dict[str, Any]:
