@@ -81,8 +81,9 @@ $(TUNIX)/.ready: | pyproject.toml
 	$(TUNIX)/bin/python -m pip --disable-pip-version-check install -q google-tunix==0.1.7 jax==0.10.2
 	@touch $@
 
-bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT and sampling against Tunix, TRL, plain torch and transformers (60 minutes; quiet machine)
+bench-peers: $(VENV)/.dev $(PARITY)/.ready $(TUNIX)/.ready  ## SFT, GRPO and sampling against Tunix, TRL, plain torch, transformers (75 minutes; quiet machine)
 	$(BIN)/python benchmarks/sft.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
+	$(BIN)/python benchmarks/grpo.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
 	$(BIN)/python benchmarks/rollout.py --tunix $(TUNIX)/bin/python --torch $(PARITY)/bin/python $(ARGS)
 
 references: $(PARITY)/.ready  ## write the numbers of transformers, peft and TRL that the unit tests compare with

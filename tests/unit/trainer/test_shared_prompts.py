@@ -89,7 +89,7 @@ def stepped(family: str, shared: int | None, devices: int = 1, micro: int | None
     return jax.device_get(state.params), jax.device_get(metrics), scores[placed.mask_BT > 0]
 
 
-@pytest.mark.parametrize("family", ["qwen-3", "gemma-2", "gpt-oss"])
+@pytest.mark.parametrize("family", ["gemma-2", "gpt-oss"])
 def test_scores_losses_and_gradients_are_those_of_whole_rows(family: str) -> None:
     whole, shared = stepped(family, None), stepped(family, 24)
     np.testing.assert_allclose(shared[2], whole[2], atol=TOLERANCE)
@@ -100,7 +100,7 @@ def test_scores_losses_and_gradients_are_those_of_whole_rows(family: str) -> Non
     assert whole[1]["grad_norm"] > 0.01
 
 
-@pytest.mark.parametrize(("devices", "micro"), [(4, None), (1, 6), (2, 6)])
+@pytest.mark.parametrize(("devices", "micro"), [(4, None), (2, 6)])
 def test_devices_and_micro_batches_take_whole_groups(devices: int, micro: int | None) -> None:
     whole, shared = stepped("gemma-2", None), stepped("gemma-2", 24, devices, micro)
     np.testing.assert_allclose(shared[2], whole[2], atol=TOLERANCE)
