@@ -153,8 +153,9 @@ def whole(model: Model, params: Params) -> Params:
     return dict(read(params, shapes))
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["llama-biases-mqa", "qwen-3-moe", "gemma-2", "gpt-oss"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("llama-biases-mqa", "nf4"), ("gpt-oss", "nf4"), ("qwen-3-moe", "int8"), ("gemma-2", "int8")]
+)
 def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, kind: Format, tmp_path: Path) -> None:
     raw = CASES[name]
     base, params = load_model(write_checkpoint(tmp_path, raw))
@@ -176,8 +177,7 @@ def test_a_quantised_model_is_the_model_of_the_numbers_it_stands_for(name: str, 
     np.testing.assert_array_equal(greedy(model, read, short[:1], 24), greedy(base, stands_for, short[:1], 24))
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["llama-3.1", "qwen-3-moe", "gpt-oss"])
+@pytest.mark.parametrize(("name", "kind"), [("llama-3.1", "nf4"), ("qwen-3-moe", "nf4"), ("gpt-oss", "int8")])
 def test_eight_devices_read_the_parts_that_one_does(name: str, kind: Format, tmp_path: Path) -> None:
     model = dataclasses.replace(load_model(write_checkpoint(tmp_path, CASES[name]))[0], quantization=kind)
     alone, _ = load(tmp_path, model)
