@@ -172,6 +172,12 @@ class CapacityAttempt(SpecModel):
     """The zone it was tried in; empty for nodes that are there."""
     round: int = 0
     """How often the whole list had been tried before."""
+    priority: int = 0
+    """Value of the job's PriorityClass when it joined the line for these chips."""
+    first: Time | None = None
+    """When it came to the head of that line."""
+    granted: Time | None = None
+    """When its turn came; absent before, and for chips that nobody stands in line for."""
     ready: Time | None = None
     """When the chips were there."""
     ended: Time | None = None

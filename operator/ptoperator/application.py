@@ -48,7 +48,9 @@ class Application:
             self.leadership = Leadership(leases, settings.leader_namespace, identity, self._on_leading)
         client = Client(kube, self.metrics.on_call, self._check)
         cloud = Guarded(cloud, self._check) if cloud else None
-        self.reconciler = Reconciler(client, self.memory, settings, cloud=cloud, on_report=self.metrics.on_report)
+        self.reconciler = Reconciler(
+            client, self.memory, settings, cloud=cloud, namespaces=namespaces, on_report=self.metrics.on_report
+        )
         self.sweeper = Sweeper(client, cloud, settings, namespaces, on_sweep=self.metrics.on_sweep) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
@@ -83,11 +85,12 @@ class Application:
         key = (str(job["metadata"]["namespace"]), str(job["metadata"]["name"]))
         if kind == "DELETED":
             self.memory.forget(key)
-            return
-        if self.memory.is_own_write(job):
+            self._call_next()
             return
         self.memory.note_job(job)
-        self._add(key)
+        self._call_next()
+        if not self.memory.is_own_write(job):
+            self._add(key)
 
     def on_child(self, kind: str | None, child: Manifest) -> None:
         """A JobSet or a pod of a job changed."""
@@ -116,6 +119,11 @@ class Application:
         if self.leads:
             self.queue.add(key)
 
+    def _call_next(self) -> None:
+        """Jobs whose turn may have come look at once."""
+        for key in self.memory.next_in_line():
+            self._add(key)
+
     def _on_leading(self, leads: bool) -> None:
         self.metrics.on_leading(leads)
         if leads and self._loop is not None:
@@ -140,6 +148,8 @@ class Application:
             return None
         again = self.reconciler.reconcile(key, is_news=is_news)
         self._heard()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._call_next)
         return again
 
     def _heard(self) -> None:

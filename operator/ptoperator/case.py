@@ -33,7 +33,7 @@ class Case:
 
     @property
     def asked(self) -> Asked:
-        return Asked(self.layout, self.seen.status.capacity, self.seen.cloud, self.seen.now)
+        return Asked(self.layout, self.seen.status.capacity, self.seen.cloud, self.seen.now, self.seen.crowd)
 
     @property
     def has_nodes(self) -> bool:
@@ -43,12 +43,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step answers: what to do, where the job stands, when to look again."""
+    """What a step answers: what to do, where the job stands, when to look again. gives_turn: see `Plan`."""
 
     situation: Situation
     actions: tuple[Action | CloudAction, ...] = ()
     requeue_after: float | None = None
     progress_only: bool = False
+    gives_turn: bool = False
 
 
 def delete_jobset(seen: Observed) -> Delete:

@@ -34,16 +34,16 @@ def add_finalizer(seen: Observed) -> Patch:
 
 
 def given_back(seen: Observed, settings: Settings) -> GivenBack | None:
-    """Giving back the pools of a job that needs none now; None if it holds none."""
+    """Giving back the chips of a job that needs none now: pools, and its turn at those; None if it holds none."""
     capacity = seen.status.capacity
     is_held = capacity.node_pools or is_open(capacity) or (seen.cloud is not None and seen.cloud.of_job(seen.uid))
-    if not uses_pools(seen.job) or not is_held:
+    if not is_held:
         return None
     if seen.unfinished_pods or _is_jobset_at_work(seen):
         return GivenBack(capacity)
     cloud = seen.cloud
     if cloud is None:
-        return GivenBack(let_go(capacity, seen.now, left=settings.has_gke))
+        return GivenBack(let_go(capacity, seen.now, left=settings.has_gke and uses_pools(seen.job)))
     if cloud.trouble is not None:
         return GivenBack(capacity)
     left = bool(cloud.of_job(seen.uid))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ptapi.conditions import ConditionType
 from ptapi.rundir import run_uri
 from ptoperator import labels
+from ptoperator.capacity.line import Claim, claim_of, first
 from ptoperator.failure import PodFailure, pod_failure
 from ptoperator.gauges import JobNumbers, numbers_of
 from ptoperator.nodes import NodeSign
@@ -33,6 +34,7 @@ class _Job:
     created: str
     numbers: JobNumbers
     is_refused: bool
+    claim: Claim | None
 
 
 @dataclass
@@ -46,6 +48,9 @@ class Memory:
     _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
     _last: dict[Key, Observed] = field(default_factory=dict)
     _written: dict[Key, str] = field(default_factory=dict)
+    _moved: set[str] = field(default_factory=set)
+    turnstile: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a turn in a line is given: from reading everybody's place to writing it."""
 
     def note_job(self, job: Manifest) -> None:
         """A job exists and looks like this."""
@@ -53,6 +58,7 @@ class Memory:
         with self._lock:
             self._forget_run(key)
             self._forget_failures(key, unless=entry.uid)
+            self._note_move(key, entry.claim)
             self._jobs[key] = entry
             self._uids.add(entry.uid)
             if entry.run:
@@ -95,6 +101,7 @@ class Memory:
         with self._lock:
             self._forget_run(key)
             self._forget_failures(key)
+            self._note_move(key, None)
             self._jobs.pop(key, None)
             self._last.pop(key, None)
             self._written.pop(key, None)
@@ -116,6 +123,21 @@ class Memory:
                 if not entry.is_refused and (entry.created, entry.uid) < (mine.created, mine.uid)
             ]
         return "/".join(min(older)[2]) if older else ""
+
+    def claims(self) -> tuple[Claim, ...]:
+        """Who stands in line for chips, or holds some that others stand in line for; as far as was heard."""
+        with self._lock:
+            return tuple(entry.claim for entry in self._jobs.values() if entry.claim is not None)
+
+    def next_in_line(self) -> list[Key]:
+        """Jobs whose turn may have come, because something changed in their line since the last call."""
+        with self._lock:
+            moved, self._moved = self._moved, set()
+            if not moved:
+                return []
+            claims = {entry.claim.uid: (key, entry.claim) for key, entry in self._jobs.items() if entry.claim}
+        heads = (first(line, (claim for _, claim in claims.values())) for line in sorted(moved))
+        return [claims[uid][0] for uid in heads if uid]
 
     def known_jobs(self) -> list[Key]:
         """Every job that is known."""
@@ -149,6 +171,12 @@ class Memory:
         with self._lock:
             return bool(version) and self._written.get(_key(job)) == version
 
+    def _note_move(self, key: Key, claim: Claim | None) -> None:
+        known = self._jobs.get(key)
+        before = known.claim if known else None
+        if before != claim:
+            self._moved |= {each.line for each in (before, claim) if each is not None}
+
     def _forget_run(self, key: Key) -> None:
         entry = self._jobs.get(key)
         if entry and entry.run:
@@ -180,4 +208,5 @@ def _entry(job: Manifest) -> _Job:
         created=str(meta.get("creationTimestamp") or ""),
         numbers=numbers_of(job),
         is_refused=is_refused,
+        claim=claim_of(job),
     )

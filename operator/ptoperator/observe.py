@@ -21,6 +21,7 @@ from ptoperator import clock, kueue, labels, names, preflight, rundirectory
 from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.boards import Board
 from ptoperator.capacity import is_open, uses_pools
+from ptoperator.capacity.attempts import reservation_of
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.failure import PodFailure
 from ptoperator.foreignprogress import LogReader, with_log
@@ -100,7 +101,14 @@ def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
-    return replace(seen, cloud=cloud.look(seen.uid)) if cloud is not None and _wants_cloud(seen) else seen
+    if cloud is None or not _wants_cloud(seen):
+        return seen
+    found = cloud.look(seen.uid)
+    attempt = is_open(seen.status.capacity) if seen.jobset is None else None
+    reservation = reservation_of(seen.job, attempt) if attempt else None
+    if attempt is not None and reservation:
+        found = replace(found, reservation=cloud.reservation(reservation, attempt.zone))
+    return replace(seen, cloud=found)
 
 
 def _wants_cloud(seen: Observed) -> bool:

@@ -16,6 +16,7 @@ from ptapi.rundir import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptoperator import labels
 from ptoperator.capacity.cloud import Cloud
+from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.failure import PodFailure
 from ptoperator.kueue import Place
 from ptoperator.resources import Manifest
@@ -35,7 +36,8 @@ class Observed:
     that is silent). rival: the job that owns the run
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
-    place: what Kueue says, while the job waits in a queue.
+    place: what Kueue says, while the job waits in a queue. crowd: other jobs that want the same chips, while this one
+    has none.
     """
 
     now: datetime
@@ -54,6 +56,7 @@ class Observed:
     obstacle: str = ""
     cloud: Cloud | None = None
     place: Place | None = None
+    crowd: Crowd = NOBODY
 
     @property
     def name(self) -> str:

@@ -26,9 +26,14 @@ def chips_first(case: Case) -> Step | None:
         return None
     if decision.failure:
         return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
+    if decision.ahead is not None:
+        situation = phases.in_line(case.seen, decision.message, decision.status)
+        is_near = decision.ahead == 0
+        wait = case.settings.cloud_poll_seconds if is_near else case.settings.queue_seconds
+        return Step(situation, requeue_after=wait, progress_only=True)
     situation = phases.waiting_for_capacity(case.seen, decision.message, decision.status)
     if decision.is_soon:
-        return Step(situation, decision.actions, 0.0)
+        return Step(situation, decision.actions, 0.0, gives_turn=decision.is_turn)
     wait = case.settings.cloud_poll_seconds
     return Step(situation, decision.actions, wait, progress_only=not decision.actions)
 

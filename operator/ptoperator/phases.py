@@ -11,6 +11,7 @@ from ptapi.rundir import Progress, run_uri
 from ptapi.spec import KIND
 from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator import clock, ending, failure, kueue
+from ptoperator.capacity import is_open
 from ptoperator.elastic import missing_slices, without_missing
 from ptoperator.failure import StartFailure
 from ptoperator.kueue import Place
@@ -29,13 +30,14 @@ VALIDATED, QUOTA, CAPACITY = ConditionType.VALIDATED, ConditionType.QUOTA_RESERV
 RUNNING, SUSPENDED = ConditionType.RUNNING, ConditionType.SUSPENDED
 
 
-def accepted(layout: Layout, settings: Settings, situation: Situation) -> Situation:
-    """The situation with what holds for every job whose spec is valid."""
+def accepted(layout: Layout, settings: Settings, situation: Situation, capacity: CapacityStatus) -> Situation:
+    """The situation with what holds for every job whose spec is valid. capacity: as status has it so far."""
+    quota = {} if layout.job.spec.queue else {QUOTA: _turn(situation.capacity or capacity)}
     says: Says = {
         VALIDATED: Say(True, Reason.ACCEPTED, f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}"
                        f"{_file_hint(layout, settings)}"),
         **({} if layout.preflight != "Skip" else {ConditionType.PREFLIGHTED: _skipped(layout)}),
-        **({} if layout.job.spec.queue else {QUOTA: Say(True, Reason.NO_QUEUE, "the job names no queue")}),
+        **quota,
     }  # fmt: skip
     return replace(situation, says={**says, **situation.says})
 
@@ -43,6 +45,14 @@ def accepted(layout: Layout, settings: Settings, situation: Situation) -> Situat
 def _skipped(layout: Layout) -> Say:
     why = "spec.preflight is Skip" if layout.job.spec.preflight else "CPU devices need none"
     return Say(False, Reason.PREFLIGHT_SKIPPED, why)
+
+
+def _turn(capacity: CapacityStatus) -> Say:
+    """Of a job without a queue: its turn at chips that others want too, where there was one."""
+    attempt = is_open(capacity)
+    if attempt is None or attempt.granted is None:
+        return Say(True, Reason.NO_QUEUE, "the job names no queue")
+    return Say(True, Reason.ADMITTED, f"its turn at {attempt.option} came at {attempt.granted}")
 
 
 def suspended(layout: Layout, seen: Observed) -> Situation:
@@ -96,6 +106,13 @@ def waiting_for_capacity(seen: Observed, message: str, capacity: CapacityStatus)
     if find(seen.status, RUNNING):
         says[RUNNING] = Say(False, Reason.WAITING_FOR_CAPACITY, message)
     return Situation(Phase.PROVISIONING, says, capacity=capacity)
+
+
+def in_line(seen: Observed, message: str, capacity: CapacityStatus) -> Situation:
+    """Other jobs want the same chips, and it is not this one's turn."""
+    waiting = waiting_for_capacity(seen, message, capacity)
+    says = {**waiting.says, QUOTA: Say(False, Reason.WAITING_FOR_QUOTA, message)}
+    return replace(waiting, phase=Phase.QUEUED, says=says)
 
 
 def created(layout: Layout, seen: Observed) -> Situation:

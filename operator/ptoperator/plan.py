@@ -43,12 +43,14 @@ _REFUSED_POLL_S = 30.0
 @dataclass(frozen=True)
 class Plan:
     """status: what to write, None when nothing changed. requeue_after: seconds until the next look, None: only when
-    something happens. progress_only: unless something is heard before, that look need only read progress."""
+    something happens. progress_only: unless something is heard before, that look need only read progress.
+    gives_turn: the status gives the job its turn in a line, so everybody's place in it must have been read just now."""
 
     actions: tuple[Action | CloudAction, ...] = ()
     status: PostTrainJobStatus | None = None
     requeue_after: float | None = None
     progress_only: bool = False
+    gives_turn: bool = False
 
 
 def plan(seen: Observed, settings: Settings) -> Plan:
@@ -206,14 +208,15 @@ def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Ste
     """The plan of a step: its status if that is news, and if it is not too soon for news of that kind."""
     situation = step.situation
     if layout is not None:
-        situation = accepted(layout, settings, situation)
+        situation = accepted(layout, settings, situation, seen.status.capacity)
     old, new = seen.status, build(seen, situation, layout)
     if new.phase.is_terminal:
         return Plan(step.actions, new, requeue_after=0.0)
     wait = _too_soon(seen, settings) if is_only_progress(old, new) else 0.0
     if wait and differs(old, new):
         return Plan(step.actions, None, min(wait, step.requeue_after or wait), step.progress_only)
-    return Plan(step.actions, new if differs(old, new) else None, step.requeue_after, step.progress_only)
+    status = new if differs(old, new) else None
+    return Plan(step.actions, status, step.requeue_after, step.progress_only, step.gives_turn)
 
 
 def _too_soon(seen: Observed, settings: Settings) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,6 +16,7 @@ from ptoperator.apierrors import AlreadyExists, ApiError, Forbidden, Invalid, No
 from ptoperator.boards import serving, wants_board
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
 from ptoperator.client import Verbs
+from ptoperator.crowd import confirmed, with_crowd, without_claims
 from ptoperator.memory import Key, Memory
 from ptoperator.observe import observe, observe_board, observe_progress
 from ptoperator.observed import Observed
@@ -38,6 +39,7 @@ class Reconciler:
     settings: Settings
     now: Callable[[], datetime] = clock.utc_now
     cloud: CloudProvider | None = None
+    namespaces: Sequence[str] = ()
     on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None
 
     def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
@@ -52,17 +54,26 @@ class Reconciler:
         planned = plan(seen, self.settings)
         if not is_news and _is_grave(planned):  # not on the strength of what was known some seconds ago
             return self.reconcile(key)
+        if planned.gives_turn:
+            with self.memory.turnstile:
+                seen = confirmed(self.client, self.memory, seen, self.namespaces)
+                return self._carry_out(key, seen, plan(seen, self.settings))
+        return self._carry_out(key, seen, planned)
+
+    def _carry_out(self, key: Key, seen: Observed, planned: Plan) -> float | None:
         planned = self._serve_board(seen, self._apply(seen, planned))
         if planned.status is not None:
             seen = self._report(seen, planned.status)
-        self.memory.keep(key, seen if planned.progress_only else None)
+        self.memory.keep(key, without_claims(seen) if planned.progress_only else None)
         return planned.requeue_after
 
     def _observe(self, key: Key, is_news: bool) -> Observed | None:
         last, now = None if is_news else self.memory.last(key), self.now()
         if last is not None and (now - last.looked).total_seconds() < self.settings.resync_seconds:
-            return observe_progress(self.client, last, now, self.cloud)
-        return observe(self.client, self.memory, key, self.settings, now, self.cloud)
+            seen: Observed | None = observe_progress(self.client, last, now, self.cloud)
+        else:
+            seen = observe(self.client, self.memory, key, self.settings, now, self.cloud)
+        return None if seen is None else with_crowd(self.client, self.memory, seen)
 
     def _serve_board(self, seen: Observed, planned: Plan) -> Plan:
         """The job's shared TensorBoard: looked at with the whole job, not with its progress."""
@@ -130,7 +141,9 @@ class Reconciler:
 
 def _is_grave(planned: Plan) -> bool:
     """Whether it changes more than numbers."""
-    return bool(planned.actions) or (planned.status is not None and planned.status.phase.is_terminal)
+    return (
+        bool(planned.actions) or planned.gives_turn or (planned.status is not None and planned.status.phase.is_terminal)
+    )
 
 
 def _obstacle(action: Action, error: ApiError) -> str:

@@ -22,6 +22,7 @@ from ptoperator.resources import (
     NODES,
     PODS,
     POSTTRAINJOBS,
+    PRIORITY_CLASSES,
     SERVICES,
     VISIBLE_QUEUES,
     WORKLOADS,
@@ -79,7 +80,8 @@ IN_NAMESPACES = (
 IN_CLUSTER = (
     Right(CRDS, (), "kopf finds out which kinds there are", watched=True),
     Right(NAMESPACES, (), "kopf finds out which namespaces there are", watched=True),
-    Right(NODES, ("get",), "why the pods on a node failed"),
+    Right(NODES, ("get", "list"), "get: why the pods on a node failed; list: how many slices a line is for"),
+    Right(PRIORITY_CLASSES, ("get",), "a job's place in a line for chips"),
 )
 
 IN_OWN_NAMESPACE = (Right(LEASES, ("get", "create", "update"), "which replica works"),)

@@ -40,6 +40,9 @@ class Settings:
     """While a job runs, its progress is read, and its status written, at most this often."""
     queue_seconds: float = 30.0
     """While a job waits in a queue, Kueue is asked this often why, and who is ahead."""
+    queue_existing: bool = True
+    """Whether jobs that want nodes that are there stand in line for them. False where an autoscaler makes nodes for
+    every pod that waits: there nothing is scarce."""
     resync_seconds: float = 600.0
     """A job is looked at this often although nothing was heard of it."""
     start_failure_seconds: float = 300.0

@@ -56,7 +56,10 @@
   resources: [namespaces]   # kopf finds out which namespaces there are
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [nodes]   # why the pods on a node failed
+  resources: [nodes]   # get: why the pods on a node failed; list: how many slices a line is for
+  verbs: [get, list]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]   # a job's place in a line for chips
   verbs: [get]
 {{- end -}}
 

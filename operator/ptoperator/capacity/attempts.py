@@ -15,6 +15,7 @@ from ptapi.spec import CapacityOption
 from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
 from ptoperator import clock
 from ptoperator.capacity.decision import Asked, Decision
+from ptoperator.capacity.line import line_of
 from ptoperator.capacity.trouble import Trouble
 from ptoperator.resources import Manifest
 
@@ -51,6 +52,13 @@ def uses_pools(job: Manifest) -> bool:
     return any(isinstance(option, dict) and option.get("type") != "existing" for option in options)
 
 
+def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
+    """The reservation that an attempt is at, if it is at one."""
+    options = (job.get("spec") or {}).get("capacity") or []
+    option = options[attempt.entry] if attempt.entry < len(options) else {}
+    return option.get("reservation") if isinstance(option, dict) and option.get("type") == "reservation" else None
+
+
 def candidates(asked: Asked) -> list[Candidate]:
     options = asked.layout.job.spec.capacity
     zones = asked.cloud.zones if asked.cloud else ()
@@ -66,6 +74,14 @@ def candidates(asked: Asked) -> list[Candidate]:
     ]
 
 
+def line_at(asked: Asked, candidate: Candidate) -> str:
+    """The line for a candidate; empty where the job need not stand in one. Kueue orders jobs with a queue."""
+    spec, settings = asked.layout.job.spec, asked.layout.settings
+    if spec.queue or (candidate.option.type == "existing" and not settings.queue_existing):
+        return ""
+    return line_of(candidate.option.type, candidate.option.reservation, candidate.zone, asked.layout.accelerator)
+
+
 def is_open(status: CapacityStatus) -> CapacityAttempt | None:
     """The attempt that lasts: chips are being obtained by it, or held."""
     last = status.attempts[-1] if status.attempts else None
@@ -76,6 +92,11 @@ def candidate_of(asked: Asked, attempt: CapacityAttempt) -> Candidate | None:
     """What an attempt is about."""
     fitting = (each for each in candidates(asked) if (each.entry, each.zone) == (attempt.entry, attempt.zone))
     return next(fitting, None)
+
+
+def has_next(asked: Asked, candidate: Candidate) -> bool:
+    """Whether the list goes on after this candidate."""
+    return candidate != candidates(asked)[-1]
 
 
 def begin(asked: Asked) -> Decision:
@@ -92,6 +113,7 @@ def begin(asked: Asked) -> Decision:
         entry=candidate.entry,
         zone=candidate.zone,
         round=so_far.round,
+        priority=asked.crowd.priority if line_at(asked, candidate) else 0,
     )
     attempts = [*so_far.attempts, attempt][-_KEPT:]
     status = so_far.model_copy(update={"attempts": attempts, "retry_after": None})
@@ -163,8 +185,8 @@ def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStat
 
 
 def overdue(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
-    """The attempt has had its time."""
-    age = clock.seconds_since(attempt.started, now)
+    """The attempt has had its time: in line, and again once its turn had come."""
+    age = clock.seconds_since(attempt.granted or attempt.started, now)
     if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
         return None
     return Trouble(FailureClass.STOCKOUT, "NOT_READY", "")

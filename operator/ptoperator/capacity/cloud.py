@@ -53,6 +53,20 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class Reservation:
+    """A reservation of VMs: how many, and how many are in use, by whomever."""
+
+    name: str
+    zone: str
+    hosts: int
+    in_use: int
+
+    @property
+    def free(self) -> int:
+        return max(0, self.hosts - self.in_use)
+
+
+@dataclass(frozen=True)
 class CreatePool:
     """Make a node pool. If one of its name and shape is there already, that is it."""
 
@@ -105,7 +119,8 @@ class Answer:
 class Cloud:
     """One look. trouble: GKE could not be asked, and nothing here means anything. busy: GKE accepts no change now.
 
-    answers: what became of actions since this look.
+    answers: what became of actions since this look. reservation: the one that the job is about to use, if the cloud
+    tells of it.
     """
 
     zones: tuple[str, ...] = ()
@@ -114,6 +129,7 @@ class Cloud:
     trouble: Trouble | None = None
     busy: str = ""
     answers: tuple[Answer, ...] = ()
+    reservation: Reservation | None = None
 
     def of_job(self, uid: str) -> tuple[Pool, ...]:
         return tuple(pool for pool in self.pools if pool.job_uid == uid)
@@ -136,4 +152,5 @@ class CloudProvider(Protocol):
 
     def look(self, uid: str = "", /) -> Cloud: ...
     def last(self) -> Cloud | None: ...
+    def reservation(self, name: str, zone: str, /) -> Reservation | None: ...
     def carry_out(self, action: CloudAction, /) -> Answer: ...

@@ -7,17 +7,22 @@ from datetime import datetime
 
 from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator.capacity.cloud import Cloud, CloudAction
+from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.render import Layout
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A job, what its status says of its capacity so far, and the cloud; None: the operator knows no cloud."""
+    """A job, what its status says of its capacity so far, and the cloud; None: the operator knows no cloud.
+
+    crowd: other jobs that want the same chips.
+    """
 
     layout: Layout
     so_far: CapacityStatus
     cloud: Cloud | None
     now: datetime
+    crowd: Crowd = NOBODY
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Decision:
     """ready: pods may be made now, on these pools (empty: on any nodes that fit). message: what it waits for.
 
     failure: nothing more will be tried. is_soon: the status is a decision that the next look carries out.
+    is_turn: the status gives the job its turn in a line. ahead: it stands in line, behind so many.
     """
 
     ready: bool
@@ -34,3 +40,5 @@ class Decision:
     message: str = ""
     failure: FailureStatus | None = None
     is_soon: bool = False
+    is_turn: bool = False
+    ahead: int | None = None

@@ -32,6 +32,7 @@ from ptoperator.capacity.cloud import (
     Pool,
     PoolState,
     ReleasePool,
+    Reservation,
 )
 from ptoperator.capacity.trouble import Trouble
 from ptoperator.settings import Settings
@@ -46,12 +47,19 @@ _DONE = container.Operation.Status.DONE
 class Gke:
     """The node pools of one cluster. Safe to share between threads."""
 
-    def __init__(self, settings: Settings, client: Any = None, seconds: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: Any = None,
+        seconds: Callable[[], float] = time.monotonic,
+        reservations: Callable[[str, str], Reservation | None] = lambda name, zone: None,
+    ) -> None:
         self._settings = settings
         self._region = f"projects/{settings.gke_project}/locations/{settings.gke_location}"
         self._cluster = f"{self._region}/clusters/{settings.gke_cluster}"
         self._client = client or connect(settings.gke_endpoint)
         self._seconds = seconds
+        self._reservations = reservations
         self._changing = threading.Lock()
         self._looking = threading.Lock()
         self._last: tuple[float, Cloud] | None = None
@@ -80,6 +88,10 @@ class Gke:
         """What was there at the last look, without asking; None before the first, and just after a change."""
         last = self._last
         return last[1] if last else None
+
+    def reservation(self, name: str, zone: str) -> Reservation | None:
+        """What is left of a reservation, where Google tells."""
+        return self._reservations(name, zone)
 
     def carry_out(self, action: CloudAction) -> Answer:
         """Start one change. What GKE says about it is the answer; it never raises for that."""

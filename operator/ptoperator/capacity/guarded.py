@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider
+from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Reservation
 
 
 class Guarded:
@@ -18,6 +18,9 @@ class Guarded:
 
     def last(self) -> Cloud | None:
         return self._cloud.last()
+
+    def reservation(self, name: str, zone: str, /) -> Reservation | None:
+        return self._cloud.reservation(name, zone)
 
     def carry_out(self, action: CloudAction, /) -> Answer:
         self._check()

@@ -6,6 +6,8 @@ come: a slice that cannot be had ends the attempt for all, and what it left is d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt
 from ptoperator import clock
@@ -13,16 +15,19 @@ from ptoperator.capacity.attempts import (
     Candidate,
     begin,
     candidate_of,
+    candidates,
     give_up,
     is_open,
+    line_at,
     noted_ready,
     overdue,
     start_again,
 )
-from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, DeletePool, PoolState
+from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, PoolState
 from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.slices import SliceView, view
 from ptoperator.capacity.trouble import Trouble
+from ptoperator.capacity.turns import in_line, no_room
 
 NO_CLOUD = Trouble(
     FailureClass.CONFIG_ERROR,
@@ -34,13 +39,12 @@ NO_CLOUD = Trouble(
 
 def provide(asked: Asked) -> Decision:
     """What to do now towards the chips of a job that has no pods."""
-    options = asked.layout.job.spec.capacity
-    if len(options) == 1 and options[0].type == "existing" and options[0].wait_seconds is None:
+    if _is_plain(asked):
         return Decision(True, asked.so_far)
     cloud, attempt = asked.cloud, is_open(asked.so_far)
     candidate = candidate_of(asked, attempt) if attempt else None
-    if candidate is not None and candidate.option.type == "existing":
-        return Decision(True, asked.so_far)
+    if attempt is not None and candidate is not None and candidate.option.type == "existing":
+        return in_line(asked, attempt, candidate) or Decision(True, asked.so_far)
     if cloud is not None and cloud.trouble is not None:
         said = cloud.trouble
         return Decision(False, asked.so_far, message=f"GKE cannot be asked: {said.code}: {said.message}")
@@ -48,7 +52,20 @@ def provide(asked: Asked) -> Decision:
         return _between(asked)
     if candidate is None:
         return start_again(asked, "its zone is no longer one of the cluster's")
-    return _pools(asked, cloud, attempt, candidate) if cloud else give_up(asked, NO_CLOUD)
+    if cloud is None:
+        return give_up(asked, NO_CLOUD)
+    return in_line(asked, attempt, candidate) or _pools(asked, cloud, attempt, candidate)
+
+
+def _is_plain(asked: Asked) -> bool:
+    """Nothing but nodes that are there, for which nobody stands in line, and no second choice."""
+    found = candidates(asked)
+    return (
+        len(found) == 1
+        and found[0].option.type == "existing"
+        and found[0].wait_s is None
+        and not line_at(asked, found[0])
+    )
 
 
 def _between(asked: Asked) -> Decision:
@@ -65,7 +82,7 @@ def _between(asked: Asked) -> Decision:
         return Decision(
             False, status, message=f"starting over in {clock.duration(wait)}; last, {last.option}: {last.outcome}"
         )
-    return begin(Asked(asked.layout, status, asked.cloud, asked.now))
+    return begin(replace(asked, so_far=status))
 
 
 def _pools(asked: Asked, cloud: Cloud, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
@@ -77,14 +94,17 @@ def _pools(asked: Asked, cloud: Cloud, attempt: CapacityAttempt, candidate: Cand
     known = [each.pool for each in views if each.pool is not None]
     so_far = asked.so_far.model_copy(update={"node_pools": known})
     if over is not None:
-        return give_up(Asked(asked.layout, so_far, cloud, asked.now), over)
+        return give_up(replace(asked, so_far=so_far), over)
     actions = tuple(action for each in views for action in each.actions)
+    short = _short(asked, cloud, candidate, actions)
+    if short is not None:
+        return give_up(replace(asked, so_far=so_far), short)
     if all(each.is_ready for each in views):
         ready = so_far if candidate.is_ready_with_pods else noted_ready(so_far, asked.now)
         return Decision(True, ready, actions, pools=tuple(pool.name for pool in known))
     late = overdue(candidate, attempt, asked.now)
     if late is not None:
-        return give_up(Asked(asked.layout, so_far, cloud, asked.now), late)
+        return give_up(replace(asked, so_far=so_far), late)
     return Decision(False, so_far, actions, message=_waiting_words(candidate, views))
 
 
@@ -97,6 +117,13 @@ def _views(asked: Asked, cloud: Cloud, candidate: Candidate) -> list[SliceView]:
         taken |= {found.pool.name} if found.pool else set()
         views.append(found)
     return views
+
+
+def _short(asked: Asked, cloud: Cloud, candidate: Candidate, actions: tuple[CloudAction, ...]) -> Trouble | None:
+    """The reservation has less left than the pools to be made now need: no use in asking GKE for them."""
+    known = cloud.reservation if candidate.option.type == "reservation" else None
+    needed = asked.layout.hosts * sum(isinstance(action, CreatePool) for action in actions)
+    return no_room(asked, candidate, known.free, needed) if known is not None and needed > known.free else None
 
 
 def _gone(asked: Asked, cloud: Cloud) -> str:

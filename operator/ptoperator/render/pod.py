@@ -122,8 +122,8 @@ def _node_selector(layout: Layout) -> Manifest:
     if layout.accelerator.is_cpu:
         return {}
     return {
-        "cloud.google.com/gke-tpu-accelerator": layout.accelerator.gke_accelerator,
-        "cloud.google.com/gke-tpu-topology": layout.accelerator.topology,
+        labels.TPU_ACCELERATOR: layout.accelerator.gke_accelerator,
+        labels.TPU_TOPOLOGY: layout.accelerator.topology,
     }
 
 

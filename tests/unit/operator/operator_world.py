@@ -17,7 +17,7 @@ from typing import Any
 
 from ptoperator import clock, labels
 from ptoperator.apierrors import AlreadyExists, ApiError, Conflict, NotFound
-from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Pool, PoolState
+from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Pool, PoolState, Reservation
 from ptoperator.client import Client
 from ptoperator.kube import ListResult
 from ptoperator.memory import Key, Memory
@@ -74,7 +74,7 @@ class Api:
         return copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
 
     def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
-        wanted = dict([labels.split("=", 1)]) if labels else {}
+        wanted = dict(each.split("=", 1) for each in labels.split(",")) if labels else {}
         found = [
             copy.deepcopy(item)
             for (kind, _, _), item in self.objects.items()
@@ -210,6 +210,9 @@ class OnePoolCloud:
 
     def last(self) -> Cloud | None:
         return self.look()
+
+    def reservation(self, name: str, zone: str) -> Reservation | None:
+        return None
 
     def carry_out(self, action: CloudAction) -> Answer:
         return Answer(action.pool, operation="delete")
@@ -568,6 +571,7 @@ class Operator:
             return
         if again is not None:
             self.timers[key] = self.api.now + timedelta(seconds=again)
+        self.news |= set(self.memory.next_in_line())
 
     def due(self) -> list[Key]:
         return sorted(self.news | {key for key, time in self.timers.items() if time <= self.api.now})
@@ -585,9 +589,11 @@ class Operator:
             if kind == "DELETED":
                 self.memory.forget(key)
                 self.news.discard(key)
-            elif not self.memory.is_own_write(item):
+            else:
                 self.memory.note_job(item)
-                self.news.add(key)
+                if not self.memory.is_own_write(item):
+                    self.news.add(key)
+            self.news |= set(self.memory.next_in_line())
             return
         if item["kind"] == "Pod":
             self.memory.note_pod(item)

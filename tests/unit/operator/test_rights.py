@@ -40,6 +40,7 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
     _eventful_life(operator)
     _share_a_board(operator)
     _wait_in_a_queue_and_speak_in_a_log(operator)
+    _stand_in_line(operator)
     _sweep_and_lead(world)
     listed = {
         (verb, right.name)
@@ -116,6 +117,13 @@ def _share_a_board(operator: Operator) -> None:
         served = job_manifest(name, tensorboard={"server": True}, output={"uri": "gs://b/runs"})
         operator.world.api.create(POSTTRAINJOBS, served)
         settle(operator)
+
+
+def _stand_in_line(operator: Operator) -> None:
+    """For TPU nodes that are there, with a priority."""
+    spec = {"accelerator": {"type": "v6e-4"}, "preflight": "Skip", "priorityClassName": "high"}
+    operator.world.api.create(POSTTRAINJOBS, job_manifest("line", output={"uri": "gs://b/line"}, **spec))
+    settle(operator)
 
 
 def _sweep_and_lead(world: World) -> None:

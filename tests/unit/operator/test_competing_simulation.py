@@ -1,0 +1,174 @@
+"""Random lives of several jobs that want one reservation, of known or of unknown size.
+
+On top of what `test_capacity_simulation` does to the operator. At no time do those whose turn has come need more than
+the reservation has, where its size is known; where it is not, one asks at a time. When the faults stop, all of them
+come to their end.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from operator_world import NAMESPACE, Api, World, job_manifest
+from test_capacity_simulation import CloudLife
+from test_simulation import Crash, Faults
+
+from ptapi.status import PostTrainJobStatus
+from ptoperator import rundirectory
+from ptoperator.capacity.cloud import Reservation
+from ptoperator.capacity.gke import Gke
+from ptoperator.capacity.line import claim_of
+from ptoperator.memory import Memory
+from ptoperator.resources import JOBSETS, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
+
+HISTORIES = int(os.environ.get("SIMULATIONS", "48"))
+BATCHES = 4
+NAMES = ("one", "two", "three", "four")
+HOSTS = 3
+
+
+class ManyFaults(Faults):
+    """Old reads of several jobs."""
+
+    def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
+        fresh = self.api.get(r, name, namespace)
+        ref = f"{r.kind} {name}"
+        since, known = self.old.get(ref, (0, None))
+        if known is not None and self._strikes() and not self._is_heard(r, name, since):
+            return copy.deepcopy(known)
+        self.old[ref] = (len(self.api.changes), copy.deepcopy(fresh))
+        return fresh
+
+    def _is_heard(self, r: Resource, name: str, since: int) -> bool:
+        news = self.api.changes[since : self.heard()]
+        return any((item["kind"], item["metadata"]["name"]) == (r.kind, name) for _, item in news)
+
+
+@dataclass
+class CompetingLife(CloudLife):
+    """Up to four jobs, one reservation of three VMs."""
+
+    is_known: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.faults = ManyFaults(self.world.api, self.rng)
+        self.faults.heard = lambda: self.operator.heard
+        self.operator.client = self.faults
+        high = {"metadata": {"name": "high", "namespace": NAMESPACE, "uid": "high"}, "value": 100}
+        self.world.api.put(PRIORITY_CLASSES, high)
+
+    def _moves(self) -> list[tuple[Callable[[], None], int]]:
+        return [*super()._moves(), (self._forget, 4)]
+
+    def _forget(self) -> None:
+        """What was heard is lost, and not yet listed again."""
+        self.operator.memory = Memory()
+
+    def _new_gke(self) -> Gke:
+        self.is_known = self.seed % 3 != 0
+        return Gke(self.settings, self.client, self._seconds, self._reservation)
+
+    def _reservation(self, name: str, zone: str) -> Reservation | None:
+        """As the Compute API tells it."""
+        if not self.is_known:
+            return None
+        return Reservation(name, zone, HOSTS, sum(pool.nodes for pool in self.model.pools.values()))
+
+    def _create(self) -> None:
+        for name in NAMES[: self.rng.randint(2, 4)]:
+            if self.world.api.find(POSTTRAINJOBS, name) is None:
+                self._create_one(name)
+
+    def _create_one(self, name: str) -> None:
+        option: Manifest = {"type": "reservation", "reservation": "r1", "zones": ["us-east5-a"]}
+        spec: Manifest = {
+            "runPolicy": {"maxRestarts": self.rng.choice((0, 3)), "suspend": self.rng.random() < 0.1},
+            "accelerator": {"type": "v6e-4", "slices": self.rng.choice((1, 1, 2, 3))},
+            "capacity": [option],
+            "preflight": "Skip",
+            "training": {"steps": 10, "batchSize": 24},
+        }
+        if self.rng.random() < 0.2:
+            spec["priorityClassName"] = "high"
+        if self.rng.random() < 0.3:
+            option["waitSeconds"] = 600
+        self.world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
+
+    def _any(self) -> str | None:
+        jobs = [job["metadata"]["name"] for job in self.world.api.kinds("PostTrainJob")]
+        return self.rng.choice(jobs) if jobs else None
+
+    def _look(self) -> None:
+        due = self.operator.due()
+        name = self._any()
+        keys = [self.rng.choice(due)] if due else [(NAMESPACE, name)] if name and self.rng.random() < 0.1 else []
+        for key in keys:
+            try:
+                self.operator.look(key)
+            except Crash:
+                self._restart()
+
+    def _progress(self) -> None:
+        """Nothing is heard of steps."""
+
+    def _suspend(self) -> None:
+        name = self._any()
+        if name:
+            job = self.world.api.find(POSTTRAINJOBS, name)
+            assert job is not None
+            suspend = not job["spec"]["runPolicy"]["suspend"]
+            self.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, {"spec": {"runPolicy": {"suspend": suspend}}})
+
+    def _edit(self) -> None:
+        """Left to the lives of one job."""
+
+    def _delete_jobset(self) -> None:
+        for item in self.world.api.kinds("JobSet")[:1]:
+            self.world.api.delete(JOBSETS, item["metadata"]["name"], NAMESPACE)
+
+    def _delete_job(self) -> None:
+        name = self._any()
+        if name and self.rng.random() < 0.4:
+            self.world.api.delete(POSTTRAINJOBS, name, NAMESPACE)
+
+    def _check_always(self) -> None:
+        assert self.world.overlaps == [], "two attempts at once"
+        assert self.model.doubled == [], "two pools for one slice"
+        claims = [claim for job in self.world.api.kinds("PostTrainJob") if (claim := claim_of(job)) and claim.granted]
+        if self.is_known:
+            assert sum(each.hosts for each in claims) <= HOSTS, "more turns than the reservation has VMs"
+        else:
+            assert sum(each.is_asking for each in claims) <= 1, "two jobs ask at once"
+
+    def _is_over(self) -> bool:
+        jobs = self.world.api.kinds("PostTrainJob")
+        ends = ("Succeeded", "Failed", "Suspended")
+        return all(str((job.get("status") or {}).get("phase")) in ends for job in jobs)
+
+    def _check_end(self) -> None:
+        assert self.model.pools == {}, "a pool is left"
+        for job in self.world.api.kinds("PostTrainJob"):
+            status = PostTrainJobStatus.model_validate(job["status"])
+            assert str(status.phase) in ("Succeeded", "Failed", "Suspended"), status
+            assert claim_of(job) is None, "a job that is over stands in line"
+        assert self.world.unfinished == [], "pods run on"
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_jobs_that_compete_for_one_reservation_never_get_more_than_it_has_and_all_end(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(batch, HISTORIES, BATCHES):
+        world = World(Api())
+        monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
+        life = CompetingLife(seed, world)
+        try:
+            life.live()
+        except AssertionError as error:
+            told = "\n".join([*world.api.log[-40:], *map(str, life.model.pools.values())])
+            raise AssertionError(f"seed {seed}: {error}\n{told}") from error
