@@ -62,6 +62,9 @@ class Settings:
     """Name of the cluster."""
     gke_endpoint: str = ""
     """Address of the GKE API. Empty: Google's. `http://…`: a server of tests, without encryption or credentials."""
+    compute_endpoint: str = ""
+    """Address of the Compute API, which is asked what reservations have left. Empty: Google's. `http://…`: a server of
+    tests, without encryption or credentials."""
     gke_node_service_account: str = ""
     """Google service account of the nodes; empty: the project's default one."""
     cloud_poll_seconds: float = 10.0

@@ -66,9 +66,9 @@ def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
         "posttrain-system",
     ]
     cluster_groups = {group for kind, rule in rules(values) if kind == "ClusterRole" for group in rule["apiGroups"]}
-    assert cluster_groups == {"apiextensions.k8s.io", ""}
+    assert cluster_groups == {"apiextensions.k8s.io", "", "scheduling.k8s.io"}
     cluster_resources = {r for kind, rule in rules(values) if kind == "ClusterRole" for r in rule["resources"]}
-    assert cluster_resources == {"customresourcedefinitions", "namespaces", "nodes"}
+    assert cluster_resources == {"customresourcedefinitions", "namespaces", "nodes", "priorityclasses"}
 
 
 def test_operator_pod_meets_the_restricted_standard() -> None:
