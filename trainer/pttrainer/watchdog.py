@@ -6,7 +6,8 @@ finishes no step either, and so ends by itself: nobody has to tell it. SIGUSR1 w
 
 A thread that holds Python's lock for ever keeps this one from running; collectives, files, sockets and child processes
 all wait without it. For that case faulthandler's own thread, which needs no lock, is wound up again and again: when
-nobody does so any more, it writes all stacks to stderr and ends the process.
+nobody does so any more, it writes all stacks to stderr and ends the process. Long before that, a process beside this
+one (`courier`) brings them into the run directory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ptapi import rundir
 from ptapi.failures import ExitCode
 from ptapi.hang import limit_s
 from pttrainer import termination
+from pttrainer.courier import Courier
 from pttrainer.heartbeat import Heartbeats
 from pttrainer.progress import Beat
 from pttrainer.storage import Place
@@ -37,6 +39,8 @@ LOCKED_S = 600.0
 """Python's lock is never held for this long by anything that goes on."""
 REWIND_S = 30.0
 STDERR = 2
+COURIER_S = 60.0
+"""A run of this age gets a courier."""
 STAY_S = 5.0
 """The process that the others found each other by leaves last, else they would be aborted before they wrote."""
 
@@ -62,6 +66,8 @@ class Watchdog:
         self._seen = 0
         self._heartbeats = heartbeats
         self._wound_up = float("-inf")
+        self._born = time.monotonic()
+        self._courier: Courier | None = None
         faulthandler.register(signal.SIGUSR1, file=self._stacks, all_threads=True)
         self._thread = threading.Thread(target=self._watch, name="hang watchdog", daemon=True)
         self._thread.start()
@@ -70,6 +76,8 @@ class Watchdog:
         """No more looking."""
         self._stopped.set()
         self._thread.join(timeout=10)
+        if self._courier is not None:
+            self._courier.stop()
         faulthandler.cancel_dump_traceback_later()
         faulthandler.unregister(signal.SIGUSR1)
         self._stacks.close()
@@ -77,7 +85,7 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._stopped.wait(self._look_s):
             beat = self._beat()
-            self._wind_up()
+            self._wind_up(beat)
             if self._heartbeats is not None:
                 self._heartbeats.tell(beat)
             still_s, limit = time.monotonic() - beat.since, limit_s(beat.stage, beat.typical_s, self._asked)
@@ -86,11 +94,16 @@ class Watchdog:
                 return
             self._keep_stacks(beat)
 
-    def _wind_up(self) -> None:
+    def _wind_up(self, beat: Beat) -> None:
         now = time.monotonic()
-        if now - self._wound_up >= REWIND_S:
-            self._wound_up = now
-            faulthandler.dump_traceback_later(LOCKED_S, exit=True, file=STDERR)
+        if now - self._wound_up < REWIND_S:
+            return
+        self._wound_up = now
+        faulthandler.dump_traceback_later(LOCKED_S, exit=True, file=STDERR)
+        if self._courier is None and now - self._born >= COURIER_S:
+            self._courier = Courier(self._place.uri, self._stacks.fileno())
+        if self._courier is not None:
+            self._courier.tell(rundir.stack_file(beat.attempt, self._process))
 
     def _keep_stacks(self, beat: Beat) -> None:
         """Moves what SIGUSR1 wrote since the last look into the run directory, and to whoever reads the log."""

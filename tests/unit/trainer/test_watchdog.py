@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from ptapi import rundir
 from ptapi.failures import ExitCode
 from pttrainer import watchdog
+from pttrainer.courier import Courier
 from pttrainer.heartbeat import Heartbeats
 from pttrainer.progress import Beat
 from pttrainer.storage import Directory
@@ -83,6 +85,43 @@ def test_a_process_whose_python_is_stuck_ends_with_its_stacks(tmp_path: Path) ->
     assert ended.returncode == ExitCode.UNKNOWN
     assert "Timeout (0:00:01)!" in ended.stderr
     assert 'File "<string>", line 13' in ended.stderr
+
+
+HELD = """
+import ctypes, sys, time
+from pathlib import Path
+from pttrainer import courier, watchdog
+from pttrainer.progress import Beat
+from pttrainer.storage import Directory
+
+courier.Courier.__init__.__defaults__ = (1.0,)
+watchdog.LOCKED_S, watchdog.REWIND_S, watchdog.COURIER_S = 6.0, 0.1, 0.0
+dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
+                        look_s=0.05)
+time.sleep(1.0)
+lock, c = ctypes.create_string_buffer(64), ctypes.PyDLL(None)
+c.pthread_mutex_lock(lock)
+c.pthread_mutex_lock(lock)  # holds Python's lock for ever, whatever signal comes
+"""
+
+
+def test_stacks_of_a_process_whose_python_is_stuck_come_into_the_run_directory_before_it_ends(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", HELD, str(tmp_path)], capture_output=True, text=True, timeout=50)
+    assert ended.returncode == ExitCode.UNKNOWN
+    stacks = (tmp_path / rundir.stack_file(1, 0)).read_text()
+    assert 'File "<string>", line 15' in stacks
+    assert "error: Python has not run for 1 s; stacks of all threads: file://" in ended.stderr
+
+
+def test_a_courier_whose_process_works_writes_nothing_and_ends_with_it(tmp_path: Path) -> None:
+    stacks = tempfile.TemporaryFile()  # noqa: SIM115
+    beside = Courier(f"file://{tmp_path}", stacks.fileno(), still_s=30.0)
+    for _ in range(3):
+        beside.tell(rundir.stack_file(1, 0))
+    beside.stop()
+    assert beside._process.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+    stacks.close()
 
 
 def test_every_process_leaves_a_sign_of_life_and_no_write_waits_for_another(tmp_path: Path) -> None:
