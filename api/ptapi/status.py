@@ -250,7 +250,7 @@ class Links(SpecModel):
     cloud_logs: Annotated[str, Field(max_length=2048)] = ""
     """The logs of every pod in Cloud Logging, also of pods that are gone."""
     cloud_logs_of_rank: Annotated[str, Field(max_length=2048)] = ""
-    """Those of rank 0; another rank has its slice and host in the pod's name in place of `0-0`."""
+    """Those of rank 0; another rank's: `ptctl workload logs NAME --link --rank N`."""
     tensorboard: Short = ""
     """How to open TensorBoard."""
     console: Short = ""

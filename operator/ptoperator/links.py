@@ -31,6 +31,23 @@ def links(layout: Layout) -> Links:
     )
 
 
+def of_rank(link: str, layout: Layout, rank: int) -> str:
+    """The query for one rank's logs, from rank 0's (`links.cloudLogsOfRank`): a link per rank of a job of thousands
+    would not fit into its status. Raises ValueError for a rank that the job does not have."""
+    if not 0 <= rank < _ranks(layout):
+        raise ValueError(f"rank {rank}: the job has rank{'s 0 to' if _ranks(layout) > 1 else ''} {_ranks(layout) - 1}")
+    pod, process = divmod(rank, layout.processes_per_host)
+    lines = _pod_line(layout, *divmod(pod, layout.hosts))
+    if layout.processes_per_host > 1:
+        lines += f'\nresource.labels.container_name="{names.containers(layout.processes_per_host)[process]}"'
+    return link.replace(quote(_pod_line(layout, 0, 0), safe=""), quote(lines, safe=""))
+
+
+def _ranks(layout: Layout) -> int:
+    """Processes whose logs are the trainer's: under Pathways its head alone."""
+    return 1 if layout.is_pathways else layout.processes
+
+
 def _in_the_cloud(layout: Layout, settings: Settings) -> dict[str, str]:
     if not settings.has_gke:
         return {}
@@ -38,7 +55,7 @@ def _in_the_cloud(layout: Layout, settings: Settings) -> dict[str, str]:
     project = f"project={quote(settings.gke_project)}"
     return {
         "cloud_logs": _logs(layout, settings, f'labels."k8s-pod/{_label(labels.JOB)}"="{layout.name}"'),
-        "cloud_logs_of_rank": _logs(layout, settings, f'resource.labels.pod_name=~"^{_first_pod(layout)}-"'),
+        "cloud_logs_of_rank": _logs(layout, settings, _pod_line(layout, 0, 0)),
         "console": f"{_CONSOLE}/kubernetes/clusters/details/{cluster}/details?{project}",
     }
 
@@ -61,7 +78,7 @@ def _label(key: str) -> str:
     return key.replace(".", "_")
 
 
-def _first_pod(layout: Layout) -> str:
-    """The pod of rank 0; another rank's has its slice and host in place of the zeros."""
+def _pod_line(layout: Layout, slice_index: int, host: int) -> str:
+    """The line of a query that picks the pods of one host, of all attempts."""
     role = names.PATHWAYS_HEAD if layout.is_pathways else names.REPLICATED_JOB
-    return f"{layout.jobset}-{role}-0-0"
+    return f'resource.labels.pod_name=~"^{layout.jobset}-{role}-{slice_index}-{host}-"'

@@ -14,6 +14,7 @@ _EXAMPLES = """
 ptctl workload logs llama-gsm8k
 ptctl workload logs llama-gsm8k -f               # follow, through restarts, to the job's end
 ptctl workload logs llama-gsm8k --rank 0 --tail 50
+ptctl workload logs llama-gsm8k --link --rank 3  # where Cloud Logging keeps them, also of pods that are gone
 """
 
 
@@ -22,14 +23,20 @@ ptctl workload logs llama-gsm8k --rank 0 --tail 50
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; restarts included.")
 @click.option("--rank", type=click.IntRange(0), metavar="N", help="Only this process; rank 0 reports the run.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the newest N lines of each rank.")
+@click.option("--link", is_flag=True, help="Print the address of the logs in Cloud Logging instead.")
 @to_cluster
 @pass_app
-def logs(app: App, target: Target, name: str, follow: bool, rank: int | None, tail: int | None) -> None:
+def logs(app: App, target: Target, name: str, follow: bool, rank: int | None, tail: int | None, link: bool) -> None:
     """Print what the trainer writes, all ranks merged.
 
     With more than one rank each line begins with its rank. Pods that are gone have no logs; what the run measured is
     in its run directory.
     """
+    if link:
+        from ptctl.loglinks import link_of
+
+        app.console.data(link_of(app.connect(target), target, name, rank))
+        return
     from ptctl.joblogs import follow_logs, print_logs
 
     show = follow_logs if follow else print_logs

@@ -220,3 +220,23 @@ def test_verbs_on_one_job_want_a_name_and_refuse_xpks_flag(invoke: Invoke, verb:
     result = invoke("workload", verb, "--workload", "a")
     assert (result.code, "the name is an argument" in result.err) == (2, True)
     assert invoke("workload", verb, "nope").code == 3
+
+
+def test_a_link_leads_to_the_logs_of_all_ranks_or_of_one(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    links = {
+        "cloudLogs": "https://console.cloud.google.com/logs/query;query=all?project=p",
+        "cloudLogsOfRank": "https://console.cloud.google.com/logs/query;query="
+        "resource.labels.pod_name%3D~%22%5Ea-slice-0-0-%22?project=p",
+    }
+    spec = {"accelerator": {"type": "v6e-16"}, "algorithm": {"sft": {}}, "training": {"batchSize": 16}}
+    kube.put(POSTTRAINJOBS, make_job("a", spec=spec, links=links))
+    assert invoke("workload", "logs", "a", "--link").out == links["cloudLogs"] + "\n"
+    assert "%22%5Ea-slice-0-2-%22?" in invoke("workload", "logs", "a", "--link", "--rank", "2").out
+    wrong = invoke("workload", "logs", "a", "--link", "--rank", "4")
+    assert (wrong.code, "--rank: rank 4: the job has ranks 0 to 3" in wrong.err) == (2, True)
+
+
+def test_a_job_outside_google_cloud_has_no_link(invoke: Invoke, kube: Any, make_job: Make) -> None:
+    kube.put(POSTTRAINJOBS, make_job("a"))
+    told = invoke("workload", "logs", "a", "--link")
+    assert (told.code, "job 'a' has no link to Cloud Logging" in told.err) == (1, True)
