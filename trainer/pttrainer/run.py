@@ -6,13 +6,14 @@ and a wrong job should be refused in a blink. Every way to end passes through he
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from ptapi import load
 from ptapi.errors import SpecError
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
-from pttrainer import directory, distributed, termination
+from pttrainer import directory, distributed, outofmemory, termination
 from pttrainer.algorithms import MODULES
 from pttrainer.errors import ConfigError
 from pttrainer.termination import Attempt, StopRequest
@@ -24,6 +25,7 @@ def run_job(path: Path) -> ExitCode:
     stop.listen()
     termination.quiet_background_threads()
     attempt = Attempt()
+    job: PostTrainJob | None = None
     try:
         job = read_job(path)
         distributed.prepare_environment(job.spec.accelerator.type)
@@ -34,7 +36,11 @@ def run_job(path: Path) -> ExitCode:
     except BaseException as error:
         code = termination.exit_code(error)
         termination.show(error, code)
-        termination.report(code, termination.describe(error), attempt)
+        message = termination.describe(error)
+        if code == ExitCode.OUT_OF_MEMORY_HBM and job is not None:
+            message = outofmemory.explain(error, job)
+            print(f"error: {message}", file=sys.stderr)
+        termination.report(code, message, attempt)
         return code
     termination.report(ExitCode.OK, "done", attempt)
     return ExitCode.OK

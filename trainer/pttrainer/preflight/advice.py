@@ -35,15 +35,21 @@ def options(of: Subject) -> list[Option]:
     return sorted((option for option in tried if option is not None), key=lambda option: not option.fits)
 
 
-def smallest(of: Subject) -> list[Option]:
-    """Of each generation the smallest slice that holds the job as it is, fewest FLOP/s first (about what they cost)."""
+def smallest(of: Subject, factor: float = 1.0) -> list[Option]:
+    """Of each generation the smallest slice that holds the job as it is, fewest FLOP/s first (about what they cost).
+
+    factor: by how much more the job needs than the formula says, where that is known."""
     found = []
     for generation in USABLE_GIB:
-        fitting = (option for name in usual(generation) for option in _on(of, name) if option.fits)
+        fitting = (option for name in usual(generation) for option in _on(of, name) if _holds(option, factor))
         option = next(fitting, None)
         if option is not None:
             found.append((option.chips * accelerators.table()[generation]["peakBf16Tflops"], option))
     return [option for _, option in sorted(found, key=lambda pair: pair[0])]
+
+
+def _holds(option: Option, factor: float) -> bool:
+    return option.fits and option.peak * factor <= option.available
 
 
 def changed(spec: PostTrainJobSpec, settings: Settings) -> PostTrainJobSpec:
