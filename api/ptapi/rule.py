@@ -6,8 +6,9 @@ Both look at the object at `scope`: CEL's `self` is what `is_kept` gets. A test 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -39,11 +40,11 @@ class Rule:
         """What the API server says: the same words as a finding's."""
         return f"{self.accepted}; hint: {self.hint}" if self.hint else self.accepted
 
-    def findings(self, job: BaseModel) -> list[Finding]:
-        """One finding per object at the scope that breaks the rule."""
+    def findings(self, objects: Iterable[tuple[str, Any]]) -> list[Finding]:
+        """One finding per object that breaks the rule, of those at its scope (`objects_at`)."""
         return [
             Finding(_join(path, self.field), self._seen(found), self.accepted, self.hint)
-            for path, found in objects_at(job, self.scope)
+            for path, found in objects
             if not self.is_kept(found)
         ]
 
@@ -72,8 +73,13 @@ def at(node: Any, field: str) -> Any:
 
 def child(node: BaseModel, alias: str) -> Any:
     """The value of a camelCase field."""
-    fields = type(node).model_fields.items()
-    return getattr(node, next(name for name, field in fields if field.alias == alias))
+    return getattr(node, _names(type(node))[alias])
+
+
+@cache
+def _names(model: type[BaseModel]) -> dict[str, str]:
+    """Field names by alias: a job is checked at every look of the operator, by a hundred rules."""
+    return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
 def seen(value: Any) -> str:

@@ -12,17 +12,19 @@ from ptapi.devices import check_devices
 from ptapi.errors import Finding, SpecError
 from ptapi.immutable import check_changes
 from ptapi.maxtext import check_maxtext
-from ptapi.rule import Rule
+from ptapi.rule import Rule, objects_at
 from ptapi.spec import PostTrainJob
 
 RULES: tuple[Rule, ...] = (*unsupported.RULES, *cross_field.RULES)
+_SCOPES = tuple(dict.fromkeys(rule.scope for rule in RULES))
 
 
 def check_job(job: PostTrainJob) -> list[Finding]:
     """What is wrong with a job whose fields are each well-formed; the first finding of a field stands for it."""
     findings: dict[str, Finding] = {}
+    objects = {scope: tuple(objects_at(job, scope)) for scope in _SCOPES}
     for rule in RULES:
-        for finding in rule.findings(job):
+        for finding in rule.findings(objects[rule.scope]):
             findings.setdefault(finding.field, finding)
     for finding in (*check_devices(job.spec), *check_maxtext(job.spec)):
         findings.setdefault(finding.field, finding)

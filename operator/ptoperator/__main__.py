@@ -75,10 +75,10 @@ def _cloud(settings: Settings) -> CloudProvider | None:
     from google.auth.exceptions import GoogleAuthError
 
     from ptoperator.capacity.gke import Gke  # a second and 50 MB that an operator without GKE does not spend
-    from ptoperator.capacity.reservations import Reservations
+    from ptoperator.capacity.reservations import reader
 
     try:
-        return Gke(settings, reservations=Reservations(settings))
+        return Gke(settings, reservations=reader(settings))
     except GoogleAuthError as error:
         raise CloudError(
             f"no Google credentials for cluster {settings.gke_cluster}: {error}\nhint: bind the operator's service "

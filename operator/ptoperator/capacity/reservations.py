@@ -93,6 +93,13 @@ class Reservations:
         self._refused[project] = self._seconds() + _REFUSED_S
 
 
+def reader(settings: Settings) -> Callable[[str, str], Reservation | None]:
+    """Who tells of reservations: nobody, where GKE is a server of tests and no Compute API is named."""
+    if settings.gke_endpoint.startswith("http://") and not settings.compute_endpoint:
+        return lambda name, zone: None
+    return Reservations(settings)
+
+
 def connect(endpoint: str) -> Session:
     """A session with Application Default Credentials. Only `http://…`, a server of tests, gets none."""
     if endpoint.startswith("http://"):

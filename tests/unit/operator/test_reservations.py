@@ -6,14 +6,14 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from ptoperator.capacity.cloud import Reservation
-from ptoperator.capacity.reservations import Reservations
+from ptoperator.capacity.reservations import Reservations, reader
 from ptoperator.settings import Settings
 
 ZONE = "us-east5-a"
@@ -154,3 +154,10 @@ def test_what_was_known_counts_while_the_api_does_not_answer(
 def test_a_server_that_is_away_is_no_error(clock: Clock) -> None:
     settings = Settings(gke_project="p", compute_endpoint="http://127.0.0.1:9", cloud_timeout_seconds=1.0)
     assert Reservations(settings, seconds=clock)("r1", ZONE) is None
+
+
+def test_beside_a_gke_of_tests_nobody_looks_for_googles_credentials(api: ComputeApi) -> None:
+    tests_own = Settings(gke_project="p", gke_endpoint="http://127.0.0.1:9")
+    assert reader(tests_own)("r1", ZONE) is None
+    api.answers[PATH] = {"specificReservation": {"count": "16"}}
+    assert reader(replace(tests_own, compute_endpoint=api.endpoint))("r1", ZONE) is not None
