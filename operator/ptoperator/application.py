@@ -146,7 +146,11 @@ class Application:
     def _look(self, key: Key, is_news: bool) -> float | None:
         if not self.leads:
             return None
-        again = self.reconciler.reconcile(key, is_news=is_news)
+        began = time.thread_time()
+        try:
+            again = self.reconciler.reconcile(key, is_news=is_news)
+        finally:
+            self.metrics.on_cpu(time.thread_time() - began)
         self._heard()
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._call_next)

@@ -28,6 +28,7 @@ class Metrics:
         self._seconds = Histogram(
             "posttrain_reconcile_seconds", "Duration of a look", buckets=_BUCKETS, registry=self.registry
         )
+        self._cpu = Counter("posttrain_reconcile_cpu_seconds", "Processor time of looks", registry=self.registry)
         self._calls = Counter(
             "posttrain_api_calls",
             "Calls of the Kubernetes API by the operator's own code",
@@ -53,6 +54,10 @@ class Metrics:
         self._seconds.observe(seconds)
         if error is not None:
             self._errors.labels(type(error).__name__).inc()
+
+    def on_cpu(self, seconds: float) -> None:
+        """Of one look: what is ours of its duration, however busy the machine is."""
+        self._cpu.inc(seconds)
 
     def on_call(self, verb: str, resource: str, outcome: str) -> None:
         self._calls.labels(verb, resource, outcome).inc()

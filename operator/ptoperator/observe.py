@@ -80,7 +80,7 @@ def observe(
     seen = replace(seen, pods=pods, failures=_failures(memory, seen), rival=memory.rival(key))
     seen = replace(seen, place=_place(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
-    if preflight.is_open(seen):
+    if preflight.is_open(seen) and preflight.may_be_wanted(seen):
         ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, seen.uid))
         job = _get(reader, JOBS, names.preflight(seen.name, seen.uid), namespace)
         seen = replace(seen, preflight_job=job, preflight_pods=ours)
