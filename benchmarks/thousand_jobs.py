@@ -1,8 +1,8 @@
 """A thousand PostTrainJobs at once: embedded cluster, pretended GKE, one operator.
 
 Each job wants a node pool of spot VMs of its own, runs a pod for some seconds, gives the pool back and succeeds. Prints
-how long a look takes (of the processor, and p50 and p99 by the clock), the operator's memory, the Kubernetes API calls of
-its own code per job and per change of a phase, and the calls in the minute after it is started anew with all jobs
+how long a look takes (of the processor, and p50 and p99 by the clock), the operator's memory, the Kubernetes API calls
+of its own code per job and per change of a phase, and the calls in the minute after it is started anew with all jobs
 there.
 
     python benchmarks/thousand_jobs.py [JOBS]
