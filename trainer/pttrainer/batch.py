@@ -46,6 +46,9 @@ class Batch(NamedTuple):
     ref_sums_B1: Any = None
     teacher_ids_BTK: Any = None
     teacher_logps_BTK: Any = None
+    values_BT: Any = None
+    """What the critic expected before the batch's first update, and what it should have: its targets."""
+    returns_BT: Any = None
     prompts: Prompts | None = None
     """Set where rows hold completions alone: at most one example each, whose positions go on after the prompt's."""
 

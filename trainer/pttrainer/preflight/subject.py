@@ -126,7 +126,7 @@ def read_config(spec: PostTrainJobSpec) -> ModelConfig:
 def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
     """What the step takes, laid out on this mesh."""
     where = of.program.layout(mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same shardings
-    state = steps.abstract_state(of.model, of.program.updates, where)
+    state = of.program.abstract_state(where)
     frozen = None
     if where.frozen is not None:
         frozen = jax.tree.map(placed, of.model.frozen(of.model.abstract()), where.frozen)
@@ -167,13 +167,24 @@ def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
     return ("advantages_BT", "sampler_logps_BT", *old, *reference)
 
 
-EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo}
+def _ppo(spec: PostTrainJobSpec) -> tuple[str, ...]:
+    assert spec.algorithm.ppo is not None
+    old = ("old_logps_BT",) if spec.algorithm.ppo.updates_per_batch > 1 else ()
+    reference = ("ref_logps_BT",) if spec.algorithm.ppo.kl_coefficient > 0 else ()
+    return ("advantages_BT", "sampler_logps_BT", "values_BT", "returns_BT", *old, *reference)
+
+
+EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo, "ppo": _ppo}
 """Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
 
 
 def _objective(spec: PostTrainJobSpec, model: Model) -> tuple[Objective, Model | None]:
     """The loss, and the teacher where there is one."""
     distilled = spec.algorithm.distill
+    if spec.algorithm.ppo is not None:
+        from pttrainer.algorithms import ppo  # here, as for distill below
+
+        return ppo.Loss(spec, ppo.critic_of(spec.algorithm.ppo, model, _silent, weights=False)[0]), None
     if distilled is None:
         return algorithms.objective(spec), None
     if distilled.teacher is None:
