@@ -268,10 +268,62 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec.algorithm.distill",
         field="teacher",
-        accepted="a teacher, and none where mode is offline",
-        cel="has(self.teacher) != (self.mode == 'offline')",
-        is_kept=lambda distill: (distill.teacher is not None) != (distill.mode == "offline"),
+        accepted="a teacher, or selfTeacher; none where mode is offline",
+        cel="[has(self.teacher), has(self.selfTeacher)].filter(x, x).size() == (self.mode == 'offline' ? 0 : 1)",
+        is_kept=lambda distill: (
+            [distill.teacher, distill.self_teacher].count(None) == (2 if distill.mode == "offline" else 1)
+        ),
         hint="teacher: {uri: gs://bucket/dir}",
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="mode",
+        accepted="on-policy where selfTeacher is set: it teaches on the student's own samples",
+        cel="!has(self.selfTeacher) || self.mode == 'on-policy'",
+        is_kept=lambda distill: distill.self_teacher is None or distill.mode == "on-policy",
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="studentShare",
+        accepted="1 where selfTeacher is set: it teaches on the student's own samples",
+        cel="!has(self.selfTeacher) || self.studentShare == 1.0",
+        is_kept=lambda distill: distill.self_teacher is None or distill.student_share == 1.0,
+    ),
+    Rule(
+        scope="spec.algorithm.distill.selfTeacher",
+        field="privilegedContext",
+        accepted="text with {prompt}, which stands for the question",
+        cel="!has(self.privilegedContext) || self.privilegedContext.contains('{prompt}')",
+        is_kept=lambda teacher: teacher.privileged_context is None or "{prompt}" in teacher.privileged_context,
+        hint='privilegedContext: "{prompt}\\n\\nA right answer: {answer}"',
+    ),
+    Rule(
+        scope="spec.algorithm.distill.selfTeacher",
+        field="weights",
+        accepted="initial or average without privilegedContext, because nobody learns from saying the same again",
+        cel="has(self.privilegedContext) || self.weights != 'current'",
+        is_kept=lambda teacher: teacher.privileged_context is not None or teacher.weights != "current",
+    ),
+    Rule(
+        scope="spec",
+        field="algorithm.distill.selfTeacher.weights",
+        accepted="initial or current, unless training.ema keeps an average",
+        cel="!has(self.algorithm.distill) || !has(self.algorithm.distill.selfTeacher) || has(self.training.ema) || "
+        "self.algorithm.distill.selfTeacher.weights != 'average'",
+        is_kept=lambda spec: (
+            at(spec, "algorithm.distill.selfTeacher.weights") != "average" or spec.training.ema is not None
+        ),
+        hint="training: {ema: {decay: 0.99}}",
+    ),
+    Rule(
+        scope="spec",
+        field="data.eval",
+        accepted="unset, or together with rewards: a self-teacher is asked about the student's samples alone",
+        cel="!has(self.algorithm.distill) || !has(self.algorithm.distill.selfTeacher) || !has(self.data.eval) || "
+        "(has(self.rewards) && self.rewards.size() > 0)",
+        is_kept=lambda spec: (
+            at(spec, "algorithm.distill.selfTeacher") is None or spec.data.eval is None or len(spec.rewards) > 0
+        ),
     ),
     Rule(
         scope="spec.algorithm.distill",

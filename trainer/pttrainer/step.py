@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from pttrainer import dropout as droppings
-from pttrainer import freezing, moments, neftune, nonfinite, reduce, sharding
+from pttrainer import ema, freezing, moments, neftune, nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Criticised, Objective
 from pttrainer.batch import Batch
 from pttrainer.critic import Critic, CriticState, Learner
@@ -170,10 +170,11 @@ def train_step(
             hidden_BTD, balance = _hidden(model, params, part, noisy, dropped)
             head = model.head(params).astype(hidden_BTD.dtype)
             stats: Any  # of tokens, or with a guide also their divergence from it
-            if guide is None or teacher is None:
+            if guide is None:
                 loss, stats = _loss(model, algorithm, hidden_BTD, head, part)
             else:
-                stats = guide.stats(teacher, model, hidden_BTD, model.head(params), part)
+                told = _teacher(guide, model, state, frozen, teacher)
+                stats = guide.stats(told, model, hidden_BTD, model.head(params), part)
                 loss = jnp.sum(algorithm.loss(stats, part)[0] * part.weight_BT)
             _, metrics = algorithm.loss(stats, part)
             if learner is not None and critic is not None and isinstance(algorithm, Criticised):
@@ -242,6 +243,20 @@ def _loss(
         return token_loss(weighted, how, hidden_BTD, head_VD, part._replace(prompts=None))
     stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, **how._asdict())
     return jnp.sum(weighted(stats, part)), stats
+
+
+def _teacher(
+    guide: Guide | Hearsay, model: Model, state: TrainState, frozen: Params | None, teacher: Params | None
+) -> Params:
+    """The weights that teach. Of a student that teaches itself, those that it trains, then or now, on those that it
+    does not; no gradient flows to them (`Guide.stats`)."""
+    itself = guide.itself if isinstance(guide, Guide) else None
+    if itself == "average":
+        return model.whole(frozen, ema.of(state.optimizer, state.params))
+    if itself == "current":
+        return model.whole(frozen, state.params)
+    assert teacher is not None
+    return teacher if itself is None else model.whole(frozen, teacher)
 
 
 def _hidden(

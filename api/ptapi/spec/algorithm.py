@@ -143,6 +143,18 @@ class Teacher(SpecModel):
     """Branch, tag or commit of an `hf://` teacher."""
 
 
+class SelfTeacher(SpecModel):
+    """The student itself as its teacher (arXiv 2601.18734, 2601.19897): it is told more, and the student learns to
+    predict on its own samples what it would have predicted had it known."""
+
+    weights: Literal["initial", "average", "current"] = "initial"
+    """Whose predictions: `initial`, the student before its first step, which cannot drift; `average`, the moving
+    average that `training.ema` keeps; `current`, the student as it is now: no second copy, and the least stable."""
+    privileged_context: Annotated[str, Field(min_length=1, max_length=8192)] | None = None
+    """What the teacher reads in place of the prompt's last message: text in which `{prompt}` is that message,
+    `{answer}` the gold answer, and `{column}` a column of the row. Unset: the teacher reads what the student reads."""
+
+
 class Distill(SpecModel):
     """Distillation: offline from the data, online, or on the student's own samples (arXiv 2306.13649)."""
 
@@ -150,7 +162,10 @@ class Distill(SpecModel):
     """`on-policy` trains on the student's own samples, which avoids the mismatch between training and use; `online` on
     the completions of the data; `offline` on them with the teacher's log-probs in the data too."""
     teacher: Teacher | None = None
-    """Needed unless `mode` is `offline`: there the columns `teacher_ids` and `teacher_logprobs` say what it said."""
+    """A teacher is needed, this or `selfTeacher`, unless `mode` is `offline`: there the columns `teacher_ids` and
+    `teacher_logprobs` say what it said."""
+    self_teacher: SelfTeacher | None = None
+    """Self-distillation on the student's own samples: the teacher is the student, told more or longer ago."""
     beta: Fraction = 1.0
     """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL."""
     student_share: Fraction = 1.0

@@ -190,6 +190,9 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         said.append("training.steps is unset and data are not read: no length, no chip-hours")
     if price is None:
         said.append("no price given (--price): no cost")
+    own = None if of.spec.algorithm.distill is None else of.spec.algorithm.distill.self_teacher
+    if own is not None and own.privileged_context is not None:
+        said.append("a self-teacher's rows are taken for as long as the student's")
     said.append("checkpoints are copied to the hosts' memory, not kept on chips")
     return said
 
