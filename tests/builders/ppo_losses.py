@@ -6,6 +6,7 @@ Letters: B rows, T tokens.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def ours() -> dict[str, np.ndarray]:
         batch = _batch(spec)
         found[f"{case}/advantages"], found[f"{case}/returns"] = batch.advantages_BT, batch.returns_BT * MASK_BT
         of_policy, of_critic = (
-            jax.value_and_grad(loss)(jnp.asarray(x), batch, spec)
+            jax.jit(jax.value_and_grad(partial(loss, batch=batch, spec=spec)))(x)
             for loss, x in ((_policy, LOGPS_BT), (_critic, VALUES_BT))
         )
         found[f"{case}/policy/loss"], found[f"{case}/policy/gradient"] = of_policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -193,22 +193,32 @@ def test_the_teacher_s_row_holds_the_same_completion_after_its_own_prompt() -> N
         assert (batch.teacher_segment_ids_BU[row] > 0).sum() == len(told[row]) + said.sum() - 1
 
 
+@cache
+def sharp() -> Any:
+    """Weights whose predictions are far from uniform."""
+    params = jax.jit(MODEL.init)(jax.random.key(0))
+    return {**params, "embedding": params["embedding"] * 20}
+
+
+@cache
+def predictions() -> Any:
+    """Of a batch: what student and teacher predict at every token, by their logits."""
+    batch = with_rows(list(privileged.prompts(TEMPLATE, ASKED, CHAT).values()))
+
+    @jax.jit
+    def logps(params: Any, *rows: Any) -> Any:
+        return jax.nn.log_softmax(MODEL.logits(params, MODEL.forward(params, *rows)))
+
+    student = logps(sharp(), batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+    teacher = logps(sharp(), batch.teacher_tokens_BU, batch.teacher_positions_BU, batch.teacher_segment_ids_BU)
+    return batch, np.asarray(student, np.float64), np.asarray(teacher, np.float64)
+
+
 @pytest.mark.parametrize("beta", [0.0, 1.0, 0.3])
 def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_hand(beta: float) -> None:
-    params = MODEL.init(jax.random.key(0))
-    params = {**params, "embedding": params["embedding"] * 20}  # far from uniform
-    batch = with_rows(list(privileged.prompts(TEMPLATE, ASKED, CHAT).values()))
-    guide = Guide(MODEL, beta, itself="initial")
-
-    def logps(*rows: Any) -> np.ndarray:
-        hidden = MODEL.forward(params, *rows)
-        found: np.ndarray = np.asarray(jax.nn.log_softmax(MODEL.logits(params, hidden)), np.float64)
-        return found
-
-    student = logps(batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
-    teacher = logps(batch.teacher_tokens_BU, batch.teacher_positions_BU, batch.teacher_segment_ids_BU)
-    hidden = MODEL.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
-    found = guide.stats(params, MODEL, hidden, MODEL.head(params), batch).divergence_BT
+    batch, student, teacher = predictions()
+    compare = jax.jit(partial(distill._compare, Guide(MODEL, beta, itself="initial"), MODEL))
+    found = compare(sharp(), sharp(), batch).divergence_BT
     for b, t in zip(*np.nonzero(batch.mask_BT), strict=True):
         q, p = student[b, t], teacher[b, batch.teacher_slots_BT[b, t]]
         if beta in (0.0, 1.0):
@@ -218,19 +228,18 @@ def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_han
             mixed = np.log(beta * np.exp(p) + (1 - beta) * np.exp(q))
             wanted = beta * np.sum(np.exp(p) * (p - mixed)) + (1 - beta) * np.sum(np.exp(q) * (q - mixed))
         assert wanted > 1e-4
-        np.testing.assert_allclose(found[b, t], wanted, rtol=2e-3, atol=1e-5)
+        np.testing.assert_allclose(found[b, t], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() -> None:
-    params = MODEL.init(jax.random.key(0))
     batch = with_rows([list(question.tokens) for question in ASKED])
 
     def loss(of: Any) -> Any:
         hidden = MODEL.forward(of, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
-        stats = Guide(MODEL, 1.0, itself="current").stats(params, MODEL, hidden, MODEL.head(of), batch)
+        stats = Guide(MODEL, 1.0, itself="current").stats(sharp(), MODEL, hidden, MODEL.head(of), batch)
         return (stats.divergence_BT * batch.weight_BT).sum()
 
-    value, gradient = jax.value_and_grad(loss)(params)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(sharp())
     assert abs(float(value)) < 1e-6
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-6
 

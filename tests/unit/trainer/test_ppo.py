@@ -325,8 +325,8 @@ def moved(before: Any, now: Any) -> float:
 
 
 def test_micro_batches_on_eight_devices_are_the_same_step_for_policy_and_critic() -> None:
-    _, whole, metrics = after(OF_ITS_OWN)
-    _, split, of_split = after(OF_ITS_OWN, (2, 2, 2), 4)
+    _, whole, metrics = after(HEAD)
+    _, split, of_split = after(HEAD, (2, 2, 2), 4)
     for one, other in ((whole.params, split.params), (whole.critic.params, split.critic.params)):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), one, other)
     for here, there in zip(metrics, of_split, strict=True):
