@@ -196,7 +196,8 @@ def train_step(
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         norm = optax.tree.norm(gradient)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-        critic, critic_facts = None, {}
+        critic: CriticState | None = None
+        critic_facts: dict[str, Array] = {}
         if learner is not None and state.critic is not None:
             critic, critic_facts = _learned(learner, state.critic, of_critic, state.step)
             is_finite &= jnp.isfinite(critic_facts[CRITIC_GRAD_NORM])

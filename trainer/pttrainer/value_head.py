@@ -36,7 +36,8 @@ def first(where: Path | None, width: int, shardings: Params, field: str) -> Para
     weight, bias = np.zeros(width, np.float32), np.zeros((), np.float32)
     if where is not None and (where / FILE).is_file():
         weight, bias = _read(where / FILE, width, field)
-    return jax.tree.map(_placed, {"weight": weight, "bias": bias}, shardings)
+    placed: Params = jax.tree.map(_placed, {"weight": weight, "bias": bias}, shardings)
+    return placed
 
 
 def write(path: Path | None, value: Params, fetch: Callable[[Any], Any]) -> None:

@@ -294,12 +294,15 @@ def program(critic: Critic, shape: tuple[int, ...] = (1,), micro: int | None = N
     )
 
     def fresh() -> Any:
-        params = {name: part for name, part in weights().items() if name != "critic"}
-        own = {"value": {"weight": jnp.full(critic.width, 0.01), "bias": jnp.float32(0.1)}}
+        """From numbers on the host: nothing is compiled for it."""
+        params = jax.device_get({name: part for name, part in weights().items() if name != "critic"})
+        own: dict[str, Any] = {"value": {"weight": np.full(critic.width, 0.01, np.float32), "bias": np.float32(0.1)}}
         if critic.model is not None:
-            own["model"] = jax.tree.map(lambda x: 1.01 * x, params)
-        state = step.new_state(params, updates, own, learner)
-        return jax.device_put(jax.tree.map(jnp.array, state), where.state)  # copies: the step takes them
+            own["model"] = jax.tree.map(lambda x: np.float32(1.01) * x, params)
+        shapes = step.abstract_state(MODEL, updates, where, learner)
+        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+        state = state._replace(params=params, critic=state.critic._replace(params=own))
+        return jax.device_put(state, where.state)
 
     return mesh, train, fresh
 

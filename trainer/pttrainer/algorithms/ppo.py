@@ -249,7 +249,7 @@ def with_last_token(laid: Batch) -> Batch:
     """The rows with one token more: what a completion's last token leads to has a value, but is no prediction."""
     N, T = laid.mask_BT.shape
     wider = slots_for(T + 1)
-    padded = Batch(*(None if x is None else np.pad(x, ((0, 0), (0, wider - T))) for x in laid))
+    padded: Batch = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, wider - T))), laid)
     rows, last_N = np.arange(N), last_slot(laid)
     padded.tokens_BT[rows, last_N + 1] = laid.targets_BT[rows, last_N]
     padded.positions_BT[rows, last_N + 1] = laid.positions_BT[rows, last_N] + 1

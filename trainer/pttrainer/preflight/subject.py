@@ -144,8 +144,9 @@ def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Ba
     plain = Batch(ids, ids, ids, ids, numbers, numbers)
     own = _self_teacher(of.spec)
     if own is not None and own.privileged_context is not None:  # taken for as long as the student's rows
-        told = "teacher_tokens_BU", "teacher_positions_BU", "teacher_segment_ids_BU", "teacher_slots_BT"
-        plain = plain._replace(**dict.fromkeys(told, ids))
+        plain = plain._replace(
+            teacher_tokens_BU=ids, teacher_positions_BU=ids, teacher_segment_ids_BU=ids, teacher_slots_BT=ids
+        )
     more = EXTRA.get(of.spec.algorithm.kind)
     return plain if more is None else plain._replace(**dict[str, Any](dict.fromkeys(more(of.spec), numbers)))
 
