@@ -60,13 +60,17 @@ def _is_split_into_groups(spec: PostTrainJobSpec) -> bool:
     return spec.algorithm.grpo is None or spec.training.batch_size % spec.algorithm.grpo.group_size == 0
 
 
+def _is_split_into_prompts(spec: PostTrainJobSpec) -> bool:
+    return spec.algorithm.ppo is None or spec.training.batch_size % spec.algorithm.ppo.samples_per_prompt == 0
+
+
 def _keeps_groups_together(spec: PostTrainJobSpec) -> bool:
     micro = spec.training.micro_batch_size
     return micro is None or spec.algorithm.grpo is None or micro % spec.algorithm.grpo.group_size == 0
 
 
 def _leaves_room_for_a_prompt(spec: PostTrainJobSpec) -> bool:
-    return spec.algorithm.grpo is None or spec.rollout.max_new_tokens < spec.training.sequence_length
+    return not spec.algorithm.learns_from_rewards or spec.rollout.max_new_tokens < spec.training.sequence_length
 
 
 def _penalises_within_the_limit(spec: PostTrainJobSpec) -> bool:
@@ -76,7 +80,7 @@ def _penalises_within_the_limit(spec: PostTrainJobSpec) -> bool:
 
 def _evaluates_in_the_row(spec: PostTrainJobSpec) -> bool:
     longest = spec.evaluation.max_new_tokens
-    return spec.algorithm.grpo is None or longest is None or longest < spec.training.sequence_length
+    return not spec.algorithm.learns_from_rewards or longest is None or longest < spec.training.sequence_length
 
 
 def _has_a_use_for(field: str, rule: str, optimizer: Optimizer) -> bool:
@@ -136,20 +140,20 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="algorithm",
-        accepted="exactly one of sft, dpo, grpo, distill",
+        accepted="exactly one of sft, dpo, grpo, distill, ppo",
         cel="[has(self.algorithm.sft), has(self.algorithm.dpo), has(self.algorithm.grpo), "
-        "has(self.algorithm.distill)].filter(x, x).size() == 1",
+        "has(self.algorithm.distill), has(self.algorithm.ppo)].filter(x, x).size() == 1",
         is_kept=lambda spec: len(spec.algorithm.model_dump(exclude_none=True)) == 1,
         hint="algorithm: {sft: {}}",
     ),
     Rule(
         scope="spec",
         field="rewards",
-        accepted="at least one reward, because grpo learns from rewards alone",
-        cel="!has(self.algorithm.grpo) || (has(self.rewards) && self.rewards.size() > 0) || "
-        "(has(self.environment) && has(self.environment.python))",
+        accepted="at least one reward, because grpo and ppo learn from rewards alone",
+        cel="!has(self.algorithm.grpo) && !has(self.algorithm.ppo) || "
+        "(has(self.rewards) && self.rewards.size() > 0) || (has(self.environment) && has(self.environment.python))",
         is_kept=lambda spec: (
-            spec.algorithm.grpo is None
+            not spec.algorithm.learns_from_rewards
             or len(spec.rewards) > 0
             or (spec.environment is not None and spec.environment.python is not None)
         ),
@@ -159,8 +163,9 @@ RULES: tuple[Rule, ...] = (
         scope="spec",
         field="rewards",
         accepted="none without data.eval, because sft only judges its greedy answers to held-out rows",
-        cel="has(self.algorithm.grpo) || !has(self.rewards) || self.rewards.size() == 0 || has(self.data.eval)",
-        is_kept=lambda spec: spec.algorithm.grpo is not None or not spec.rewards or spec.data.eval is not None,
+        cel="has(self.algorithm.grpo) || has(self.algorithm.ppo) || !has(self.rewards) || self.rewards.size() == 0 || "
+        "has(self.data.eval)",
+        is_kept=lambda spec: spec.algorithm.learns_from_rewards or not spec.rewards or spec.data.eval is not None,
     ),
     Rule(
         scope="spec.rewards[]",
@@ -204,9 +209,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="environment",
-        accepted="unset, because only grpo and sft's evaluation speak with an environment",
-        cel="!has(self.environment) || has(self.algorithm.grpo) || has(self.algorithm.sft)",
-        is_kept=lambda spec: spec.environment is None or bool(spec.algorithm.grpo or spec.algorithm.sft),
+        accepted="unset, because only grpo, ppo and sft's evaluation speak with an environment",
+        cel="!has(self.environment) || has(self.algorithm.grpo) || has(self.algorithm.ppo) || has(self.algorithm.sft)",
+        is_kept=lambda spec: (
+            spec.environment is None or spec.algorithm.learns_from_rewards or spec.algorithm.sft is not None
+        ),
     ),
     Rule(
         scope="spec.environment",
@@ -261,10 +268,62 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec.algorithm.distill",
         field="teacher",
-        accepted="a teacher, and none where mode is offline",
-        cel="has(self.teacher) != (self.mode == 'offline')",
-        is_kept=lambda distill: (distill.teacher is not None) != (distill.mode == "offline"),
+        accepted="a teacher, or selfTeacher; none where mode is offline",
+        cel="[has(self.teacher), has(self.selfTeacher)].filter(x, x).size() == (self.mode == 'offline' ? 0 : 1)",
+        is_kept=lambda distill: (
+            [distill.teacher, distill.self_teacher].count(None) == (2 if distill.mode == "offline" else 1)
+        ),
         hint="teacher: {uri: gs://bucket/dir}",
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="mode",
+        accepted="on-policy where selfTeacher is set: it teaches on the student's own samples",
+        cel="!has(self.selfTeacher) || self.mode == 'on-policy'",
+        is_kept=lambda distill: distill.self_teacher is None or distill.mode == "on-policy",
+    ),
+    Rule(
+        scope="spec.algorithm.distill",
+        field="studentShare",
+        accepted="1 where selfTeacher is set: it teaches on the student's own samples",
+        cel="!has(self.selfTeacher) || self.studentShare == 1.0",
+        is_kept=lambda distill: distill.self_teacher is None or distill.student_share == 1.0,
+    ),
+    Rule(
+        scope="spec.algorithm.distill.selfTeacher",
+        field="privilegedContext",
+        accepted="text with {prompt}, which stands for the question",
+        cel="!has(self.privilegedContext) || self.privilegedContext.contains('{prompt}')",
+        is_kept=lambda teacher: teacher.privileged_context is None or "{prompt}" in teacher.privileged_context,
+        hint='privilegedContext: "{prompt}\\n\\nA right answer: {answer}"',
+    ),
+    Rule(
+        scope="spec.algorithm.distill.selfTeacher",
+        field="weights",
+        accepted="initial or average without privilegedContext, because nobody learns from saying the same again",
+        cel="has(self.privilegedContext) || self.weights != 'current'",
+        is_kept=lambda teacher: teacher.privileged_context is not None or teacher.weights != "current",
+    ),
+    Rule(
+        scope="spec",
+        field="algorithm.distill.selfTeacher.weights",
+        accepted="initial or current, unless training.ema keeps an average",
+        cel="!has(self.algorithm.distill) || !has(self.algorithm.distill.selfTeacher) || has(self.training.ema) || "
+        "self.algorithm.distill.selfTeacher.weights != 'average'",
+        is_kept=lambda spec: (
+            at(spec, "algorithm.distill.selfTeacher.weights") != "average" or spec.training.ema is not None
+        ),
+        hint="training: {ema: {decay: 0.99}}",
+    ),
+    Rule(
+        scope="spec",
+        field="data.eval",
+        accepted="unset, or together with rewards: a self-teacher is asked about the student's samples alone",
+        cel="!has(self.algorithm.distill) || !has(self.algorithm.distill.selfTeacher) || !has(self.data.eval) || "
+        "(has(self.rewards) && self.rewards.size() > 0)",
+        is_kept=lambda spec: (
+            at(spec, "algorithm.distill.selfTeacher") is None or spec.data.eval is None or len(spec.rewards) > 0
+        ),
     ),
     Rule(
         scope="spec.algorithm.distill",
@@ -366,6 +425,27 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         scope="spec",
+        field="training.batchSize",
+        accepted="a multiple of algorithm.ppo.samplesPerPrompt, because it counts sequences",
+        cel="!has(self.algorithm.ppo) || self.training.batchSize % self.algorithm.ppo.samplesPerPrompt == 0",
+        is_kept=_is_split_into_prompts,
+    ),
+    Rule(
+        scope="spec.algorithm.ppo.critic",
+        field="revision",
+        accepted="unset, or together with an hf:// uri, which has revisions",
+        cel="!has(self.revision) || (has(self.uri) && self.uri.startsWith('hf://'))",
+        is_kept=lambda critic: critic.revision is None or (critic.uri or "").startswith("hf://"),
+    ),
+    Rule(
+        scope="spec.algorithm.ppo.critic",
+        field="uri",
+        accepted="file:///… or gs://… where kind is head: a run's export/critic; kind: model begins from any model",
+        cel="self.kind == 'model' || !has(self.uri) || self.uri.startsWith('file://') || self.uri.startsWith('gs://')",
+        is_kept=lambda critic: critic.kind == "model" or (critic.uri or "file://").startswith(("file://", "gs://")),
+    ),
+    Rule(
+        scope="spec",
         field="training.microBatchSize",
         accepted="a multiple of algorithm.grpo.groupSize, because a group is never split",
         cel="!has(self.algorithm.grpo) || !has(self.training.microBatchSize) || "
@@ -390,7 +470,8 @@ RULES: tuple[Rule, ...] = (
         scope="spec",
         field="rollout.maxNewTokens",
         accepted="less than training.sequenceLength, which holds the prompt and the completion",
-        cel="!has(self.algorithm.grpo) || self.rollout.maxNewTokens < self.training.sequenceLength",
+        cel="!has(self.algorithm.grpo) && !has(self.algorithm.ppo) || "
+        "self.rollout.maxNewTokens < self.training.sequenceLength",
         is_kept=_leaves_room_for_a_prompt,
     ),
     Rule(
@@ -405,19 +486,19 @@ RULES: tuple[Rule, ...] = (
         scope="spec",
         field="evaluation.maxNewTokens",
         accepted="less than training.sequenceLength, which holds the prompt and the completion",
-        cel="!has(self.algorithm.grpo) || !has(self.evaluation.maxNewTokens) || "
+        cel="!has(self.algorithm.grpo) && !has(self.algorithm.ppo) || !has(self.evaluation.maxNewTokens) || "
         "self.evaluation.maxNewTokens < self.training.sequenceLength",
         is_kept=_evaluates_in_the_row,
     ),
     Rule(
         scope="spec",
         field="evaluation.answers",
-        accepted="unset, or together with data.eval and sft or grpo: held-out prompts are answered and compared",
+        accepted="unset, or together with data.eval and sft, grpo or ppo: held-out prompts are answered and compared",
         cel="!has(self.evaluation.answers) || self.evaluation.answers.size() == 0 || "
-        "(has(self.data.eval) && (has(self.algorithm.sft) || has(self.algorithm.grpo)))",
+        "(has(self.data.eval) && (has(self.algorithm.sft) || has(self.algorithm.grpo) || has(self.algorithm.ppo)))",
         is_kept=lambda spec: (
             not spec.evaluation.answers
-            or (spec.data.eval is not None and bool(spec.algorithm.sft or spec.algorithm.grpo))
+            or (spec.data.eval is not None and bool(spec.algorithm.sft or spec.algorithm.learns_from_rewards))
         ),
         hint="data.eval: {uri: …}",
     ),

@@ -67,7 +67,7 @@ def _uneven_mesh(parallelism: Parallelism, slice_: Slice) -> Finding:
 
 
 def _batches(spec: PostTrainJobSpec, slice_: Slice, ways: int) -> list[Finding]:
-    group = spec.algorithm.grpo.group_size if spec.algorithm.grpo is not None else 1
+    group = spec.algorithm.samples_per_prompt
     sizes = {
         "spec.training.batchSize": spec.training.batch_size,
         "spec.training.microBatchSize": spec.training.micro_batch_size,

@@ -43,6 +43,8 @@ BEST = "best.json"
 STACKS = "stacks"
 HEARTBEATS = "heartbeats"
 EXPORT = "export"
+CRITIC = "critic"
+"""In the export of a run with one: its weights, apart from the policy's."""
 TERMINATION = "termination.json"
 
 VERDICTS = ".preflight"

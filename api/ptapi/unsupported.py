@@ -53,6 +53,15 @@ RULES: tuple[Rule, ...] = (
     _only("spec.rollout", "maxStaleness", 0),
     _custom(
         "spec",
+        "algorithm.ppo.critic.kind",
+        "head where training.lora is set: a critic model would be trained whole",
+        "!has(self.algorithm.ppo) || !has(self.training.lora) || self.algorithm.ppo.critic.kind == 'head'",
+        lambda spec: (
+            spec.algorithm.ppo is None or spec.training.lora is None or spec.algorithm.ppo.critic.kind == "head"
+        ),
+    ),
+    _custom(
+        "spec",
         "queue",
         "unset where spec.capacity makes node pools: quota of a queue is for nodes that are there",
         "!has(self.queue) || self.capacity.all(option, option.type == 'existing')",

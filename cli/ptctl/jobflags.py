@@ -127,7 +127,7 @@ def _algorithm(job: Manifest, flags: Mapping[str, Any]) -> None:
     elif name is not None:
         _put(job, "algorithm", {name: {}})
     if group_size is not None:
-        _put(job, "algorithm.grpo.groupSize", group_size)
+        _put(job, "algorithm.ppo.samplesPerPrompt" if name == "ppo" else "algorithm.grpo.groupSize", group_size)
 
 
 def _capacity(flags: Mapping[str, Any]) -> list[Manifest]:

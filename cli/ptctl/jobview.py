@@ -12,7 +12,7 @@ from typing import Any
 Manifest = dict[str, Any]
 
 TERMINAL = ("Succeeded", "Failed")
-ALGORITHMS = ("sft", "dpo", "grpo", "distill")
+ALGORITHMS = ("sft", "dpo", "grpo", "distill", "ppo")
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,13 @@ def write_job(home: Path, name: str, spec: dict[str, Any]) -> Path:
     return path
 
 
-def start(home: Path, path: Path, processes: int = 1) -> list[subprocess.Popen[str]]:
-    """The trainer's processes; compiled steps are kept in `home`."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""Compiles without spending long on machine code that runs for seconds."""
+
+
+def start(home: Path, path: Path, processes: int = 1, flags: str = "") -> list[subprocess.Popen[str]]:
+    """The trainer's processes; compiled steps are kept in `home`. flags: XLA's."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))} | {"XLA_FLAGS": flags}
     clean["JAX_COMPILATION_CACHE_DIR"] = str(home / "xla")
     if processes > 1:
         with socket.socket() as free:
@@ -45,9 +49,9 @@ def start(home: Path, path: Path, processes: int = 1) -> list[subprocess.Popen[s
     ]
 
 
-def run(home: Path, path: Path, processes: int = 1) -> str:
+def run(home: Path, path: Path, processes: int = 1, flags: str = "") -> str:
     """Runs to the end; what the leader said on stderr."""
-    running = start(home, path, processes)
+    running = start(home, path, processes, flags)
     results = [process.communicate(timeout=300) for process in running]
     assert [process.returncode for process in running] == [0] * processes, results
     return results[0][1]

@@ -46,6 +46,15 @@ class Batch(NamedTuple):
     ref_sums_B1: Any = None
     teacher_ids_BTK: Any = None
     teacher_logps_BTK: Any = None
+    values_BT: Any = None
+    """What the critic expected before the batch's first update, and what it should have: its targets."""
+    returns_BT: Any = None
+    teacher_tokens_BU: Any = None
+    """What a self-teacher reads, which is told more, with positions and segments; and where in its row of U tokens it
+    predicts what entry t predicts."""
+    teacher_positions_BU: Any = None
+    teacher_segment_ids_BU: Any = None
+    teacher_slots_BT: Any = None
     prompts: Prompts | None = None
     """Set where rows hold completions alone: at most one example each, whose positions go on after the prompt's."""
 

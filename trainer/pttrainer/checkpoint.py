@@ -71,7 +71,7 @@ class Checkpoints:
         self._check_space(step, state)
         run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state)}
         run["checksum"] = _checksum(run)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(run))
+        items = ocp.args.Composite(state=ocp.args.StandardSave(_stored(state)), run=ocp.args.JsonSave(run))
         self._storage(lambda: self._manager.save(step, args=items, force=True))
 
     def wait(self) -> None:
@@ -151,12 +151,12 @@ class Checkpoints:
 
 def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[Restored | None, str]:
     """What a step's checkpoint holds, or what is wrong with it."""
-    items = ocp.args.Composite(state=ocp.args.StandardRestore(like), run=ocp.args.JsonRestore())
+    items = ocp.args.Composite(state=ocp.args.StandardRestore(_stored(like)), run=ocp.args.JsonRestore())
     try:
         loaded = manager.restore(step, args=items)
         run = dict(loaded.run)
         checksum = run.pop("checksum", None)
-        state = TrainState(*loaded.state)
+        state = TrainState(**loaded.state)
         digests = _digests(state)
     except Exception as error:
         return None, f"{type(error).__name__}: {_first_line(error)}"
@@ -165,6 +165,11 @@ def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> t
     if digests != run["digests"]:
         return None, "its arrays are not those that were saved"
     return Restored(step, state, run["algorithm"]), ""
+
+
+def _stored(state: TrainState) -> dict[str, Any]:
+    """The parts that a run has: one without a critic writes what it wrote before there were any."""
+    return {name: part for name, part in state._asdict().items() if part is not None}
 
 
 def path_of(uri: str) -> Path | epath.Path:

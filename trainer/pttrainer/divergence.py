@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,18 +41,25 @@ class GuidedStats(NamedTuple):
     divergence_BT: Array
 
 
+Itself = Literal["initial", "average", "current"]
+
+
 @dataclass(frozen=True)
 class Guide:
-    """A frozen teacher and how the student is compared with it. Its weights are given to each call."""
+    """A frozen teacher and how the student is compared with it. Its weights are given to each call.
+
+    itself: the teacher is the student: as it was before the first step, its average, or as it is.
+    """
 
     model: Model
     beta: float
     top_k: int = 0
     chunk: int | None = None
+    itself: Itself | None = None
 
     def stats(self, teacher: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch) -> GuidedStats:
-        """Of the batch's tokens. The teacher reads what the student reads."""
-        guide_BTE = self.model.forward(teacher, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+        """Of the batch's tokens. The teacher reads what the student reads, or what the batch has for it."""
+        guide_BTE = self._hidden(teacher, batch)
         V = min(head_VD.shape[0], self.model.config.vocab_size)
         heads = gathered(head_VD[:V]), gathered(self.model.head(teacher)[:V])
 
@@ -62,6 +69,13 @@ class Guide:
             return student_BCV, divergence(*self._outcomes(lax.stop_gradient(teacher_BCV), student_BCV), self.beta)
 
         return _by_chunk(compared, (hidden_BTD, guide_BTE), batch, self.chunk or chunk_size(*_shape(batch), V))
+
+    def _hidden(self, teacher: Params, batch: Batch) -> Array:
+        if batch.teacher_tokens_BU is None:
+            return self.model.forward(teacher, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+        rows = batch.teacher_tokens_BU, batch.teacher_positions_BU, batch.teacher_segment_ids_BU
+        guide_BUE = self.model.forward(teacher, *rows)
+        return jnp.take_along_axis(guide_BUE, batch.teacher_slots_BT[..., None], axis=1)
 
     def _outcomes(self, teacher_BCV: Array, student_BCV: Array) -> tuple[Array, Array]:
         if not self.top_k:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pttrainer import value_head
+from pttrainer.critic import Critic
 from pttrainer.models import Model, Params, adapters, to_hf
 from pttrainer.models.names import table
 from pttrainer.models.weights import save, save_adapters
@@ -81,6 +83,24 @@ def export_adapters(
         save_adapters(names, trained, scratch and scratch / adapters.WEIGHTS_FILE, write.fetch)
 
     _write(target, adapters.CONFIG_FILE, adapter_config(model, base), words, write_weights, write.is_writer)
+
+
+def export_critic(target: Place, critic: Critic, params: Params, write: Writing) -> None:
+    """Writes a critic: its value head, and for a critic model its weights and config in Hugging Face's layout."""
+
+    def write_weights(scratch: Path | None) -> None:
+        if critic.model is not None:
+            save(table(critic.model.config), params["model"], scratch, write.fetch)
+        value_head.write(scratch and scratch / value_head.FILE, params["value"], write.fetch)
+
+    if not write.is_writer:
+        write_weights(None)
+        return
+    target.remove(CONFIG)
+    _write_weights(target, write_weights)
+    if critic.model is not None:
+        config = to_hf(critic.model.config) | _number_format(params["model"])
+        target.write(CONFIG, json.dumps(config, indent=2).encode())
 
 
 def adapter_config(model: Model, base: Base) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def source(fork: Fork, pinned: int | None) -> Source:
 
 def full(source: Source, like: TrainState) -> Restored:
     """Everything of the checkpoint, on the shardings of `like`."""
-    _compare(source, like, ("params", "optimizer"))
+    _compare(source, like, ("params", "optimizer", "critic"))
     with _open(source.directory) as manager:
         restored, problem = read_state(manager, source.step, like)
     if restored is None:
@@ -102,6 +102,8 @@ def _compare(source: Source, like: TrainState, parts: tuple[str, ...]) -> None:
 
 
 def _hint(differing: list[str]) -> str:
+    if all(name.startswith("critic") for name in differing):
+        return "use the same algorithm.ppo.critic, or state: weights with critic.uri: that run's export/critic"
     if all(name.startswith("optimizer") for name in differing):
         return "use the same training.optimizer, or state: weights"
     if any("_lora" in name for name in differing):

@@ -21,7 +21,7 @@ from ptapi.spec import PostTrainJob
 from pttrainer import distributed, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
-from pttrainer.export import Words, Writing, export, export_adapters
+from pttrainer.export import Words, Writing, export, export_adapters, export_critic
 from pttrainer.meter import Work
 from pttrainer.profile import Trace
 from pttrainer.session import Session, open_session
@@ -158,5 +158,8 @@ def _export(session: Session) -> None:
             export_adapters(target, session.model, session.base, session.judged, words, write)
         else:
             export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
+        if session.critic is not None and session.state.critic is not None:
+            beside = storage.place(f"{target.uri}/{rundir.CRITIC}")
+            export_critic(beside, session.critic, session.state.critic.params, write)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

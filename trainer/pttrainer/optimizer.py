@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import optax
 
-from ptapi.spec import Optimizer, Schedule, Training
+from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule, Training
 from ptapi.spec.training import Ema
 from pttrainer import ema, freezing, update_rules
 from pttrainer.models import Params
 
-LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6}
+LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6, "ppo": 1e-6}
 """Peak learning rates where the job names none: full fine-tuning of 1 to 70 B models with AdamW."""
 
 LORA_FACTOR = 10.0
@@ -28,6 +28,18 @@ def peak_rate(training: Training, kind: str) -> float:
     usual = LEARNING_RATES[kind] * (1.0 if training.lora is None else LORA_FACTOR)
     usual *= update_rules.DEFAULTS[training.optimizer.name].rate
     return training.optimizer.learning_rate or usual
+
+
+CRITIC_FACTOR = 10.0
+"""A critic learns at ten times the rate of a policy whose weights are all trained: it starts from nothing."""
+
+
+def critic_rate(spec: PostTrainJobSpec) -> float:
+    """The job's peak learning rate of its critic, or the one that fits its policy's."""
+    training, ppo = spec.training, spec.algorithm.ppo
+    assert ppo is not None
+    usual = peak_rate(training, spec.algorithm.kind) * (CRITIC_FACTOR if training.lora is None else 1.0)
+    return ppo.critic.learning_rate or usual
 
 
 def schedule(spec: Schedule, peak: float, total_steps: int) -> optax.Schedule:

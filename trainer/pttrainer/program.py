@@ -15,11 +15,12 @@ from jax.sharding import Mesh
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import freezing, optimizer
 from pttrainer import step as steps
-from pttrainer.algorithms.protocol import Guided, Objective
+from pttrainer.algorithms.protocol import Criticised, Guided, Objective
+from pttrainer.critic import Learner
 from pttrainer.dropout import Dropout
 from pttrainer.models import Model
 from pttrainer.neftune import Noise
-from pttrainer.step import Layout
+from pttrainer.step import Layout, TrainState
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,15 @@ class Program:
     held: Any
     noise: Noise | None
     dropout: Dropout | None
+    learner: Learner | None = None
 
     def layout(self, mesh: Mesh) -> Layout:
         """Where the state lives."""
-        return steps.layout(self.model, self.updates, mesh)
+        return steps.layout(self.model, self.updates, mesh, self.learner)
+
+    def abstract_state(self, where: Layout) -> TrainState:
+        """What a checkpoint is restored to."""
+        return steps.abstract_state(self.model, self.updates, where, self.learner)
 
     def train_step(self, where: Layout) -> Any:
         """The jitted step."""
@@ -52,6 +58,7 @@ class Program:
             held=self.held,
             noise=self.noise,
             dropout=self.dropout,
+            learner=self.learner,
         )
 
 
@@ -66,4 +73,13 @@ def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_st
     share = 0.0 if training.lora is None else training.lora.dropout
     dropout = Dropout(share, training.seed) if share else None
     updates = optimizer.build(training.optimizer, rate, axes, held=held, average=training.ema)
-    return Program(model, objective, updates, rate, training.micro_batch_size, held, noise, dropout)
+    learner = _learner(spec, objective, total_steps) if isinstance(objective, Criticised) else None
+    return Program(model, objective, updates, rate, training.micro_batch_size, held, noise, dropout, learner)
+
+
+def _learner(spec: PostTrainJobSpec, objective: Criticised, total_steps: int) -> Learner:
+    """The critic with the job's update rule and schedule, at its own rate."""
+    training, critic = spec.training, objective.critic
+    peak = optimizer.critic_rate(spec)
+    rate = optimizer.schedule(training.schedule, peak, total_steps)
+    return Learner(critic, optimizer.build(training.optimizer, rate, critic.logical_axes()), rate)

@@ -16,17 +16,17 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
 from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, samples, sharding
 from pttrainer import step as steps
-from pttrainer.algorithms.protocol import Algorithm, Context, Guided
+from pttrainer.algorithms.protocol import Algorithm, Beginning, Context, Criticised, Guided
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of, read_params
+from pttrainer.critic import Critic, beside
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
 from pttrainer.heartbeat import Heartbeats
@@ -35,7 +35,7 @@ from pttrainer.meter import Meter, peak_flops
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.origin import Origin
-from pttrainer.program import program
+from pttrainer.program import Program, program
 from pttrainer.progress import Reporter
 from pttrainer.samples import Samples
 from pttrainer.saving import Saving
@@ -80,8 +80,13 @@ class Session:
 
     @property
     def params(self) -> Params:
-        """All weights as they are now."""
-        return self.model.whole(self.frozen, self.state.params)
+        """All weights as they are now, as `next_batch` reads them."""
+        return beside(self.model.whole(self.frozen, self.state.params), self.state.critic)
+
+    @property
+    def critic(self) -> Critic | None:
+        """What foretells rewards, where the algorithm has such a thing."""
+        return self.algorithm.critic if isinstance(self.algorithm, Criticised) else None
 
     @property
     def judged(self) -> Params:
@@ -216,7 +221,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         directory.write_lineage(place, job, data, _lineage(parts, shape, made.held, changed) | _fork_facts(origin))
     saving = Saving(job.spec.checkpoint, place, leader=leader)
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, reporter.note)
-    state, first = _state(job, parts, made.updates, layout, checkpoints, algorithm, reporter, origin)
+    state, first = _state(job, parts, made, layout, checkpoints, algorithm, reporter, origin)
     saving.resumed(checkpoints.steps(), first)
     return Session(
         job=job,
@@ -239,7 +244,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         first_step=first,
         commit=parts.commit,
         spikes=None if algorithm.needs_params else Spikes(training.optimizer.max_grad_norm),
-        watch=None if job.spec.algorithm.grpo is None else Watch(),
+        watch=Watch() if job.spec.algorithm.learns_from_rewards else None,
         samples=tables,
     )
 
@@ -316,7 +321,7 @@ def _context(
 def _state(
     job: PostTrainJob,
     parts: Assembled,
-    updates: optax.GradientTransformation,
+    made: Program,
     layout: Layout,
     checkpoints: Checkpoints,
     algorithm: Algorithm,
@@ -327,7 +332,7 @@ def _state(
     if job.spec.checkpoint.resume == "never":
         checkpoints.clear()
     reporter.stage("restoring")
-    like = steps.abstract_state(parts.model, updates, layout)
+    like = made.abstract_state(layout)
     restored = checkpoints.restore(like)
     if restored is not None:
         reporter.note(f"resuming after step {restored.step}")
@@ -347,8 +352,16 @@ def _state(
         if origin is not None
         else parts.trained(parts.model.whole(layout.frozen, layout.state.params))
     )
-    first = jax.jit(partial(steps.new_state, optimizer=updates), out_shardings=layout.state, donate_argnums=0)
-    return first(params), 0
+    first = jax.jit(
+        partial(steps.new_state, optimizer=made.updates, learner=made.learner),
+        out_shardings=layout.state,
+        donate_argnums=(0,),
+        donate_argnames=("critic",),
+    )
+    critic = None
+    if isinstance(algorithm, Beginning) and layout.state.critic is not None:
+        critic = algorithm.first_critic(layout.state.critic.params)
+    return first(params, critic=critic), 0
 
 
 def _origin(place: Place, spec: Fork) -> fork.Source:

@@ -4,7 +4,7 @@ Field docs are attribute docstrings: they become the CRD's descriptions (`kubect
 the reference page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`ptapi.rules`).
 """
 
-from ptapi.spec.algorithm import Algorithm, Distill, Dpo, Grpo, Sft
+from ptapi.spec.algorithm import Algorithm, Critic, Distill, Dpo, Grpo, Ppo, SelfTeacher, Sft
 from ptapi.spec.data import Columns, DataSource, DataSpec
 from ptapi.spec.environment import Environment, PythonEnvironment, PythonTool, Tool
 from ptapi.spec.job import API_GROUP, API_VERSION, KIND, PLURAL, ObjectMeta, PostTrainJob, PostTrainJobSpec
@@ -27,6 +27,7 @@ __all__ = [
     "CapacityOption",
     "Checkpoint",
     "Columns",
+    "Critic",
     "DataSource",
     "DataSpec",
     "Distill",
@@ -47,6 +48,7 @@ __all__ = [
     "Pathways",
     "PostTrainJob",
     "PostTrainJobSpec",
+    "Ppo",
     "Precision",
     "Profile",
     "PythonEnvironment",
@@ -57,6 +59,7 @@ __all__ = [
     "RunPolicy",
     "Runtime",
     "Schedule",
+    "SelfTeacher",
     "Sft",
     "Tool",
     "Training",

@@ -86,6 +86,54 @@ class Grpo(SpecModel):
     """Soft penalty for completions near the length limit. Unset: off."""
 
 
+class Critic(SpecModel):
+    """What PPO compares a completion's reward with, token by token."""
+
+    kind: Literal["head", "model"] = "head"
+    """`head`: one linear output more on the policy's last hidden state: no second model in memory. `model`: a model of
+    its own with such a head, which costs the policy's memory again and keeps the two tasks apart."""
+    uri: ModelUri | None = None
+    """Where the critic begins: the `export/critic` of an earlier run; for a critic `model` also any model in Hugging
+    Face's layout with the policy's tokens. Unset: a value head that says 0, on the policy's own first weights."""
+    revision: Annotated[str, Field(max_length=1024)] | None = None
+    """Branch, tag or commit of an `hf://` critic."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
+    """Peak learning rate of the critic's weights, with the schedule of `training`. Unset: ten times that of a policy
+    whose weights are all trained (1e-5 where that is 1e-6), because the critic starts from nothing."""
+
+
+class Ppo(SpecModel):
+    """Proximal policy optimisation (arXiv 1707.06347) with a critic and generalised advantages (1506.02438)."""
+
+    samples_per_prompt: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Completions of each prompt. 1: the critic is the baseline, so more prompts say more than more samples."""
+    gamma: Fraction = 1.0
+    """γ: discount per token. 1: a right answer is worth the same whatever its length."""
+    gae_lambda: Fraction = 0.95
+    """λ: 1 trusts the reward alone (no bias, most noise), 0 the critic alone. 0.95 as in the papers: a reward at the
+    end of a few hundred tokens still reaches the first of them through the critic, with far less noise."""
+    clip: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
+    """ε: the ratio of new to old probability is clipped to 1 ± ε."""
+    value_clip: Annotated[float, Field(ge=0.0, le=1000.0)] = 0.2
+    """The critic's values move at most this far from those before the batch's first update; 0: no such bound. Raise it
+    where rewards are much larger than 1."""
+    value_coefficient: Coefficient = 0.1
+    """Weight of the value loss beside the policy loss. With critic `head` both train the same layers, and 0.1 keeps the
+    policy's part the larger; with `model` it only scales the critic's gradient before it is clipped."""
+    kl_coefficient: Coefficient = 0.0
+    """β of the penalty −β·(log π − log π_ref) that each token's reward has in it (the k1 estimator: right inside a
+    reward, where no gradient flows through it). 0: no reference model is held in memory."""
+    updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 4
+    """Optimizer updates per rollout batch. Clipping has an effect from the second on; 4 is the usual number."""
+    whiten_advantages: bool = True
+    """Advantages of the batch's tokens are shifted and scaled to mean 0 and deviation 1."""
+    bootstrap_truncated: bool = False
+    """What follows where `maxNewTokens` cut a completion. false: nothing, it ended there, as length is part of most
+    tasks. true: the critic's value of the state where it was cut, because it would have gone on (arXiv 1712.00378)."""
+    critic: Critic = Critic()
+    """The critic; its weights are checkpointed, and exported beside the policy's, in `export/critic`."""
+
+
 class Teacher(SpecModel):
     """The model that is imitated."""
 
@@ -95,6 +143,18 @@ class Teacher(SpecModel):
     """Branch, tag or commit of an `hf://` teacher."""
 
 
+class SelfTeacher(SpecModel):
+    """The student itself as its teacher (arXiv 2601.18734, 2601.19897): it is told more, and the student learns to
+    predict on its own samples what it would have predicted had it known."""
+
+    weights: Literal["initial", "average", "current"] = "initial"
+    """Whose predictions: `initial`, the student before its first step, which cannot drift; `average`, the moving
+    average that `training.ema` keeps; `current`, the student as it is now: no second copy, and the least stable."""
+    privileged_context: Annotated[str, Field(min_length=1, max_length=8192)] | None = None
+    """What the teacher reads in place of the prompt's last message: text in which `{prompt}` is that message,
+    `{answer}` the gold answer, and `{column}` a column of the row. Unset: the teacher reads what the student reads."""
+
+
 class Distill(SpecModel):
     """Distillation: offline from the data, online, or on the student's own samples (arXiv 2306.13649)."""
 
@@ -102,7 +162,10 @@ class Distill(SpecModel):
     """`on-policy` trains on the student's own samples, which avoids the mismatch between training and use; `online` on
     the completions of the data; `offline` on them with the teacher's log-probs in the data too."""
     teacher: Teacher | None = None
-    """Needed unless `mode` is `offline`: there the columns `teacher_ids` and `teacher_logprobs` say what it said."""
+    """A teacher is needed, this or `selfTeacher`, unless `mode` is `offline`: there the columns `teacher_ids` and
+    `teacher_logprobs` say what it said."""
+    self_teacher: SelfTeacher | None = None
+    """Self-distillation on the student's own samples: the teacher is the student, told more or longer ago."""
     beta: Fraction = 1.0
     """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL."""
     student_share: Fraction = 1.0
@@ -122,11 +185,32 @@ class Algorithm(SpecModel):
     """Group-relative policy optimisation and relatives."""
     distill: Distill | None = None
     """Distillation from a teacher."""
+    ppo: Ppo | None = None
+    """Proximal policy optimisation with a critic."""
 
     @property
     def kind(self) -> str:
-        """The name of the algorithm that is set: `sft`, `dpo`, `grpo` or `distill`."""
+        """The name of the algorithm that is set: `sft`, `dpo`, `grpo`, `distill` or `ppo`."""
         return next(name for name in ALGORITHMS if getattr(self, name) is not None)
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        """Reinforcement learning: it samples completions and trains on their rewards."""
+        return self.grpo is not None or self.ppo is not None
+
+    @property
+    def samples_per_prompt(self) -> int:
+        """Completions of each prompt of a batch; 1 where none are sampled."""
+        if self.grpo is not None:
+            return self.grpo.group_size
+        return 1 if self.ppo is None else self.ppo.samples_per_prompt
+
+    @property
+    def reference_coefficient(self) -> float:
+        """Of the KL to a reference model that is held in memory; 0 where there is none."""
+        if self.grpo is not None:
+            return self.grpo.beta
+        return 0.0 if self.ppo is None else self.ppo.kl_coefficient
 
     @property
     def label(self) -> str:
@@ -134,4 +218,4 @@ class Algorithm(SpecModel):
         return self.grpo.loss if self.grpo is not None else self.kind
 
 
-ALGORITHMS = ("sft", "dpo", "grpo", "distill")
+ALGORITHMS = ("sft", "dpo", "grpo", "distill", "ppo")

@@ -55,6 +55,7 @@ class Wrong:
 
 SFT: dict[str, Any] = {"spec.algorithm": {"sft": {}}, "spec.rewards": GONE}
 DPO: dict[str, Any] = {"spec.algorithm": {"dpo": {}}, "spec.rewards": GONE}
+PPO: dict[str, Any] = {"spec.algorithm": {"ppo": {}}}
 
 WRONG: tuple[Wrong, ...] = (
     # The object
@@ -290,6 +291,20 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("a mixture of one", {**SFT, "spec.algorithm": {"distill": {
               "mode": "online", "studentShare": 0.5, "teacher": {"uri": "random://tiny"}}}},
           "spec.algorithm.distill.studentShare", "0.5", "1, because only mode on-policy"),
+    Wrong("ppo without reward", {**PPO, "spec.rewards": GONE}, "spec.rewards", "[]", "at least one reward"),
+    Wrong("ppo without room for a prompt", {**PPO, "spec.rollout.maxNewTokens": 256},
+          "spec.rollout.maxNewTokens", "256", "less than training.sequenceLength"),
+    Wrong("half the samples of a prompt", {"spec.algorithm": {"ppo": {"samplesPerPrompt": 3}}},
+          "spec.training.batchSize", "16", "a multiple of algorithm.ppo.samplesPerPrompt"),
+    Wrong("a critic head from a model",
+          {"spec.algorithm": {"ppo": {"critic": {"kind": "head", "uri": "random://tiny"}}}},
+          "spec.algorithm.ppo.critic.uri", "random://tiny", "a run's export/critic"),
+    Wrong("a critic's revision without a hub",
+          {"spec.algorithm": {"ppo": {"critic": {"kind": "model", "uri": "gs://b/m", "revision": "main"}}}},
+          "spec.algorithm.ppo.critic.revision", "main", "an hf:// uri"),
+    Wrong("a critic model beside adapters",
+          {"spec.algorithm": {"ppo": {"critic": {"kind": "model"}}}, "spec.training.lora": {}},
+          "spec.algorithm.ppo.critic.kind", "model", "not supported yet; accepted: head"),
     Wrong("a command in the operator's image", {"spec.runtime": {"container": {"command": ["true"]}}},
           "spec.image", "(missing)", "an image with the program that the runtime names"),
     Wrong("two runtimes", {"spec.image": "i", "spec.runtime": {"native": {}, "container": {"command": ["true"]}}},
@@ -319,7 +334,7 @@ WRONG: tuple[Wrong, ...] = (
           "spec.rewards[0].judge.highest", "10.0", "above lowest"),
     # Environments
     Wrong("an environment for preferences", {**DPO, "spec.environment": {"tools": [{"builtin": "lookup"}]}},
-          "spec.environment", "lookup", "only grpo and sft's evaluation"),
+          "spec.environment", "lookup", "only grpo, ppo and sft's evaluation"),
     Wrong("an environment of nothing", {"spec.environment": {"maxTurns": 2}},
           "spec.environment", "2", "exactly one of tools, python"),
     Wrong("an environment of two kinds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,16 +14,18 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
-from pttrainer import optimizer, sharding, step
+from pttrainer import ema, optimizer, reduce, sharding, step
 from pttrainer.algorithms import distill, sft
 from pttrainer.algorithms.distill import Distill
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.chat import Chat
+from pttrainer.data import privileged
 from pttrainer.data.prompts import Question
 from pttrainer.divergence import Guide
-from pttrainer.errors import ConfigError
+from pttrainer.errors import ConfigError, DataError
 from pttrainer.models import Model, preset
+from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.sampling import Judged
 from pttrainer.session import put
@@ -150,3 +152,102 @@ def test_a_step_is_the_same_whatever_micro_batches_devices_order_and_padding(tmp
     for name, value in whole[0].items():
         assert other[0][name] == pytest.approx(value, rel=5e-5, abs=1e-5), name
     jax.tree.map(partial(np.testing.assert_allclose, atol=3e-5), other[1], whole[1])
+
+
+# A student that teaches itself
+
+ASKED = [
+    Question(CHAT.prompt_ids([message]), message["content"], {"answer": f"{i}" * (i + 1)}, messages=[message])
+    for i, message in enumerate({"role": "user", "content": f"q{i}"} for i in range(4))
+]
+TEMPLATE = "{prompt} (it is {answer})"
+
+
+def with_rows(told: list[list[int]]) -> Batch:
+    """Four rollouts, the teacher told something else in each."""
+    found = FakeSampler().sample(None, ASKED, range(4), 1, None, None).groups
+    laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
+    batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
+    return distill.with_teacher(batch, found, told, 258)
+
+
+def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_the_last_message() -> None:
+    told = privileged.messages(TEMPLATE, ASKED[1])
+    assert told == [{"role": "user", "content": "q1 (it is 11)"}]
+    nested = Question([1], "t", {"answer": "{prompt}"}, messages=[{"role": "user", "content": "{answer}?"}])
+    assert privileged.messages(TEMPLATE, nested)[0]["content"] == "{answer}? (it is {prompt})"
+    with pytest.raises(DataError, match=r"\{hint\}: no such column in the row of 'q0'; accepted: answer, prompt"):
+        privileged.messages("{prompt} {hint}", ASKED[0])
+
+
+def test_the_teacher_s_row_holds_the_same_completion_after_its_own_prompt() -> None:
+    told = list(privileged.prompts(TEMPLATE, ASKED, CHAT).values())
+    batch = with_rows(told)
+    for row in range(4):
+        said = batch.mask_BT[row] > 0
+        slots = batch.teacher_slots_BT[row][said]
+        assert slots[0] == len(told[row]) - 1
+        # What the teacher reads at its slot is what the student reads, after the first token, which the prompt ends.
+        np.testing.assert_array_equal(batch.teacher_tokens_BU[row][slots], batch.tokens_BT[row][said])
+        np.testing.assert_array_equal(batch.teacher_positions_BU[row][slots], slots)
+        assert (batch.teacher_segment_ids_BU[row] > 0).sum() == len(told[row]) + said.sum() - 1
+
+
+@cache
+def sharp() -> Any:
+    """Weights whose predictions are far from uniform."""
+    params = jax.jit(MODEL.init)(jax.random.key(0))
+    return {**params, "embedding": params["embedding"] * 20}
+
+
+@cache
+def predictions() -> Any:
+    """Of a batch: what student and teacher predict at every token, by their logits."""
+    batch = with_rows(list(privileged.prompts(TEMPLATE, ASKED, CHAT).values()))
+
+    @jax.jit
+    def logps(params: Any, *rows: Any) -> Any:
+        return jax.nn.log_softmax(MODEL.logits(params, MODEL.forward(params, *rows)))
+
+    student = logps(sharp(), batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+    teacher = logps(sharp(), batch.teacher_tokens_BU, batch.teacher_positions_BU, batch.teacher_segment_ids_BU)
+    return batch, np.asarray(student, np.float64), np.asarray(teacher, np.float64)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 0.3])
+def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_hand(beta: float) -> None:
+    batch, student, teacher = predictions()
+    compare = jax.jit(partial(distill._compare, Guide(MODEL, beta, itself="initial"), MODEL))
+    found = compare(sharp(), sharp(), batch).divergence_BT
+    for b, t in zip(*np.nonzero(batch.mask_BT), strict=True):
+        q, p = student[b, t], teacher[b, batch.teacher_slots_BT[b, t]]
+        if beta in (0.0, 1.0):
+            over, under = (p, q) if beta == 0.0 else (q, p)
+            wanted = np.sum(np.exp(over) * (over - under))
+        else:
+            mixed = np.log(beta * np.exp(p) + (1 - beta) * np.exp(q))
+            wanted = beta * np.sum(np.exp(p) * (p - mixed)) + (1 - beta) * np.sum(np.exp(q) * (q - mixed))
+        assert wanted > 1e-4
+        np.testing.assert_allclose(found[b, t], wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() -> None:
+    batch = with_rows([list(question.tokens) for question in ASKED])
+
+    def loss(of: Any) -> Any:
+        hidden = MODEL.forward(of, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+        stats = Guide(MODEL, 1.0, itself="current").stats(sharp(), MODEL, hidden, MODEL.head(of), batch)
+        return (stats.divergence_BT * batch.weight_BT).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(sharp())
+    assert abs(float(value)) < 1e-6
+    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-6
+
+
+@pytest.mark.parametrize("itself", ["initial", "average", "current"])
+def test_the_weights_that_teach_are_those_the_job_names(itself: Any) -> None:
+    """Of one number: the first weights are 1, the average 2, those of now 3."""
+    average = ema.Averaged({"w": np.float32(2.0)}, 0, ())
+    state = step.TrainState({"w": np.float32(3.0)}, average, 0, 0)
+    found = step._teacher(Guide(MODEL, 1.0, itself=itself), MODEL, state, None, {"w": np.float32(1.0)})
+    assert float(found["w"]) == {"initial": 1.0, "average": 2.0, "current": 3.0}[itself]

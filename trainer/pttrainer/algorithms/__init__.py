@@ -18,6 +18,7 @@ MODULES: dict[str, str] = {
     "dpo": "pttrainer.algorithms.dpo",
     "grpo": "pttrainer.algorithms.grpo",
     "distill": "pttrainer.algorithms.distill",
+    "ppo": "pttrainer.algorithms.ppo",
 }
 """By the name of the field in `spec.algorithm`. Modules load when they are needed: sft needs no sampler."""
 

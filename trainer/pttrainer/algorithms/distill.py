@@ -10,16 +10,23 @@ D_β is the generalised Jensen-Shannon divergence (`divergence`), m is 1 on comp
                 mistakes. With `studentShare` λ < 1 a step is on-policy with probability λ, else online, as GKD mixes.
 
 Samples are drawn at the rollout's temperature and no gradient flows through the drawing, as in the paper; the
-divergence is that of the plain predictions. The teacher is sharded over the same devices, in the compute format, and
-runs inside the step, one micro-batch at a time: its hidden states are all that is kept. What is left out: teachers
-with other tokenizers, teachers behind a server. Degenerate case: a student that is its teacher has loss and gradient 0.
+divergence is that of the plain predictions. A teacher of its own is sharded over the same devices, in the compute
+format, and runs inside the step, one micro-batch at a time: its hidden states are all that is kept.
+
+With `selfTeacher` the teacher is the student, on-policy: as it was before the first step (OPSD, arXiv 2601.18734), its
+moving average (SDFT, 2601.19897), or as it is. `privilegedContext` puts into its prompt what the student is not told;
+the student's completion follows, and both are compared where they predict the same token of it.
+
+What is left out: teachers with other tokenizers, teachers behind a server, a self-teacher for the data's completions.
+Degenerate case: a student that is its teacher, and is told the same, has loss and gradient 0.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,11 +36,13 @@ from jax import Array
 
 from ptapi import rundir
 from ptapi.spec import Distill as DistillSpec
+from ptapi.spec import SelfTeacher
 from pttrainer import reduce, sharding
 from pttrainer.algorithms import sft
 from pttrainer.algorithms.protocol import Context
 from pttrainer.assemble import open_source
 from pttrainer.batch import Batch
+from pttrainer.data import privileged
 from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.data.prompts import Order, Question
 from pttrainer.divergence import Guide, GuidedStats, Hearsay
@@ -41,9 +50,13 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out
+from pttrainer.rollout.groups import Group
 from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.protocol import Draw
 from pttrainer.rollout.sampling import Sampler, sampling_of
+
+UNBOUNDED = 1 << 30
+"""A teacher's rows are as long as what it is told makes them."""
 
 
 class Loss:
@@ -74,13 +87,15 @@ class Distill(Loss):
         asked: tuple[list[Question], Sampler] | None,
         held_out: list[Batch],
         evaluation: Evaluation | None,
+        told: Mapping[int, list[int]] | None = None,
     ) -> None:
+        """told: by the number of a question, the prompt of a teacher that is told more than its student."""
         super().__init__(*taught)
         training = context.spec.training
         self._context, self._evaluation, self._held_out = context, evaluation, held_out
         self._compare = jax.jit(partial(_compare, self.guide, context.model))
         self._given = None if given is None else Batches(given, training.batch_size, training.seed)
-        self._asked = asked
+        self._asked, self._told = asked, told
         self._share = spec.student_share if asked is not None else 0.0
         rows = len(asked[0]) if asked is not None else len(given or [])
         self._order = Order(rows, training.seed)
@@ -126,12 +141,15 @@ class Distill(Loss):
         numbers = list(range(self._drawn, self._drawn + training.batch_size))
         self._drawn += training.batch_size
         sampling = sampling_of(self._context.spec)
-        chosen = [questions[self._order[number]] for number in numbers]
+        places = [self._order[number] for number in numbers]
+        chosen = [questions[place] for place in places]
         judged = sampler.sample(params, chosen, numbers, 1, sampling, Draw(training.seed, step))
         advantages_P1 = np.zeros((len(chosen), 1))
         pad_id = self._context.tokenizer.pad_id
         laid = groups.lay_out(judged.groups, advantages_P1, pad_id, training.sequence_length)
         batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
+        if self._told is not None:
+            batch = with_teacher(batch, judged.groups, [self._told[place] for place in places], pad_id)
         table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
         self._context.save_samples(step + 1, table)
         return batch, {**groups.facts(judged.groups), "seconds/generate": judged.generate_s}
@@ -142,7 +160,7 @@ def build(context: Context) -> Distill:
     spec = context.spec.algorithm.distill
     assert spec is not None
     on_policy, told = spec.mode == "on-policy", spec.mode == "offline"
-    taught: tuple[Guide | Hearsay, Params] = (Hearsay(spec.beta), {}) if told else _teacher(context, spec)
+    taught = _taught(context, spec)
     given = None
     if not on_policy or spec.student_share < 1.0:
         given = sft.read_rows(context, "train", learn_prompt=False, pack=True, told=told)
@@ -151,9 +169,46 @@ def build(context: Context) -> Distill:
     if on_policy and sampler is not None:
         asked = (held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler), sampler)
     judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
-    rows = sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
+    rows = None if spec.self_teacher else sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
-    return Distill(context, spec, taught, given, asked, batches, judged)
+    more = None if asked is None or spec.self_teacher is None else _privileged(context, spec.self_teacher, asked[0])
+    return Distill(context, spec, taught, given, asked, batches, judged, more)
+
+
+def with_teacher(batch: Batch, judged: Sequence[Group], told: Sequence[list[int]], pad_id: int) -> Batch:
+    """The batch with the rows of a teacher that reads another prompt (`told`, one a row) before the same completion."""
+    asked = [
+        group._replace(question=replace(group.question, tokens=ids)) for group, ids in zip(judged, told, strict=True)
+    ]
+    rows = groups.lay_out(asked, np.zeros((len(asked), 1)), pad_id, UNBOUNDED)
+    later_B1 = np.array([[len(ids) - len(group.question.tokens)] for ids, group in zip(told, judged, strict=True)])
+    slots_BT = np.arange(batch.mask_BT.shape[1]) + later_B1
+    return batch._replace(
+        teacher_tokens_BU=rows.tokens_BT,
+        teacher_positions_BU=rows.positions_BT,
+        teacher_segment_ids_BU=rows.segment_ids_BT,
+        teacher_slots_BT=np.clip(slots_BT, 0, rows.tokens_BT.shape[1] - 1).astype(np.int32),
+    )
+
+
+def _privileged(context: Context, spec: SelfTeacher, questions: list[Question]) -> dict[int, list[int]] | None:
+    if spec.privileged_context is None:
+        return None
+    told = privileged.prompts(spec.privileged_context, questions, context.chat)
+    more = [len(ids) - len(question.tokens) for ids, question in zip(told.values(), questions, strict=True)]
+    context.note(f"the teacher's prompts are {min(more)} to {max(more)} tokens longer than the student's")
+    return told
+
+
+def _taught(context: Context, spec: DistillSpec) -> tuple[Guide | Hearsay, Params]:
+    """How the student is compared, and with whose weights; of a student that teaches itself, those it trains."""
+    if spec.mode == "offline":
+        return Hearsay(spec.beta), {}
+    if spec.self_teacher is None:
+        return _teacher(context, spec)
+    guide = guide_of_itself(spec, context.model)
+    is_first = spec.self_teacher.weights == "initial"
+    return guide, context.model.trained(context.initial_params()) if is_first else {}
 
 
 def _compare(guide: Guide | Hearsay, student: Model, params: Params, teacher: Params, batch: Batch) -> GuidedStats:
@@ -187,3 +242,9 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
 def guide_of(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Guide:
     """The comparison with a teacher of these sizes, which computes in the student's format."""
     return Guide(Model(teacher, student.compute_dtype, student.compute_dtype), spec.beta, spec.top_k)
+
+
+def guide_of_itself(spec: DistillSpec, student: Model) -> Guide:
+    """The comparison of a student with itself."""
+    assert spec.self_teacher is not None
+    return Guide(student, spec.beta, spec.top_k, itself=spec.self_teacher.weights)

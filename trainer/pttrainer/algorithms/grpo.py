@@ -28,18 +28,18 @@ from ptapi import rundir
 from ptapi.spec import Grpo as GrpoSpec
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import advantages
-from pttrainer.algorithms import policy_loss
+from pttrainer.algorithms import policy_loss, policy_metrics
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Order, Question
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
-from pttrainer.reduce import Largest, Mean, Metric, Smallest
+from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out, saved, sharing
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.held_out import Evaluation
-from pttrainer.rollout.protocol import Draw, Sampling
-from pttrainer.rollout.sampling import Judged, Sampler, reward_facts, sampling_of
+from pttrainer.rollout.protocol import Draw
+from pttrainer.rollout.sampling import Judged, Sampler, reward_facts, training_sampling
 
 
 class Loss:
@@ -63,8 +63,8 @@ class Loss:
         loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
         importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
         loss_BT = loss_BT * importance_BT
-        metrics = _policy_metrics(ratio_BT, batch.advantages_BT, self._clip)
-        metrics |= _sampler_metrics(old_BT, batch.sampler_logps_BT, importance_BT)
+        metrics = policy_metrics.of_ratio(ratio_BT, batch.advantages_BT, self._clip)
+        metrics |= policy_metrics.of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
         metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
         if batch.ref_logps_BT is not None:
             token_ratio_BT = jnp.exp(policy_loss.log_ratio(logps_BT, old_BT))
@@ -94,7 +94,7 @@ class Grpo(Loss):
         self._context, self._train = context, train
         self._sampler, self._evaluation = sampler, evaluation
         self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
-        self._sampling = _sampling(context)
+        self._sampling = training_sampling(context)
         self._order = Order(len(train), training.seed)
         self._prompts = training.batch_size // spec.group_size
         self._shared = shared
@@ -212,16 +212,6 @@ def build(context: Context) -> Grpo:
     return Grpo(context, spec, train, sampler, held_out.evaluation(context, sampler), shared)
 
 
-def _sampling(context: Context) -> Sampling:
-    sampling = sampling_of(context.spec)
-    if sampling.truncates or sampling.min_new_tokens:
-        context.note(
-            "warning: spec.rollout.topP, topK, minP and minNewTokens cut the sampler's distribution and not the "
-            "trainer's, so the two differ; hint: leave them at 1, 0, 0 and 0"
-        )
-    return sampling
-
-
 def _clip(spec: GrpoSpec, paper: policy_loss.Clip) -> policy_loss.Clip:
     low = paper.low if spec.clip_low is None else spec.clip_low
     return policy_loss.Clip(low, paper.high if spec.clip_high is None else spec.clip_high, spec.dual_clip)
@@ -235,31 +225,6 @@ def _punished(group: Group, limit: int, buffer: int) -> Group:
         return sample._replace(reward=sample.reward - min(over / buffer, 1.0))
 
     return group._replace(samples=[punished(sample) for sample in group.samples])
-
-
-def _policy_metrics(ratio_BT: Array, advantages_BT: Array, clip: policy_loss.Clip) -> dict[str, Metric]:
-    """A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0."""
-    low_BT = (ratio_BT < 1.0 - clip.low) & (advantages_BT < 0)
-    high_BT = (ratio_BT > 1.0 + clip.high) & (advantages_BT > 0)
-    return {
-        "clip_fraction": Mean(low_BT | high_BT),
-        "clip_fraction/low": Mean(low_BT),
-        "clip_fraction/high": Mean(high_BT),
-        "ratio": Mean(ratio_BT + 0.0 * advantages_BT),
-    }
-
-
-def _sampler_metrics(old_BT: Array, sampler_BT: Array, importance_BT: Array) -> dict[str, Metric]:
-    """How far apart sampler and trainer are on the same tokens."""
-    difference_BT = jnp.abs(old_BT - sampler_BT)
-    return {
-        "sampler/difference": Mean(difference_BT),
-        "sampler/difference/max": Largest(difference_BT),
-        "sampler/kl": Mean(policy_loss.k3(sampler_BT, old_BT)),
-        "sampler/weight": Mean(importance_BT),
-        "sampler/weight/min": Smallest(importance_BT),
-        "sampler/weight/max": Largest(importance_BT),
-    }
 
 
 def _group_facts(rewards_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str, float]:

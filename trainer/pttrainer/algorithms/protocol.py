@@ -31,6 +31,7 @@ from jax.sharding import Mesh
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import sharding
 from pttrainer.batch import Batch
+from pttrainer.critic import Critic
 from pttrainer.divergence import Guide, Hearsay
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, Params
@@ -122,3 +123,24 @@ class Guided(Protocol):
 
     guide: Guide | Hearsay
     teacher: Params
+
+
+@runtime_checkable
+class Criticised(Protocol):
+    """An objective with a critic, whose loss the step adds to its own and whose weights it trains beside the policy's.
+    `next_batch` is given them too (`critic.beside`)."""
+
+    critic: Critic
+
+    def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """Per-token loss of the critic's values [B, T], in the share that the policy's loss leaves it, and metrics."""
+        ...
+
+
+@runtime_checkable
+class Beginning(Protocol):
+    """An algorithm that knows how its critic begins."""
+
+    def first_critic(self, shardings: Params) -> Params:
+        """Its weights before the first step, on their shardings."""
+        ...

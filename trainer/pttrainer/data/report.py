@@ -65,7 +65,9 @@ def inspect(spec: PostTrainJobSpec, part: str, chat: Chat, note: files.Note, sho
     read = rows.load(source, f"spec.data.{part}", spec.data.system_prompt, skip_bad=True, note=note)
     distill = spec.algorithm.distill
     samples = distill is not None and distill.mode == "on-policy" and distill.student_share == 1.0 and part == "train"
-    look = _prompts if samples else {"grpo": _prompts, "dpo": _pairs}.get(spec.algorithm.kind, _examples)
+    look = (
+        _prompts if samples else {"grpo": _prompts, "ppo": _prompts, "dpo": _pairs}.get(spec.algorithm.kind, _examples)
+    )
     return look(spec, part, read, chat, shown)
 
 

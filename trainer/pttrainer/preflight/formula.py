@@ -87,6 +87,10 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     """The moments of a step at which memory is highest, each with what is alive then."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
     kept = Buffer("kept for the backward pass", _kept(of), "train")
+    learner = of.program.learner
+    if learner is not None and learner.critic.model is not None:
+        # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
+        kept = Buffer("kept for the backward passes of policy and critic", 2 * _kept(of), "train")
     is_frozen, is_split = of.model.adapters is not None, of.spec.training.batch_size != of.micro_rows
     each = fitted.frozen_head if is_frozen else fitted.tied_head if config.tied_head else fitted.head
     if is_split and not is_frozen and not config.tied_head:
@@ -171,6 +175,7 @@ def _state(of: Subject) -> list[Buffer]:
     named = {
         "trained weights": held.state.params,
         "optimizer state": held.state.optimizer,
+        "critic and its optimizer state": held.state.critic,
         "frozen weights": held.frozen,
         "teacher": held.teacher,
         "batch": held.batch,

@@ -140,7 +140,9 @@ def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> 
     if rollout:
         peaks["rollout"] = rollout
     # Other passes take weights alone; the rest of the training state stays where it is.
-    unused = bytes_per_device((held.state, held.frozen)) - bytes_per_device((held.state.params, held.frozen))
+    critic = None if held.state.critic is None else held.state.critic.params
+    used = (held.state.params, critic, held.frozen)
+    unused = bytes_per_device((held.state, held.frozen)) - bytes_per_device(used)
     for name in decisive.keys() - {TRAIN_STEP}:
         peaks[name] = decisive[name].peak + unused + outside.resident(buffers, "scoring")
     return peaks
@@ -175,8 +177,8 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
     said += [f"the {name} was not compiled and is not counted" for name in others(of) if name not in names]
     if not names:
         said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
-    if of.spec.algorithm.kind == "distill" and not names:
-        said.append("the formula was never compared with the compiler on a distillation")
+    if of.spec.algorithm.kind in ("distill", "ppo") and not names:
+        said.append(f"the formula was never compared with the compiler on {of.spec.algorithm.kind}")
     if any(buffer.during == "rollout" for buffer in outside.outside(of)):
         prompt = max(training.sequence_length - of.spec.rollout.max_new_tokens, 1)
         said.append(
@@ -188,6 +190,9 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         said.append("training.steps is unset and data are not read: no length, no chip-hours")
     if price is None:
         said.append("no price given (--price): no cost")
+    own = None if of.spec.algorithm.distill is None else of.spec.algorithm.distill.self_teacher
+    if own is not None and own.privileged_context is not None:
+        said.append("a self-teacher's rows are taken for as long as the student's")
     said.append("checkpoints are copied to the hosts' memory, not kept on chips")
     return said
 

@@ -29,7 +29,7 @@ class Buffer:
 def outside(of: Subject) -> list[Buffer]:
     """Buffers of no train step, largest first."""
     algorithm = of.spec.algorithm
-    if algorithm.grpo is None and (algorithm.distill is None or algorithm.distill.mode != "on-policy"):
+    if not algorithm.learns_from_rewards and (algorithm.distill is None or algorithm.distill.mode != "on-policy"):
         return []
     found = [*_reference(of), _weights(of), *_cache(of), _logits(of)]
     return sorted(found, key=lambda buffer: -buffer.bytes)
@@ -50,7 +50,7 @@ def rollout_peak(of: Subject, buffers: list[Buffer]) -> int:
 
 def _reference(of: Subject) -> list[Buffer]:
     """A second copy of what is trained; what is frozen is shared."""
-    if of.spec.algorithm.grpo is None or of.spec.algorithm.grpo.beta == 0:
+    if of.spec.algorithm.reference_coefficient == 0:
         return []
     state = of.held.state
     return [Buffer("reference weights", bytes_per_device(state.params), "always")]

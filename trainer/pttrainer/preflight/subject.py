@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
-from ptapi.spec import PostTrainJobSpec
+from ptapi.spec import PostTrainJobSpec, SelfTeacher
 from pttrainer import algorithms, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Objective
@@ -45,7 +45,7 @@ class Subject:
     program: Program
     shape: sharding.Shape
     teacher: Model | None = None
-    """Of distillation."""
+    """Of distillation; of a student that teaches itself, the student."""
 
     @property
     def config(self) -> ModelConfig:
@@ -126,10 +126,13 @@ def read_config(spec: PostTrainJobSpec) -> ModelConfig:
 def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
     """What the step takes, laid out on this mesh."""
     where = of.program.layout(mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same shardings
-    state = steps.abstract_state(of.model, of.program.updates, where)
+    state = of.program.abstract_state(where)
     frozen = None
     if where.frozen is not None:
         frozen = jax.tree.map(placed, of.model.frozen(of.model.abstract()), where.frozen)
+    own = _self_teacher(of.spec)
+    if own is not None:  # a second copy of what is trained, unless it is its average or itself
+        return Inputs(state, batch(of, mesh), frozen, state.params if own.weights == "initial" else {})
     return Inputs(state, batch(of, mesh), frozen, _teacher(of.teacher, mesh))
 
 
@@ -139,6 +142,11 @@ def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Ba
     where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape))
     ids, numbers = (jax.ShapeDtypeStruct(shape, dtype, sharding=where) for dtype in (jnp.int32, jnp.float32))
     plain = Batch(ids, ids, ids, ids, numbers, numbers)
+    own = _self_teacher(of.spec)
+    if own is not None and own.privileged_context is not None:  # taken for as long as the student's rows
+        plain = plain._replace(
+            teacher_tokens_BU=ids, teacher_positions_BU=ids, teacher_segment_ids_BU=ids, teacher_slots_BT=ids
+        )
     more = EXTRA.get(of.spec.algorithm.kind)
     return plain if more is None else plain._replace(**dict[str, Any](dict.fromkeys(more(of.spec), numbers)))
 
@@ -167,15 +175,30 @@ def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
     return ("advantages_BT", "sampler_logps_BT", *old, *reference)
 
 
-EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo}
+def _ppo(spec: PostTrainJobSpec) -> tuple[str, ...]:
+    assert spec.algorithm.ppo is not None
+    old = ("old_logps_BT",) if spec.algorithm.ppo.updates_per_batch > 1 else ()
+    reference = ("ref_logps_BT",) if spec.algorithm.ppo.kl_coefficient > 0 else ()
+    return ("advantages_BT", "sampler_logps_BT", "values_BT", "returns_BT", *old, *reference)
+
+
+EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo, "ppo": _ppo}
 """Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
 
 
 def _objective(spec: PostTrainJobSpec, model: Model) -> tuple[Objective, Model | None]:
     """The loss, and the teacher where there is one."""
     distilled = spec.algorithm.distill
+    if spec.algorithm.ppo is not None:
+        from pttrainer.algorithms import ppo  # here, as for distill below
+
+        return ppo.Loss(spec, ppo.critic_of(spec.algorithm.ppo, model, _silent, weights=False)[0]), None
     if distilled is None:
         return algorithms.objective(spec), None
+    if distilled.self_teacher is not None:
+        from pttrainer.algorithms import distill as of_itself
+
+        return of_itself.Loss(of_itself.guide_of_itself(distilled, model), {}), model
     if distilled.teacher is None:
         raise NotJudgedError(
             "spec.algorithm.distill.mode: offline: preflight does not know it, because the data say how many of the "
@@ -187,6 +210,10 @@ def _objective(spec: PostTrainJobSpec, model: Model) -> tuple[Objective, Model |
     teacher = open_source(uri, field, _silent, distilled.teacher.revision, weights=False).config
     guide = distill.guide_of(distilled, teacher, model)
     return distill.Loss(guide, guide.model.abstract()), guide.model
+
+
+def _self_teacher(spec: PostTrainJobSpec) -> SelfTeacher | None:
+    return None if spec.algorithm.distill is None else spec.algorithm.distill.self_teacher
 
 
 def _teacher(model: Model | None, mesh: Mesh | AbstractMesh) -> Params | None:

@@ -108,6 +108,17 @@ def sampling_of(spec: PostTrainJobSpec) -> Sampling:
     )
 
 
+def training_sampling(context: Context) -> Sampling:
+    """As `sampling_of`; warns where the sampler's distribution is not the one that is trained."""
+    sampling = sampling_of(context.spec)
+    if sampling.truncates or sampling.min_new_tokens:
+        context.note(
+            "warning: spec.rollout.topP, topK, minP and minNewTokens cut the sampler's distribution and not the "
+            "trainer's, so the two differ; hint: leave them at 1, 0, 0 and 0"
+        )
+    return sampling
+
+
 def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
     """Mean, deviation and extremes of the reward and of each of its parts, and how many samples have none."""
     samples = [sample for group in judged for sample in group.samples]

@@ -1,0 +1,34 @@
+"""What is watched of every policy-gradient loss: clipping, ratios, and how far sampler and trainer are apart."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from pttrainer.algorithms.policy_loss import Clip, k3
+from pttrainer.reduce import Largest, Mean, Metric, Smallest
+
+
+def of_ratio(ratio_BT: Array, advantages_BT: Array, clip: Clip) -> dict[str, Metric]:
+    """A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0."""
+    low_BT = (ratio_BT < 1.0 - clip.low) & (advantages_BT < 0)
+    high_BT = (ratio_BT > 1.0 + clip.high) & (advantages_BT > 0)
+    return {
+        "clip_fraction": Mean(low_BT | high_BT),
+        "clip_fraction/low": Mean(low_BT),
+        "clip_fraction/high": Mean(high_BT),
+        "ratio": Mean(ratio_BT + 0.0 * advantages_BT),
+    }
+
+
+def of_sampler(old_BT: Array, sampler_BT: Array, importance_BT: Array) -> dict[str, Metric]:
+    """How far apart sampler and trainer are on the same tokens."""
+    difference_BT = jnp.abs(old_BT - sampler_BT)
+    return {
+        "sampler/difference": Mean(difference_BT),
+        "sampler/difference/max": Largest(difference_BT),
+        "sampler/kl": Mean(k3(sampler_BT, old_BT)),
+        "sampler/weight": Mean(importance_BT),
+        "sampler/weight/min": Smallest(importance_BT),
+        "sampler/weight/max": Largest(importance_BT),
+    }

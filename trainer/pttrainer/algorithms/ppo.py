@@ -1,0 +1,307 @@
+"""Proximal policy optimisation (arXiv 1707.06347) with a critic and generalised advantages (1506.02438).
+
+A step draws prompts, samples completions, judges them, and asks the critic what it expected at every token. A token's
+reward is −β·(log π − log π_ref), the k1 penalty, and the completion's reward is added at its last token; `gae` makes
+advantages and returns of them. With `updatesPerBatch` = μ, μ optimizer steps use the same samples:
+
+    policy   −min(w·A, clip(w, 1−ε, 1+ε)·A) · min(exp(old − sampler), 2)         w = exp(log π − old)
+    critic   c · ½ · max((V − R)², (clip(V, V_old − ε_V, V_old + ε_V) − R)²)                  (`value_loss`)
+
+Both are means over all tokens that the policy said in completions that have a reward; A is whitened over these tokens.
+A penalty inside the reward has no gradient of its own, so k1, useless as a loss, is the right estimator here.
+
+What is left out: minibatches within an update (a batch is one step, in `microBatchSize` pieces), a coefficient that
+adapts, a loss on entropy. Degenerate cases: in the first update w is 1 and V = V_old; samples without a reward weigh
+nothing, and a batch without any trains nothing; one token alone has advantage 0 once whitened.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ptapi import rundir
+from ptapi.spec import PostTrainJobSpec
+from ptapi.spec import Ppo as PpoSpec
+from pttrainer import critic as critics
+from pttrainer import gae, reduce, value_head
+from pttrainer import step as steps
+from pttrainer.algorithms import policy_loss, policy_metrics, value_loss
+from pttrainer.algorithms.protocol import Context
+from pttrainer.assemble import Source, open_source
+from pttrainer.batch import Batch
+from pttrainer.critic import Critic
+from pttrainer.data.prompts import Order, Question
+from pttrainer.errors import ConfigError
+from pttrainer.losses import TokenStats
+from pttrainer.models import Model, Params
+from pttrainer.reduce import Mean, Metric
+from pttrainer.rollout import groups, held_out, saved
+from pttrainer.rollout.held_out import Evaluation
+from pttrainer.rollout.protocol import Draw
+from pttrainer.rollout.sampling import Judged, Sampler, reward_facts, training_sampling
+from pttrainer.rollout.sizes import slots_for
+from pttrainer.sources import Note
+
+URI = "spec.algorithm.ppo.critic.uri"
+
+
+class Loss:
+    """The clipped policy loss, and the critic's (`Objective`, `Criticised`)."""
+
+    entropy = True
+    level = False
+    by_token = True
+
+    def __init__(self, spec: PostTrainJobSpec, critic: Critic) -> None:
+        assert spec.algorithm.ppo is not None
+        self._spec, self.critic = spec.algorithm.ppo, critic
+        self._clip = policy_loss.Clip(self._spec.clip, self._spec.clip)
+        self.temperature = spec.rollout.temperature
+
+    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """The clipped surrogate with importance correction."""
+        logps_BT = stats.logps_BT
+        old_BT = lax.stop_gradient(logps_BT) if batch.old_logps_BT is None else batch.old_logps_BT
+        loss_BT, ratio_BT = policy_loss.token(logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, self._clip)
+        importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
+        metrics = policy_metrics.of_ratio(ratio_BT, batch.advantages_BT, self._clip)
+        metrics |= policy_metrics.of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
+        metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
+        if batch.ref_logps_BT is not None:
+            metrics[rundir.KL] = Mean(policy_loss.k3(logps_BT, batch.ref_logps_BT))
+        return loss_BT * importance_BT, metrics
+
+    def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
+        """The clipped squared error, times the coefficient."""
+        loss_BT, clipped_BT = value_loss.clipped(values_BT, batch.values_BT, batch.returns_BT, self._spec.value_clip)
+        facts: dict[str, Metric] = {"critic/loss": Mean(loss_BT), "critic/clip_fraction": Mean(clipped_BT)}
+        return self._spec.value_coefficient * loss_BT, facts
+
+
+class Foretold(NamedTuple):
+    """What was known of a rollout before its first update. after_N: the value of where a completion was cut."""
+
+    values_NT: np.ndarray
+    old_NT: np.ndarray | None
+    ref_NT: np.ndarray | None
+    after_N: np.ndarray | None
+
+
+class Ppo(Loss):
+    """Batches from rollouts, with advantages and returns."""
+
+    needs_params = True
+
+    def __init__(
+        self,
+        context: Context,
+        spec: PpoSpec,
+        critic: tuple[Critic, Source | None],
+        train: list[Question],
+        sampler: Sampler,
+        evaluation: Evaluation | None,
+    ) -> None:
+        super().__init__(context.spec, critic[0])
+        training = context.spec.training
+        self._context, self._source, self._train = context, critic[1], train
+        self._sampler, self._evaluation = sampler, evaluation
+        self._sampling = training_sampling(context)
+        self._order = Order(len(train), training.seed)
+        self._prompts = training.batch_size // spec.samples_per_prompt
+        self._reference: Params | None = context.initial_params() if spec.kl_coefficient > 0 else None
+        self._needs_old = spec.updates_per_batch > 1 or self._reference is not None
+        whole = NamedSharding(context.mesh, PartitionSpec())
+        self._values = steps.value_step(context.model, self.critic, whole, self.temperature, scored=self._needs_old)
+        self._drawn = 0
+        self._batch: Batch | None = None
+        self._facts: dict[str, float] = {}
+        rollouts = math.ceil((training.epochs or 1.0) * len(train) / self._prompts)
+        self.total_steps = training.steps or rollouts * spec.updates_per_batch
+
+    def first_critic(self, shardings: Params) -> Params:
+        """A value head that says 0 or goes on from another run's, and for a critic model its first weights."""
+        spec, note = self._spec.critic, self._context.note
+        directory = None if self._source is None else self._source.directory
+        if spec.kind == "head" and spec.uri is not None:
+            directory = value_head.directory(spec.uri, URI, note)
+        value = value_head.first(directory, self.critic.width, shardings["value"], URI)
+        if self.critic.model is None:
+            return {"value": value}
+        where = shardings["model"]
+        if self._source is not None:  # random weights: of another seed than the policy's and a teacher's
+            seed = self._context.spec.training.seed + 2
+            return {"value": value, "model": self._source.params(self.critic.model, where, seed=seed)}
+        weights = {name: part for name, part in self._context.initial_params().items() if name in where}
+        return {"value": value, "model": weights}
+
+    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
+        """A new rollout, or, within its μ updates, the same batch again."""
+        if self._batch is None or step % self._spec.updates_per_batch == 0:
+            self._batch, self._facts = self._roll_out(step, *critics.split(params))
+        return self._batch, self._facts
+
+    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
+        """Rewards of greedy completions."""
+        return {} if self._evaluation is None else self._evaluation.run(params)
+
+    def state(self) -> dict[str, Any]:
+        """Prompts drawn so far, and the rollout while it is still in use."""
+        in_use = self._batch if self._spec.updates_per_batch > 1 else None
+        return {"drawn": self._drawn, "batch": None if in_use is None else saved.to_json(in_use), "facts": self._facts}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._drawn = int(state["drawn"])
+        self._batch = None if state["batch"] is None else saved.from_json(state["batch"])
+        self._facts = dict(state["facts"])
+
+    def _roll_out(self, step: int, policy: Params, critic: Params) -> tuple[Batch, dict[str, float]]:
+        judged = self._draw(step, policy)
+        started = time.monotonic()
+        rewards_PG = groups.rewards(judged.groups)
+        length = self._context.spec.training.sequence_length
+        laid = groups.lay_out(judged.groups, np.zeros_like(rewards_PG), self._context.tokenizer.pad_id, length)
+        foretold = self._foretold(laid, judged, policy, critic)
+        batch, facts = learnt_from(laid, rewards_PG.reshape(-1), foretold, self._spec)
+        of_samples_PG = batch.advantages_BT.sum(axis=1).reshape(rewards_PG.shape) / np.maximum(
+            batch.mask_BT.sum(axis=1).reshape(rewards_PG.shape), 1.0
+        )
+        table = groups.table(step + 1, judged.groups, of_samples_PG, groups.MAX_TABLE_ROWS)
+        self._context.save_samples(step + 1, table)
+        sampled = sum(sample.length for group in judged.groups for sample in group.samples)
+        return batch, {
+            **reward_facts(judged.groups),
+            **groups.facts(judged.groups),
+            **facts,
+            **judged.facts,
+            "seconds/generate": judged.generate_s,
+            "seconds/reward": judged.reward_s,
+            "seconds/score": time.monotonic() - started,
+            "sampled_tokens_per_second": sampled / judged.generate_s,
+        }
+
+    def _draw(self, step: int, policy: Params) -> Judged:
+        """The next prompts, sampled and judged. A prompt's number is its place in the whole run's order."""
+        numbers = list(range(self._drawn, self._drawn + self._prompts))
+        self._drawn += self._prompts
+        questions = [self._train[self._order[number]] for number in numbers]
+        draw = Draw(self._context.spec.training.seed, step)
+        return self._sampler.sample(policy, questions, numbers, self._spec.samples_per_prompt, self._sampling, draw)
+
+    def _foretold(self, laid: Batch, judged: Judged, policy: Params, critic: Params) -> Foretold:
+        T = laid.mask_BT.shape[1]
+        cut_N = np.array([not sample.ended for group in judged.groups for sample in group.samples])
+        read = with_last_token(laid) if self._spec.bootstrap_truncated else laid
+        found = jax.tree.map(np.asarray, self._values(policy, critic, self._context.place(read)))
+        values_NT, old_NT = found[0], found[1]
+        after_N = None
+        if read is not laid:
+            after_N = np.where(cut_N, values_NT[np.arange(len(values_NT)), last_slot(laid) + 1], 0.0)
+        ref_NT = None
+        if self._reference is not None:
+            ref_NT = np.asarray(self._context.score(self._reference, laid, self.temperature).logps_BT)
+        return Foretold(values_NT[:, :T], None if old_NT is None else old_NT[:, :T], ref_NT, after_N)
+
+
+def learnt_from(
+    laid: Batch, rewards_N: np.ndarray, foretold: Foretold, spec: PpoSpec
+) -> tuple[Batch, dict[str, float]]:
+    """The batch with advantages, returns and weights, and what is said of them. Pure."""
+    mask_NT = np.asarray(laid.mask_BT)
+    counts_NT = mask_NT * ~np.isnan(rewards_N)[:, None]
+    log_ratio_NT = None
+    if foretold.ref_NT is not None and foretold.old_NT is not None:
+        log_ratio_NT = foretold.old_NT.astype(np.float64) - foretold.ref_NT
+    rewards_NT = gae.token_rewards(rewards_N, counts_NT, log_ratio_NT, spec.kl_coefficient)
+    raw_NT, returns_NT = gae.estimate(
+        rewards_NT, foretold.values_NT, counts_NT, spec.gamma, spec.gae_lambda, foretold.after_N
+    )
+    advantages_NT = gae.whiten(raw_NT, counts_NT) if spec.whiten_advantages else raw_NT
+    batch = laid._replace(
+        advantages_BT=advantages_NT.astype(np.float32),
+        values_BT=(foretold.values_NT * mask_NT).astype(np.float32),
+        returns_BT=np.where(counts_NT > 0, returns_NT, foretold.values_NT * mask_NT).astype(np.float32),
+        weight_BT=reduce.token_mean(counts_NT),
+        old_logps_BT=foretold.old_NT if spec.updates_per_batch > 1 else None,
+        ref_logps_BT=foretold.ref_NT,
+    )
+    facts = {
+        **_figures("advantage", raw_NT, counts_NT),
+        **_figures("critic/value", foretold.values_NT, counts_NT),
+        **_figures("critic/return", returns_NT, counts_NT),
+        "critic/explained_variance": gae.explained_variance(foretold.values_NT, returns_NT, counts_NT),
+    }
+    if log_ratio_NT is not None:
+        facts["reward/kl_penalty"] = -spec.kl_coefficient * float((log_ratio_NT * mask_NT).sum(axis=1).mean())
+    return batch, facts
+
+
+def with_last_token(laid: Batch) -> Batch:
+    """The rows with one token more: what a completion's last token leads to has a value, but is no prediction."""
+    N, T = laid.mask_BT.shape
+    wider = slots_for(T + 1)
+    padded: Batch = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, wider - T))), laid)
+    rows, last_N = np.arange(N), last_slot(laid)
+    padded.tokens_BT[rows, last_N + 1] = laid.targets_BT[rows, last_N]
+    padded.positions_BT[rows, last_N + 1] = laid.positions_BT[rows, last_N] + 1
+    padded.segment_ids_BT[rows, last_N + 1] = laid.segment_ids_BT[rows, last_N]
+    return padded
+
+
+def last_slot(laid: Batch) -> np.ndarray:
+    """[N]: where a row's last token stands."""
+    return np.asarray((np.asarray(laid.segment_ids_BT) > 0).sum(axis=1) - 1)
+
+
+def _figures(name: str, values_NT: np.ndarray, counts_NT: np.ndarray) -> dict[str, float]:
+    """Mean, deviation and extremes over tokens that count; zeros where there are none."""
+    there = np.asarray(values_NT, np.float64)[counts_NT > 0]
+    if not there.size:
+        there = np.zeros(1)
+    return {
+        f"{name}/mean": float(there.mean()),
+        f"{name}/std": float(there.std()),
+        f"{name}/min": float(there.min()),
+        f"{name}/max": float(there.max()),
+    }
+
+
+def build(context: Context) -> Ppo:
+    """Reads prompts, loads rewards and finds the critic; raises ConfigError, DataError or UserCodeError."""
+    spec = context.spec.algorithm.ppo
+    assert spec is not None
+    critic = critic_of(spec, context.model, context.note)
+    _check_tokens(critic[0], spec, context)
+    sampler = held_out.native_sampler(context)
+    train = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
+    return Ppo(context, spec, critic, train, sampler, held_out.evaluation(context, sampler))
+
+
+def _check_tokens(critic: Critic, spec: PpoSpec, context: Context) -> None:
+    if critic.model is not None and critic.model.config.vocab_size < context.tokenizer.size:
+        raise ConfigError(
+            f"{URI}: {spec.critic.uri}: has {critic.model.config.vocab_size} tokens, but the policy's tokenizer has "
+            f"{context.tokenizer.size}; accepted: a critic with the policy's tokenizer"
+        )
+
+
+def critic_of(spec: PpoSpec, policy: Model, note: Note, *, weights: bool = True) -> tuple[Critic, Source | None]:
+    """The critic, and where a critic model begins if not where the policy does; raises ConfigError."""
+    if spec.critic.kind == "head":
+        return Critic(policy.config.d_model), None
+    source = None
+    if spec.critic.uri is not None:
+        source = open_source(spec.critic.uri, URI, note, spec.critic.revision, weights=weights)
+    config = policy.config if source is None else source.config
+    # A tied head is no weights of its own: a critic has no use for an output head.
+    model = replace(policy, config=replace(config, tied_head=True), adapters=None, quantization=None)
+    return Critic(config.d_model, model), source
