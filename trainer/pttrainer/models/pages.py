@@ -16,10 +16,13 @@ within a part. Left out: who chooses this cache and how it is read (`paged_atten
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from pttrainer import sharding
 from pttrainer.models.cache import KVCache, LayerKV
@@ -90,16 +93,45 @@ def take_over(cache: PagedCache, row: Array, prompts: KVCache, which: Array) -> 
     """Row `row`, which shares its prompt's pages with no other, reads a copy of one of the prompts from now on."""
     full = _full_pages(prompts.positions_BS)[which]
     part = row // (cache.full_B.shape[0] // cache.layers[0].shape[0])
-
-    def of_layer(pages_EX: Array, layer: LayerKV) -> Array:
-        one = LayerKV(*(lax.dynamic_slice_in_dim(x, which, 1, axis=0) for x in layer))
-        pages_1J = _in_pages(one)
-        last_11 = lax.dynamic_slice_in_dim(pages_1J, jnp.minimum(full, pages_1J.shape[1] - 1), 1, axis=1)
-        pages_EX = lax.dynamic_update_slice(pages_EX, pages_1J, (part, cache.prompt_BJ[row, 0], 0, 0, 0))
-        return lax.dynamic_update_slice(pages_EX, last_11, (part, cache.own_BJ[row, 0], 0, 0, 0))
-
-    layers = tuple(of_layer(*both) for both in zip(cache.layers, prompts.layers, strict=True))
+    is_split = prompts.positions_BS.shape[0] % sharding.parts("batch") == 0
+    at = (which, full, part, cache.prompt_BJ[row, 0], cache.own_BJ[row, 0])
+    copy = partial(_copy_prompt, is_split=is_split)
+    if sharding.devices() > 1:
+        kept = sharding.spec_of(AXES)
+        source = sharding.spec_of(("batch" if is_split else None, "kv_heads", None, None))
+        copy = jax.shard_map(
+            copy, in_specs=(kept, LayerKV(source, source), (sharding.spec_of(()),) * 5), out_specs=kept, check_vma=False
+        )
+    layers = tuple(copy(pages_EX, layer, at) for pages_EX, layer in zip(cache.layers, prompts.layers, strict=True))
     return cache._replace(layers=layers, full_B=cache.full_B.at[row].set(full))
+
+
+def _copy_prompt(pages_EX: Array, layer: LayerKV, at: tuple[Array, ...], is_split: bool) -> Array:
+    """One device's part of `take_over`: the prompt comes from the device that has it, and only one writes."""
+    which, full, part, prompt_page, own_page = at
+    pages_1J = _in_pages(LayerKV(*(_one_prompt(x, which, is_split) for x in layer)))
+    last_11 = lax.dynamic_slice_in_dim(pages_1J, jnp.minimum(full, pages_1J.shape[1] - 1), 1, axis=1)
+    is_here = part == _part()
+    for new, page in ((pages_1J, prompt_page), (last_11, own_page)):
+        old = lax.dynamic_slice_in_dim(pages_EX, page, new.shape[1], axis=1)
+        pages_EX = lax.dynamic_update_slice_in_dim(pages_EX, jnp.where(is_here, new, old), page, axis=1)
+    # Else the loop around this may lay all pages out as suits this copy, and turn them at every token.
+    return with_layout_constraint(pages_EX, Layout(range(pages_EX.ndim)))
+
+
+def _one_prompt(x_PKSH: Array, which: Array, is_split: bool) -> Array:
+    """[1, K, S, H]. Split prompts are never gathered: all devices but one bring zeros."""
+    if not is_split or sharding.devices() == 1:
+        return lax.dynamic_slice_in_dim(x_PKSH, which, 1, axis=0)
+    here = x_PKSH.shape[0]
+    mine = lax.dynamic_slice_in_dim(x_PKSH, which % here, 1, axis=0)
+    found: Array = lax.psum(jnp.where(which // here == _part(), mine, 0), sharding.BATCH_AXES)
+    return found
+
+
+def _part() -> Array | int:
+    """Which part of the batch this device works on."""
+    return 0 if sharding.devices() == 1 else lax.axis_index(sharding.BATCH_AXES)
 
 
 def only(cache: PagedCache, rows: Array) -> PagedCache:
