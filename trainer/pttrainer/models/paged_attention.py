@@ -52,18 +52,21 @@ class Problem:
 
 
 def is_chosen(problem: Problem) -> bool:
-    """Whether the kernel computes exactly this. Windows, soft caps, grouped queries and head sizes never decide."""
+    """Whether the kernel computes exactly this, and compiles. Windows, soft caps and grouped queries never decide."""
     p = problem
     if p.platform != "tpu" or p.device_kind in _TOO_OLD or p.dtype not in ("bfloat16", "float32") or p.sinks:
         return False
     is_even = not (p.rows % p.row_shards or p.heads % p.head_shards or p.kv_heads % p.head_shards)
-    return is_even and _fills_tiles(2 * p.kv_heads // p.head_shards, p.dtype)
+    return is_even and p.head_dim <= pages.LANES and _fills_tiles(p)
 
 
-def _fills_tiles(heads: int, dtype: str) -> bool:
-    """Keys and values of all heads of a token must fill tiles of 8 registers or a half, a quarter, an eighth of one."""
-    registers, odd = divmod(heads, 2 if dtype == "bfloat16" else 1)
-    return not odd and (registers in (1, 2, 4) or registers % 8 == 0)
+def _fills_tiles(p: Problem) -> bool:
+    """Keys and values of a token's heads must fill tiles of 8 registers, or an eighth, a quarter or a half of one. The
+    kernel takes a tile of them at once, and then the query heads that read it must fill one too."""
+    registers, odd = divmod(2 * p.kv_heads // p.head_shards, 2 if p.dtype == "bfloat16" else 1)
+    if odd or not (registers in (1, 2, 4) or registers % 8 == 0):
+        return False
+    return registers <= 8 or p.dtype == "bfloat16" or p.heads > p.kv_heads
 
 
 def problem_of(config: ModelConfig, rows: int, dtype: str) -> Problem:

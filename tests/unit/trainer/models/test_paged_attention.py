@@ -50,6 +50,10 @@ LLAMA = Problem("tpu", "TPU v6 lite", "bfloat16", rows=256, heads=32, kv_heads=8
         (replace(LLAMA, heads=24, kv_heads=6), False),  # tiles of 6 registers there are none
         (replace(LLAMA, heads=24, kv_heads=6, head_shards=3), True),
         (replace(LLAMA, heads=48, kv_heads=12, dtype="float32"), True),
+        (replace(LLAMA, heads=16, kv_heads=16), True),
+        (replace(LLAMA, heads=16, kv_heads=16, dtype="float32"), False),  # 4 queries at once are half a tile
+        (replace(LLAMA, heads=4, kv_heads=4, dtype="float32"), True),
+        (replace(LLAMA, head_dim=256), False),
     ],
 )
 def test_the_kernel_is_chosen_where_it_computes_exactly_this(problem: Problem, is_chosen: bool) -> None:
@@ -60,6 +64,13 @@ def test_a_call_brings_no_longer_table_than_the_scalar_memory_holds() -> None:
     assert paged_attention.rows_of_a_call(6) == 512  # a line of it takes 128 entries at least
     assert paged_attention.rows_of_a_call(129) == 256
     assert paged_attention.rows_of_a_call(10**6) == 1
+
+
+def test_a_token_takes_whole_lanes_of_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(preset("tiny"), "bfloat16")
+    assert sizes.token_bytes(model) == 2 * 2 * 2 * 16 * 2  # keys and values, layers, key heads, head size, bytes
+    monkeypatch.setattr(sharding, "chip", lambda: ("tpu", "TPU v5 lite"))
+    assert sizes.token_bytes(model) == 2 * 2 * 2 * 128 * 2
 
 
 @pytest.fixture
@@ -240,13 +251,17 @@ def _in_slots() -> Completions:
     return _sampled(PROMPTS, 12)
 
 
-@pytest.mark.parametrize(("shape", "rows"), [((1, 4), None), ((2, 1, 2), 32)])
+@pytest.mark.parametrize(("shape", "rows", "first"), [((1, 4), None, 16), ((2, 1, 2), 32, 24)])
 def test_a_rollout_in_pages_says_what_one_in_slots_says(
-    shape: tuple[int, ...], rows: int | None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...],
+    rows: int | None,
+    first: int,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All rows at once (9 on each device, of which 3 or 6 share a prompt) and taken over; growing, and shrinking to a
-    quarter, over several devices."""
-    monkeypatch.setattr(sizes, "FIRST_SLOTS", 16)
+    """All rows at once, growing (9 on each device, of which three at a time share a prompt), and rows that take over
+    and shrink to a quarter, over several devices."""
+    monkeypatch.setattr(sizes, "FIRST_SLOTS", first)
     plain = _in_slots()
     request.getfixturevalue("in_pages")
     paged = _sampled(PROMPTS, 12, shape, rows)
