@@ -16,6 +16,7 @@ within a part. Left out: who chooses this cache and how it is read (`paged_atten
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -95,13 +96,12 @@ def take_over(cache: PagedCache, row: Array, prompts: KVCache, which: Array) -> 
     part = row // (cache.full_B.shape[0] // cache.layers[0].shape[0])
     is_split = prompts.positions_BS.shape[0] % sharding.parts("batch") == 0
     at = (which, full, part, cache.prompt_BJ[row, 0], cache.own_BJ[row, 0])
-    copy = partial(_copy_prompt, is_split=is_split)
+    copy: Callable[..., Array] = partial(_copy_prompt, is_split=is_split)
     if sharding.devices() > 1:
         kept = sharding.spec_of(AXES)
         source = sharding.spec_of(("batch" if is_split else None, "kv_heads", None, None))
-        copy = jax.shard_map(
-            copy, in_specs=(kept, LayerKV(source, source), (sharding.spec_of(()),) * 5), out_specs=kept, check_vma=False
-        )
+        # One spec stands for both arrays of a layer, and for all numbers.
+        copy = jax.shard_map(copy, in_specs=(kept, source, sharding.spec_of(())), out_specs=kept, check_vma=False)
     layers = tuple(copy(pages_EX, layer, at) for pages_EX, layer in zip(cache.layers, prompts.layers, strict=True))
     return cache._replace(layers=layers, full_B=cache.full_B.at[row].set(full))
 
@@ -116,7 +116,8 @@ def _copy_prompt(pages_EX: Array, layer: LayerKV, at: tuple[Array, ...], is_spli
         old = lax.dynamic_slice_in_dim(pages_EX, page, new.shape[1], axis=1)
         pages_EX = lax.dynamic_update_slice_in_dim(pages_EX, jnp.where(is_here, new, old), page, axis=1)
     # Else the loop around this may lay all pages out as suits this copy, and turn them at every token.
-    return with_layout_constraint(pages_EX, Layout(range(pages_EX.ndim)))
+    laid_out: Array = with_layout_constraint(pages_EX, Layout(tuple(range(pages_EX.ndim))))
+    return laid_out
 
 
 def _one_prompt(x_PKSH: Array, which: Array, is_split: bool) -> Array:

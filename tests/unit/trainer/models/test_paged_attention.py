@@ -191,16 +191,50 @@ def test_a_row_that_takes_over_a_prompt_reads_it_in_pages_of_its_own(small_pages
     assert len(set.union(*read)) == sum(map(len, read))
 
 
+@pytest.mark.parametrize("devices", [2, 3])
+def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
+    devices: int, small_pages: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two samples of a prompt stand on one of three devices and share its pages, or on either of two."""
+    monkeypatch.setattr(paged_attention, "_kernel", _gathered)
+    said_B, kept_B, scoring = np.array([0, 5, 9, 7, 15, 1]), np.array([5, 0, 3, 2, 4, 1])[: 2 * devices], Scoring(0.25)
+    prompts, q, own, now_B1 = _inputs(4, 2, 16, said_B)
+    k_BTKH, v_BTKH = (jnp.swapaxes(x, 1, 2) for x in own)
+
+    def attend(cached: pages.PagedCache, *inputs: Any) -> tuple[Any, pages.PagedCache]:
+        q, k, v, positions_BT = inputs
+        out, layer = paged_attention.attend(
+            (q, k, v), cached.layers[0], pages.table(cached), positions_BT, None, scoring
+        )
+        return out, cached._replace(layers=(layer,))
+
+    @jax.jit
+    def all_and_some() -> tuple[Any, Any]:
+        _, cached = attend(pages.share(prompts, 2, 16), jnp.repeat(q, 16, axis=1), k_BTKH, v_BTKH, _said(said_B))
+        new = (q, *(jnp.take_along_axis(x, said_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH)), now_B1)
+        cached = pages.grow(cached, 32)
+        fewer = pages.only(cached, jnp.asarray(kept_B))
+        assert pages.room(cached) == pages.room(fewer) == 32
+        return attend(cached, *new)[0], attend(fewer, *(x[kept_B] for x in new))[0]
+
+    with jax.set_mesh(sharding.make_mesh((devices,), jax.devices()[:devices])):
+        every, some = all_and_some()
+    plain = np.asarray(jax.jit(partial(_plain, said_B, None, scoring))(prompts, q, own, now_B1))
+    np.testing.assert_allclose(every, plain, atol=2e-6)
+    np.testing.assert_allclose(some, plain[kept_B], atol=2e-6)
+
+
 def test_a_token_without_a_position_is_not_kept(small_pages: None) -> None:
-    before = jnp.zeros((4, 8, 2, 128))
-    new = jnp.ones((2, 1, 1, 16))
-    after = pages.write(before, new, 2 * new, jnp.array([[1, 0], [2, 3]]), jnp.array([[9], [-1]]))
-    assert np.argwhere(np.asarray(after)[..., 0]).tolist() == [[0, 1, 0], [0, 1, 1]]
+    before, new = np.zeros((4, 8, 2, 128), np.float32), np.ones((2, 1, 1, 16), np.float32)
+    after = np.asarray(jax.jit(pages.write)(before, new, 2 * new, np.array([[1, 0], [2, 3]]), np.array([[9], [-1]])))
+    assert np.argwhere(after[..., 0]).tolist() == [[0, 1, 0], [0, 1, 1]]
     assert after[0, 1, :, 0].tolist() == [1.0, 2.0]
     assert after[0, 1, :, 16:].sum() == 0
 
 
-PROMPTS = [Prompt([5, 9, 17, 3, 40, 41, 42, 43, 44, 7], 0), Prompt([77, 2], 1), Prompt([40, 41, 42, 43, 44], 2)]
+PROMPTS = [
+    Prompt([5, 9, 17, 3, 40, 41, 42, 43, 44, 7], 0), Prompt([77, 2], 1), Prompt([40, 41, 42, 43, 44], 2), Prompt([1], 3)
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -234,38 +268,25 @@ def _model() -> Model:
     return Model(replace(preset("tiny"), layers=1, window=6, local_layers=(True,), attention_softcap=20.0))
 
 
-def _sampled(
-    prompts: list[Prompt], samples: int, shape: tuple[int, ...] = (1,), rows: int | None = None
-) -> Completions:
+def _sampled(shape: tuple[int, ...], rows: int | None) -> Completions:
     mesh = sharding.make_mesh(shape, jax.devices()[: int(np.prod(shape))])
     model, tokenizer = _model(), dataclasses.replace(byte_tokenizer(), eos_ids=tuple(range(100, 120)))
     with jax.set_mesh(mesh):
         weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
         params = jax.jit(model.init, out_shardings=weights)(jax.random.key(1))
         engine = NativeEngine(model, tokenizer, partial(put, mesh), jax.device_get, mesh, rows)
-        return engine.generate(params, prompts, samples, Sampling(24, 40), Draw(7, 3))
+        return engine.generate(params, PROMPTS, 6, Sampling(24, 40), Draw(7, 3))
 
 
-@cache
-def _in_slots() -> Completions:
-    return _sampled(PROMPTS, 12)
-
-
-@pytest.mark.parametrize(("shape", "rows", "first"), [((1, 4), None, 16), ((2, 1, 2), 32, 24)])
 def test_a_rollout_in_pages_says_what_one_in_slots_says(
-    shape: tuple[int, ...],
-    rows: int | None,
-    first: int,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All rows at once, growing (9 on each device, of which three at a time share a prompt), and rows that take over
-    and shrink to a quarter, over several devices."""
-    monkeypatch.setattr(sizes, "FIRST_SLOTS", first)
-    plain = _in_slots()
+    """Rows that take over, two prompts at a time, and grow; over devices that split rows and key heads."""
+    plain = _sampled((1,), None)
     request.getfixturevalue("in_pages")
-    paged = _sampled(PROMPTS, 12, shape, rows)
-    assert GATHERED, "the dense cache was read"
-    assert [paged.tokens(row) for row in range(36)] == [plain.tokens(row) for row in range(36)]
+    monkeypatch.setattr(sizes, "FIRST_SLOTS", 16)
+    paged = _sampled((2, 1, 2), 16)
+    assert len(set(GATHERED)) > 1, "the dense cache was read, or never grown"
+    assert [paged.tokens(row) for row in range(24)] == [plain.tokens(row) for row in range(24)]
     for row, count in enumerate(plain.lengths_N):
         np.testing.assert_allclose(paged.logps_NT[row, :count], plain.logps_NT[row, :count], atol=1e-5)
