@@ -15,7 +15,8 @@ Decoding: weights unstacked once per rollout, a prompt prefilled once, its cache
     hidden_B1D, cache = model.decode(weights, tokens_B1, positions_B1, cache)        # one new token per row
 
 The next token's position is the prompt's length plus the number of tokens sampled so far, per row; a finished
-row may pass position -1 (its slot stays empty). `cache.grow` moves to the next bucket.
+row may pass position -1 (its slot stays empty). `cache.grow` moves to the next bucket. `pages` has the same four
+functions for TPUs, where `paged_attention` chooses it (`rollout.caching`).
 """
 
 from pttrainer.models.config import ModelConfig

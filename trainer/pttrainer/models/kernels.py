@@ -5,7 +5,7 @@ Letters: B rows, T tokens, N query heads, K key/value heads, H head size.
 `chosen` decides from what is computed and on what (`Problem`), so the decision is a table that tests read. The chip
 is that of the mesh in context, not of this process: a step compiled here for a TPU takes the TPU's kernel. Fused
 kernels never hold the scores, and skip blocks that a causal mask or a window hides. What none can do takes the plain
-computation of `attention`, which is exact everywhere. Left out: decoding over a cache.
+computation of `attention`, which is exact everywhere. Left out: decoding over a cache (`paged_attention`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from pttrainer import sharding
 from pttrainer.batch import Prompts
 from pttrainer.models import adapters as lora
 from pttrainer.models import cache as kv
-from pttrainer.models import continued, kernels, rope
+from pttrainer.models import continued, kernels, paged_attention, pages, rope
 from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.attention import (
@@ -37,6 +37,7 @@ from pttrainer.models.config import ModelConfig
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.experts import balance_loss
 from pttrainer.models.layers import Attend, Drop, LowRank
+from pttrainer.models.pages import PagedCache
 
 Params = dict[str, Any]
 Remat = Literal["none", "full"]
@@ -163,26 +164,27 @@ class Model:
         cap = self.config.final_softcap
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
-    def decode(
-        self, params: Params, tokens_BT: Array, positions_BT: Array, cache: kv.KVCache
-    ) -> tuple[Array, kv.KVCache]:
+    def decode(self, params: Params, tokens_BT: Array, positions_BT: Array, cache: _Cache) -> tuple[Array, _Cache]:
         """Final hidden states [B, T, D] of new tokens that see the cache and each other, and the new cache.
 
         `params` come from `for_decoding`. A token whose position is -1 is padding: it is stored as an empty
-        slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1).
+        slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1). A cache in
+        pages is read by the kernel of `paged_attention`.
         """
         decoder = self._decoder({**params, "layers": params["layers"][0]})
-        cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
-        views = {is_local: self._cached_view(is_local, positions_BT, cache) for is_local in self._kinds()}
+        opened: kv.KVCache | PagedCache
+        if isinstance(cache, PagedCache):
+            opened, attends = self._over_pages(positions_BT, cache)
+        else:
+            opened, attends = self._over_slots(positions_BT, cache)
+        rotations = {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
         x_BTD = self._embed(decoder, tokens_BT)
-        layers: list[kv.LayerKV] = []
+        layers: list[Any] = []
         for i, weights in enumerate(params["layers"]):
             block = self._decoder({**params, "layers": self._not_before(x_BTD, weights)})
-            rotation, own_mask, prompt_mask = views[self.config.is_local(i)]
-            attend = self._attend_with(cache, i, slot, own_mask, prompt_mask)
-            x_BTD, layer, _ = block.layers(x_BTD, rotation, attend)
+            x_BTD, layer, _ = block.layers(x_BTD, rotations[self.config.is_local(i)], attends(i))
             layers.append(layer)
-        return self._for_head(decoder, x_BTD, None), cache._replace(layers=tuple(layers))
+        return self._for_head(decoder, x_BTD, None), cast(_Cache, opened._replace(layers=tuple(layers)))
 
     def for_decoding(self, params: Params) -> Params:
         """Weights as `decode` wants them: in the compute dtype, one tree per layer instead of stacked.
@@ -332,10 +334,31 @@ class Model:
             mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
         return self._rotation(is_local, positions_BT), mask_BTT
 
-    def _cached_view(self, is_local: bool, positions_BT: Array, cache: kv.KVCache) -> _CachedView:
+    def _over_slots(self, positions_BT: Array, cache: kv.KVCache) -> tuple[kv.KVCache, _Attends]:
+        """The cache with room for new tokens, and how each layer attends to it."""
+        cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
+        masks = {is_local: self._cached_masks(is_local, positions_BT, cache) for is_local in self._kinds()}
+        return cache, lambda i: self._attend_with(cache, i, slot, *masks[self.config.is_local(i)])
+
+    def _over_pages(self, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, _Attends]:
+        """As `_over_slots`."""
+        table_BJ = pages.table(cache)
+
+        def of_layer(i: int) -> Attend:
+            window = self.config.window if self.config.is_local(i) else None
+
+            def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, Array]:
+                scoring = self._scoring(sinks_N)
+                return paged_attention.attend((q, k, v), cache.layers[i], table_BJ, positions_BT, window, scoring)
+
+            return attend
+
+        return cache._replace(index=cache.index + positions_BT.shape[1]), of_layer
+
+    def _cached_masks(self, is_local: bool, positions_BT: Array, cache: kv.KVCache) -> tuple[Array, Array | None]:
+        """Of a row's own slots, and of its prompt's."""
         window = self.config.window if is_local else None
-        own_mask = cached_mask(positions_BT, cache.positions_BS, window)
-        return self._rotation(is_local, positions_BT), own_mask, _prompt_mask(cache, positions_BT, window)
+        return cached_mask(positions_BT, cache.positions_BS, window), _prompt_mask(cache, positions_BT, window)
 
     def _scoring(self, sinks_N: Array | None) -> Scoring:
         return Scoring(self.config.scale, self.config.attention_softcap, sinks_N)
@@ -356,8 +379,10 @@ class Model:
 _PackedView = tuple[tuple[Array, Array], Array | continued.Masks]
 """Rotation and mask of one kind of layer."""
 
-_CachedView = tuple[tuple[Array, Array], Array, Array | None]
-"""Rotation, mask of a row's own slots, mask of the prompt's."""
+_Attends = Callable[[int], Attend]
+"""How a layer, by its number, attends to a cache."""
+
+_Cache = TypeVar("_Cache", bound=kv.KVCache | PagedCache)
 
 
 @lru_cache

@@ -27,6 +27,7 @@ from jax import Array, lax
 from pttrainer import sharding
 from pttrainer.models import Model, Params
 from pttrainer.models import cache as kv
+from pttrainer.rollout import caching
 from pttrainer.rollout.choose import choose, row_keys, uniforms
 from pttrainer.rollout.protocol import Sampling
 
@@ -65,7 +66,7 @@ class Rows(NamedTuple):
     """What every row needs for its next token. owners_B: the sample that a row says; counts_B: its tokens so far;
     births_B: the time of the first of them; drawn: the sample that is taken over next."""
 
-    cache: kv.KVCache
+    cache: caching.Cache
     hidden_BD: Array
     keys_B: Array
     owners_B: Array
@@ -139,7 +140,7 @@ class Decoding:
         N = pool.keys_N.shape[0]
         zeros_B = jnp.zeros(N, jnp.int32)
         rows = Rows(
-            cache=kv.share(self.model.config, pool.cache, samples, slots),
+            cache=caching.shared(self.model, pool.cache, samples, slots),
             hidden_BD=per_row(pool.hidden_PD),
             keys_B=pool.keys_N,
             owners_B=jnp.arange(N, dtype=jnp.int32),
@@ -154,11 +155,9 @@ class Decoding:
 
     def idle(self, rows: int, slots: int, pool: Pool) -> Rows:
         """Rows that wait for samples of prompts like the pool's."""
-        config, dtype = self.model.config, self.model.compute_dtype
-        prompts = kv.empty(config, rows, pool.cache.positions_BS.shape[1], dtype)
         zeros_B = jnp.zeros(rows, jnp.int32)
         made = Rows(
-            cache=kv.share(config, prompts, 1, slots),
+            cache=caching.idle(self.model, rows, pool.cache.positions_BS.shape[1], slots),
             hidden_BD=jnp.zeros((rows, pool.hidden_PD.shape[1]), pool.hidden_PD.dtype),
             keys_B=jnp.broadcast_to(pool.keys_N[:1], (rows,)),
             owners_B=jnp.full(rows, NOBODY),
@@ -176,8 +175,8 @@ class Decoding:
     ) -> tuple[Rows, Said, Watched]:
         """Up to `until` tokens more of every row. floor: return as soon as so few rows are active and the pool has no
         sample left."""
-        B, S = rows.cache.positions_BS.shape
-        shape = (DISPATCH_TOKENS, B)
+        S = caching.room(rows.cache)
+        shape = (DISPATCH_TOKENS, rows.owners_B.shape[0])
         said = Said(
             tokens_TB=jnp.zeros(shape, jnp.int32),
             logps_TB=jnp.zeros(shape, jnp.float32),
@@ -244,14 +243,14 @@ def stop(rows: Rows, active_B: Array) -> Rows:
 
 def room(slots: int, rows: Rows) -> Rows:
     """Rows with this many slots."""
-    return rows._replace(cache=kv.grow(rows.cache, slots))
+    return rows._replace(cache=caching.grown(rows.cache, slots))
 
 
 def fewer(count: int, rows: Rows) -> Rows:
     """`count` rows, all active ones among them."""
     chosen = jnp.argsort(~rows.active_B, stable=True)[:count]
     of_rows = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in ("cache", "drawn")}
-    return _laid_out(rows._replace(cache=kv.only(rows.cache, chosen), **of_rows))
+    return _laid_out(rows._replace(cache=caching.only(rows.cache, chosen), **of_rows))
 
 
 def _taken_over(rows: Rows, pool: Pool) -> Rows:
@@ -265,7 +264,7 @@ def _taken_over(rows: Rows, pool: Pool) -> Rows:
         n = rows.drawn - pool.first + i
         p = n // samples
         return rows._replace(
-            cache=kv.take_over(rows.cache, b, pool.cache, p),
+            cache=caching.taken_over(rows.cache, b, pool.cache, p),
             hidden_BD=rows.hidden_BD.at[b].set(pool.hidden_PD[p]),
             keys_B=rows.keys_B.at[b].set(pool.keys_N[n]),
             owners_B=rows.owners_B.at[b].set(rows.drawn + i),
@@ -305,13 +304,7 @@ def _watched(rows: Rows) -> Watched:
 def _laid_out(rows: Rows) -> Rows:
     """Rows over the devices that split a batch, key heads over those that split a layer."""
 
-    def of_layer(layer: kv.LayerKV) -> kv.LayerKV:
-        return kv.LayerKV(*(sharding.constrain_fitting(x, ("batch", "kv_heads", None, None)) for x in layer))
-
-    cache = rows.cache._replace(layers=tuple(of_layer(layer) for layer in rows.cache.layers))
-    if cache.prompt is not None:
-        prompts = tuple(of_layer(layer) for layer in cache.prompt.layers)
-        cache = cache._replace(prompt=cache.prompt._replace(layers=prompts))
+    cache = caching.laid_out(rows.cache)
     return rows._replace(cache=cache, hidden_BD=sharding.constrain_fitting(rows.hidden_BD, ("batch", None)))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax
 
-from pttrainer.models import Model, ModelConfig
+from pttrainer import sharding
+from pttrainer.models import Model, ModelConfig, pages
 
 FIRST_SLOTS = 128
 """Slots that rows begin with; doubled whenever the oldest needs more."""
@@ -41,10 +42,11 @@ def fewer_rows(rows: int, shards: int) -> int:
 
 
 def token_bytes(model: Model) -> int:
-    """Keys and values of one token, all layers."""
+    """Keys and values of one token, all layers, on the chips of the mesh in context. A TPU fills heads up."""
     config: ModelConfig = model.config
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
-    return 2 * config.layers * config.kv_heads * config.head_dim * bytes_each
+    head_size = pages.head_size(config.head_dim) if sharding.chip()[0] == "tpu" else config.head_dim
+    return 2 * config.layers * config.kv_heads * head_size * bytes_each
 
 
 def slots_for(tokens: int) -> int:

@@ -1,0 +1,110 @@
+"""Decoding compiles for TPUs that are not here, with the ragged paged attention kernel in it, and moves no page.
+
+The engine's own functions are compiled from shapes alone, one after the other. Needs libtpu (`make aot`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ptapi import accelerators
+from pttrainer import sharding
+from pttrainer.models import Model, ModelConfig
+from pttrainer.models.pages import PagedCache
+from pttrainer.preflight import chips
+from pttrainer.rollout.decoding import Padded
+from pttrainer.rollout.native import NativeEngine, decoding_shapes, decoding_shardings
+from pttrainer.rollout.protocol import Sampling
+from pttrainer.tokenizer import byte_tokenizer
+
+if importlib.util.find_spec("libtpu") is None:
+    pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
+
+chips.prepare_environment()
+
+KERNEL = "ragged_paged_attention_kernel"
+LLAMA = ModelConfig(
+    "llama", vocab_size=1000, d_model=256, layers=2, heads=8, kv_heads=2, head_dim=64, d_ff=512, eos_ids=(1,)
+)
+GEMMA = replace(
+    LLAMA, family="gemma2", head_dim=128, window=100, local_layers=(True, False), zero_centred_norms=True,
+    post_norms=True, attention_softcap=50.0,
+)  # fmt: skip
+MULTI_QUERY = replace(LLAMA, kv_heads=1, head_dim=128)
+PROMPTS, PROMPT_SLOTS, SAMPLES, ROWS = 4, 128, 4, 8
+
+
+@pytest.mark.parametrize("chip", ["v5e-1", "v6e-1"])
+@pytest.mark.parametrize(
+    "model", [Model(LLAMA, "bfloat16"), Model(GEMMA, "bfloat16"), Model(MULTI_QUERY)], ids=["llama", "gemma-2", "f32"]
+)
+def test_decoding_compiles_with_the_kernel(model: Model, chip: str) -> None:
+    text, cache = decoding(model, chip, (1,))
+    assert KERNEL in text
+    assert "tpu_custom_call" in text
+    assert isinstance(cache, PagedCache)
+    assert not copies_of_pages(text, cache)
+
+
+@pytest.mark.parametrize(("shape", "refilled"), [((1, 4), False), ((1, 2, 2), True), ((1, 4), True)])
+def test_so_it_does_on_a_mesh_where_no_page_leaves_its_device(shape: tuple[int, ...], refilled: bool) -> None:
+    text, cache = decoding(Model(LLAMA, "bfloat16"), "v5e-4", shape, refilled)
+    assert KERNEL in text
+    assert not copies_of_pages(text, cache)
+    gathered = re.findall(r"= (\w+\[[\d,]*\])\S* all-gather\(", text)
+    assert not [array for array in gathered if f",{LLAMA.head_dim}]" in array or ",128]" in array]
+
+
+@pytest.mark.parametrize("config", [replace(LLAMA, sinks=True), replace(LLAMA, head_dim=256)], ids=["sinks", "wide"])
+def test_sinks_and_wide_heads_take_the_plain_computation(config: ModelConfig) -> None:
+    text, cache = decoding(Model(config, "bfloat16"), "v5e-1", (1,))
+    assert KERNEL not in text
+    assert not isinstance(cache, PagedCache)
+
+
+def decoding(model: Model, chip: str, shape: tuple[int, ...], refilled: bool = False) -> tuple[str, Any]:
+    """The program of a dispatch, and the cache that it goes on with."""
+    mesh = sharding.make_mesh(shape, chips.devices(accelerators.resolve(chip)))
+    with jax.set_mesh(mesh):
+        functions = NativeEngine(model, byte_tokenizer(), mesh=mesh).compiled(Sampling(256, 1024))
+        where = decoding_shardings(model, mesh)
+        weights = jax.tree.map(_placed, dict(decoding_shapes(model)), where)
+        number, key = _array(mesh, (), jnp.int32), _array(mesh, (), jnp.uint32)
+        counts = _array(mesh, (PROMPTS,), jnp.int32)
+        prompts = Padded(_array(mesh, (PROMPTS, PROMPT_SLOTS), jnp.int32), counts, counts, counts)
+        pool = _made(functions["prefill"].lower(SAMPLES, weights, prompts, key, key, number, number))
+        if refilled:
+            rows = _made(functions["idle"].lower(ROWS, 256, pool))
+        else:
+            rows = _made(functions["spread"].lower(SAMPLES, 256, pool))
+        program = functions["advance"].lower(weights, rows, pool if refilled else None, number, number)
+        return program.compile().as_text(), rows.cache
+
+
+def _array(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+
+def _placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+
+def _made(program: Any) -> Any:
+    """What a program returns, where it leaves it."""
+    compiled = program.compile()
+    return jax.tree.map(_placed, compiled.out_info, compiled.output_shardings)
+
+
+def copies_of_pages(text: str, cache: PagedCache) -> list[str]:
+    """Instructions that write all pages of a layer anew: a kernel that wants them otherwise would cost one a token."""
+    here = cache.layers[0].sharding.shard_shape(cache.layers[0].shape)
+    shapes = "|".join(",".join(map(str, shape)) for shape in (here, here[1:]))
+    return re.findall(rf"= \w+\[(?:{shapes})\]\S* (?:copy|transpose|convert)\(.*", text)

@@ -1,0 +1,67 @@
+"""Where a rollout keeps keys and values: in the dense cache, or in pages where a TPU's kernel reads them.
+
+The choice is made when rows begin (`shared`, `idle`), from what is computed and on what; later functions follow the
+cache that they are given.
+"""
+
+from __future__ import annotations
+
+from jax import Array
+
+from pttrainer import sharding
+from pttrainer.models import Model, paged_attention, pages
+from pttrainer.models import cache as kv
+from pttrainer.models.cache import KVCache
+from pttrainer.models.pages import PagedCache
+
+Cache = KVCache | PagedCache
+
+
+def shared(model: Model, prompts: KVCache, samples: int, slots: int) -> Cache:
+    """The prompts' cache as read by `samples` rows each, with room for `slots` tokens of their own."""
+    rows = prompts.positions_BS.shape[0] * samples
+    if paged_attention.is_chosen(paged_attention.problem_of(model.config, rows, model.compute_dtype)):
+        return pages.share(prompts, samples, slots)
+    return kv.share(model.config, prompts, samples, slots)
+
+
+def idle(model: Model, rows: int, prompt_slots: int, slots: int) -> Cache:
+    """A cache of rows that will take over prompts of up to `prompt_slots` tokens."""
+    return shared(model, kv.empty(model.config, rows, prompt_slots, model.compute_dtype), 1, slots)
+
+
+def room(cache: Cache) -> int:
+    """Tokens of its own that the oldest row may have."""
+    return pages.room(cache) if isinstance(cache, PagedCache) else cache.positions_BS.shape[1]
+
+
+def grown(cache: Cache, slots: int) -> Cache:
+    """The same cache with room for `slots` tokens."""
+    return pages.grow(cache, slots) if isinstance(cache, PagedCache) else kv.grow(cache, slots)
+
+
+def taken_over(cache: Cache, row: Array, prompts: KVCache, which: Array) -> Cache:
+    """Row `row` reads a copy of one of the prompts, and nothing that it held before."""
+    if isinstance(cache, PagedCache):
+        return pages.take_over(cache, row, prompts, which)
+    return kv.take_over(cache, row, prompts, which)
+
+
+def only(cache: Cache, rows: Array) -> Cache:
+    """The cache of these rows alone."""
+    return pages.only(cache, rows) if isinstance(cache, PagedCache) else kv.only(cache, rows)
+
+
+def laid_out(cache: Cache) -> Cache:
+    """Rows over the devices that split a batch, key heads over those that split a layer. Pages are made so."""
+    if isinstance(cache, PagedCache):
+        return cache
+
+    def of_layer(layer: kv.LayerKV) -> kv.LayerKV:
+        return kv.LayerKV(*(sharding.constrain_fitting(x, ("batch", "kv_heads", None, None)) for x in layer))
+
+    cache = cache._replace(layers=tuple(of_layer(layer) for layer in cache.layers))
+    if cache.prompt is not None:
+        prompts = tuple(of_layer(layer) for layer in cache.prompt.layers)
+        cache = cache._replace(prompt=cache.prompt._replace(layers=prompts))
+    return cache
