@@ -27,7 +27,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
 from pttrainer.rewards.runner import Runner
-from pttrainer.rollout import groups
+from pttrainer.rollout import groups, guessing
 from pttrainer.rollout.episodes import EpisodeSampler
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.native import NativeEngine
@@ -126,8 +126,9 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
 def native_sampler(context: Context) -> Sampler:
     """The model itself as the engine, and the job's rewards; raises ConfigError or UserCodeError."""
     spec = context.spec
+    guesses = guessing.speculation(context)
     engine = NativeEngine(
-        context.model, context.tokenizer, context.place, context.fetch, context.mesh, spec.rollout.slots
+        context.model, context.tokenizer, context.place, context.fetch, context.mesh, spec.rollout.slots, guesses
     )
     runner = Runner(spec.rewards, spec.rollout.max_new_tokens, context.run)
     if spec.environment is None:
