@@ -5,7 +5,7 @@ Letters: N completions, T new tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -61,12 +61,14 @@ class Completions(NamedTuple):
     logps_NT: log-probs of the tokens at the sampling temperature, before top_k, top_p, min_p or min_new_tokens cut
     anything off.
     ended_N: true where an end token or a stop string ended the completion, false where it was cut.
+    facts: counts for the log; those of several calls add up.
     """
 
     tokens_NT: np.ndarray
     logps_NT: np.ndarray
     lengths_N: np.ndarray
     ended_N: np.ndarray
+    facts: Mapping[str, float] = {}
 
     def tokens(self, row: int) -> list[int]:
         """The tokens of one completion."""

@@ -76,7 +76,8 @@ class Sampler:
         )
         made = groups.samples_of(completions, texts, scores)
         grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
-        return Judged(grouped, sampled - started, time.monotonic() - sampled, scores.facts)
+        facts = {**scores.facts, **completions.facts}
+        return Judged(grouped, sampled - started, time.monotonic() - sampled, facts)
 
     def _judge(self, samples: Sequence[rewards.Sample]) -> Scores:
         if jax.process_count() == 1:
