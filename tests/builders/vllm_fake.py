@@ -3,8 +3,8 @@
 What it knows of vLLM was read in the sources of 0.32.0: paths, fields, which answers come when. It is no vLLM: nothing
 here says how fast, how exact or how sturdy the real one is.
 
-Where `known` has a request's seed, it samples with the native engine's keys of that (draw, prompt's number), so a rollout
-through it equals a native one token for token.
+Where `known` has a request's seed, it samples with the native engine's keys of that (draw, prompt's number), so a
+rollout through it equals a native one token for token.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tests.builders.inference import load_model
 
-from pttrainer.models import Model, Params, adapters
+from pttrainer.models import Model, Params, adapters, from_hf
 from pttrainer.models.adapters import Adapters
-from pttrainer.models.weights import load_adapters
+from pttrainer.models.names import Names, table
 from pttrainer.rollout.choose import row_keys, uniforms
 from pttrainer.rollout.protocol import Draw
 from pttrainer.rollout.vllm.asking import seed_of
@@ -67,11 +66,11 @@ class Brain:
 
     def reload(self, directory: Path) -> None:
         """`reload_weights`: in place, and the cache of prompts stays as it was."""
-        model, params = load_model(directory)
+        config = from_hf(json.loads((directory / "config.json").read_text()))
+        params = _read(directory / "model.safetensors", table(config))
         self.loaded.append(directory)
         if not self.is_deaf:
-            self.model, self.params = replace(self.model, config=model.config), params
-            self.is_cache_old = True
+            self.model, self.params, self.is_cache_old = Model(config), params, True
 
     def with_adapter(self, directory: Path) -> Brain:
         """The model with a PEFT adapter beside its weights."""
@@ -80,12 +79,9 @@ class Brain:
         matrices = tuple(m for m in (*adapters.ATTENTION, *adapters.MLP) if f"{m}_proj" in kinds)
         model = replace(self.model, adapters=Adapters(config["r"], config["lora_alpha"], matrices))
         assert model.adapters is not None
-        abstract = model.trained(model.abstract())
-        here = jax.tree.map(lambda _: jax.sharding.SingleDeviceSharding(jax.devices()[0]), abstract)
-        names = adapters.names(model.config, model.adapters)
-        found = load_adapters(names, directory / adapters.WEIGHTS_FILE, abstract, here, called="adapter")
+        found = _read(directory / adapters.WEIGHTS_FILE, adapters.names(model.config, model.adapters))
         self.loaded.append(directory)
-        return Brain(model, model.whole(self.params, found), self.known) if not self.is_deaf else self
+        return Brain(model, model.whole(self.params, found), self.known)
 
     def complete(self, tokens: list[int], fields: dict[str, Any]) -> list[Sample]:
         """Samples as `SamplingParams` of these fields asks for them."""
@@ -123,6 +119,27 @@ class Brain:
         ids_T = np.zeros(SLOTS, np.int32)
         ids_T[: len(tokens)] = tokens
         return np.asarray(_forward(self.model)(self.params, ids_T)).astype(np.float64)
+
+
+def _read(file: Path, names: Names) -> Params:
+    """Our tree of a safetensors file in float32, without compiling anything."""
+    content = file.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(content[8:start]).items():
+        if name != "__metadata__":
+            first, end = (start + offset for offset in entry["data_offsets"])
+            tensors[name] = np.frombuffer(content[first:end], np.float32).reshape(entry["shape"])
+    tree: Params = {}
+    for path, stored in names.items():
+        layers = (stored.name.format(i=i) for i in range(len(tensors)))
+        found = [tensors[name] for name in (layers if stored.stacked else [stored.name]) if name in tensors]
+        turned = [x.T if stored.transposed else x for x in found]
+        place = tree
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = jnp.asarray(np.stack(turned) if stored.stacked else turned[0])
+    return tree
 
 
 @lru_cache

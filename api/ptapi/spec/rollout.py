@@ -21,7 +21,7 @@ class Vllm(SpecModel):
     """The model's name on the server. Unset: the first that the server lists."""
     api_key_env: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """The environment variable that holds the server's key; give it a Secret's key in `env`. Unset: no key is sent."""
-    weights_directory: Annotated[str, Field(max_length=1024, pattern=r"^/[^/].*$")] | None = None
+    weights_directory: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")] | None = None
     """Where new weights (of a LoRA job, the adapter) are laid down for vLLM to read: one volume, at this same path in
     the trainer's pod and in the server's. Unset, which an endpoint does not allow: a temporary directory."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 256
