@@ -124,7 +124,7 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
     return Evaluation(sampler, questions, sampling, spec.evaluation, passing)
 
 
-def sampler_of(context: Context) -> Sampler:
+def native_sampler(context: Context) -> Sampler:
     """The job's engine and its rewards; raises ConfigError or UserCodeError."""
     spec = context.spec
     engine = _engine(context)

@@ -171,6 +171,9 @@ class Server:
         content = None if body is None else json.dumps(body).encode()
         connection = self._connection(deadline)
         try:
+            connection.connect()
+            if connection not in self._open:
+                raise OSError("given up, because another request failed")
             connection.request(method, self._root + path, content, headers)
             response = connection.getresponse()
             text = _read(response, deadline).decode(errors="replace")
