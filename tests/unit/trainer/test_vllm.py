@@ -114,11 +114,18 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 def engine(
     fake: FakeServer, tmp_path: Path, trained: Model | None = None, temperature: float = 1.0, **changes: Any
 ) -> VllmEngine:
+    return with_notes(fake, tmp_path, trained, temperature, **changes)[0]
+
+
+def with_notes(
+    fake: FakeServer, tmp_path: Path, trained: Model | None = None, temperature: float = 1.0, **changes: Any
+) -> tuple[VllmEngine, list[str]]:
     spec = Vllm.model_validate(
         {"endpoint": fake.url, "weights_directory": f"{tmp_path}/shared", "retries": 1, "timeout_seconds": 20.0}
         | changes
     )
-    return vllm.vllm_engine(context(tmp_path, trained or base()[0], temperature)[0], spec)
+    made, notes = context(tmp_path, trained or base()[0], temperature)
+    return vllm.vllm_engine(made, spec), notes
 
 
 @lru_cache
@@ -225,6 +232,17 @@ def test_a_server_that_stays_away_ends_the_run_with_a_class_of_its_own(fake: Fak
     with pytest.raises(ServiceLost, match=r"vLLM at http.*\(2 tries\)") as lost:
         ours.generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
     assert lost.value.exit_code == 69
+
+
+def test_a_server_that_is_not_up_yet_is_waited_for_with_a_line_now_and_then(
+    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "TELL_S", 0.0)
+    ours, notes = with_notes(fake, tmp_path)
+    fake.trouble = lambda path, calls: 503 if path == "/health" and calls < 3 else None
+    ours.generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
+    assert ["waiting for it since" in note for note in notes] == [True, True, False]
+    assert "its log-probs are the trainer's within" in notes[-1]
 
 
 def test_a_server_that_hangs_is_given_up_after_the_limit(fake: FakeServer, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,8 +41,8 @@ class Client(Protocol):
     takes_adapters: bool
     name: str
 
-    def wait(self) -> None:
-        """Until it can be asked."""
+    def wait(self, tell: Callable[[str], None]) -> None:
+        """Until it can be asked; tells a person now and then."""
         ...
 
     def load_adapter(self, version: str, directory: Path) -> None:
@@ -112,7 +112,7 @@ class VllmEngine:
         if self._held is not None and all(ref() is leaf for ref, leaf in zip(self._held, leaves, strict=True)):
             return 0.0
         began = time.monotonic()
-        self._client.wait()
+        self._client.wait(self._context.note)
         version = self._weights.lay_down(params)
         if self._as_adapters:
             self._client.load_adapter(version.name, version.directory)

@@ -9,7 +9,7 @@ Written against vLLM 0.32.0's sources and never run with the package: see docs/r
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class InProcess:
         self._memory_share, self._longest = memory_share or MEMORY_SHARE, longest
         self._llm: Any = None
 
-    def wait(self) -> None:
+    def wait(self, tell: Callable[[str], None]) -> None:
         """It is here."""
 
     def load_adapter(self, version: str, directory: Path) -> None:

@@ -20,7 +20,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from pttrainer.rollout.vllm.asking import Ask, Lost, Reply
 
 LOOK_S = 1.0
 """Between two looks for a server that is not there yet."""
+TELL_S = 60.0
+"""Between two lines that say so; they are signs of life for the watchdog, too."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _ENDPOINT = "spec.rollout.vllm.endpoint"
 _LORA_HINT = "start the server with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True and --enable-lora"
@@ -64,9 +66,11 @@ class Server:
         self._lock = threading.Lock()
         self._open: set[http.client.HTTPConnection] = set()
 
-    def wait(self) -> None:
-        """Until it is healthy; raises Lost when that takes too long. Then looks which model it serves."""
-        deadline = time.monotonic() + self._timeout_s
+    def wait(self, tell: Callable[[str], None]) -> None:
+        """Until it is healthy, and says now and then that it waits; raises Lost when that takes too long. Then looks
+        which model it serves."""
+        began = told = time.monotonic()
+        deadline = began + self._timeout_s
         while True:
             try:
                 self._call("GET", "/health", None, min(deadline, time.monotonic() + 10.0))
@@ -76,6 +80,9 @@ class Server:
             except Lost as lost:
                 if time.monotonic() + LOOK_S >= deadline:
                     raise Lost(f"{lost}; waited {self._timeout_s:g} s for it") from lost
+                if time.monotonic() - told >= TELL_S:
+                    told = time.monotonic()
+                    tell(f"{lost}; waiting for it since {told - began:.0f} s")
                 time.sleep(LOOK_S)
         self._model = self._served()
 
