@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -30,7 +29,7 @@ from pttrainer.rollout.vllm.asking import Ask, Lost, Reply, Said, asks_of
 from pttrainer.rollout.vllm.check import Check
 from pttrainer.rollout.vllm.inprocess import InProcess
 from pttrainer.rollout.vllm.server import Server
-from pttrainer.rollout.vllm.weights import Weights
+from pttrainer.rollout.vllm.weights import Version, Weights
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
@@ -45,19 +44,15 @@ class Client(Protocol):
         """Until it can be asked; tells a person now and then."""
         ...
 
-    def load_adapter(self, version: str, directory: Path) -> None:
-        """The adapter in `directory`, under this name."""
-        ...
-
-    def load_model(self, directory: Path) -> None:
-        """All weights."""
+    def load(self, version: Version) -> None:
+        """These weights, or this adapter, in place of those before."""
         ...
 
     def ask(self, asks: Sequence[Ask]) -> list[Reply]:
         """A reply to each, in order."""
         ...
 
-    def close(self) -> None:
+    def give_up(self) -> None:
         """Ends what is under way."""
         ...
 
@@ -72,8 +67,8 @@ class VllmEngine:
                 f"{jax.process_count()}; hint: pathways: {{enabled: true}}, or engine: native"
             )
         self._context, self._client, self._retries, self._tolerance = context, client, retries, tolerance
-        self._as_adapters = client.takes_adapters and context.model.adapters is not None
-        self._weights = Weights(context, root, as_adapters=self._as_adapters)
+        as_adapters = client.takes_adapters and context.model.adapters is not None
+        self._weights = Weights(context, root, as_adapters=as_adapters)
         self._held: list[weakref.ref[Any]] | None = None
         self._check: Check | None = None
 
@@ -92,7 +87,7 @@ class VllmEngine:
                 return done._replace(facts={"seconds/sync": sync_s})
             except Lost as lost:
                 self._held = None
-                self._client.close()
+                self._client.give_up()
                 self._pause(attempt, lost)
         raise AssertionError("the last try raised")
 
@@ -114,10 +109,7 @@ class VllmEngine:
         began = time.monotonic()
         self._client.wait(self._context.note)
         version = self._weights.lay_down(params)
-        if self._as_adapters:
-            self._client.load_adapter(version.name, version.directory)
-        else:
-            self._client.load_model(version.directory)
+        self._client.load(version)
         self._compare(params, prompts)
         self._held = [weakref.ref(leaf) for leaf in leaves]
         self._weights.keep_only(version)
@@ -129,9 +121,8 @@ class VllmEngine:
             self._check = Check(self._context, prompts, self._tolerance, self._client.name)
         difference = self._check.compare(params, self._client.ask([self._check.ask])[0])
         if is_first:
-            kind = "adapter" if self._as_adapters else "weights"
             self._context.note(
-                f"{self._client.name}: has the {kind}; its log-probs are the trainer's within {difference:.2g} nats"
+                f"{self._client.name}: has the weights; its log-probs are the trainer's within {difference:.2g} nats"
             )
 
     def _completions(self, replies: Sequence[Reply], samples: int, sampling: Sampling) -> Completions:

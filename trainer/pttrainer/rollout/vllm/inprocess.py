@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.vllm.answers import checked
 from pttrainer.rollout.vllm.asking import Ask, Lost, Reply
+from pttrainer.rollout.vllm.weights import Version
 
 MEMORY_SHARE = 0.4
 
@@ -34,18 +34,15 @@ class InProcess:
     def wait(self, tell: Callable[[str], None]) -> None:
         """It is here."""
 
-    def load_adapter(self, version: str, directory: Path) -> None:
-        raise NotImplementedError("adapters are merged for vLLM in this process")
-
-    def load_model(self, directory: Path) -> None:
-        """The weights in `directory`."""
+    def load(self, version: Version) -> None:
+        """All weights: `takes_adapters` is false."""
         if self._llm is not None:
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(directory)})
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(version.directory)})
             if not self._llm.reset_prefix_cache():
                 raise Lost(f"{self.name}: its prefix cache stays in use")
             return
         self._llm = self._vllm.LLM(
-            model=str(directory),
+            model=str(version.directory),
             max_model_len=self._longest,
             gpu_memory_utilization=self._memory_share,
             logprobs_mode="processed_logprobs",  # at the temperature, as the trainer's are
@@ -58,8 +55,8 @@ class InProcess:
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
         return [_reply(output, ask) for output, ask in zip(outputs, asks, strict=True)]
 
-    def close(self) -> None:
-        self._llm = None
+    def give_up(self) -> None:
+        """`generate` ends by itself."""
 
 
 def _package() -> Any:

@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.vllm.answers import reply_of
 from pttrainer.rollout.vllm.asking import Ask, Lost, Reply
+from pttrainer.rollout.vllm.weights import Version
 
 LOOK_S = 1.0
 """Between two looks for a server that is not there yet."""
@@ -86,19 +87,35 @@ class Server:
                 time.sleep(LOOK_S)
         self._model = self._served()
 
-    def load_adapter(self, version: str, directory: Path) -> None:
-        """The adapter in `directory`, in place of the one before."""
-        body = {"lora_name": version, "lora_path": str(directory)}
-        self._load("/v1/load_lora_adapter", body, directory, _LORA_HINT)
-        before, self._adapter = self._adapter, version
+    def load(self, version: Version) -> None:
+        """An adapter, or all weights, in place of those before."""
+        if version.is_adapter:
+            self._load_adapter(version)
+        else:
+            self._load_model(version.directory)
+
+    def give_up(self) -> None:
+        """Ends what is still under way, so that nothing waits for it, at exit either."""
+        with self._lock:
+            left, self._open = self._open, set()
+        for connection in left:
+            if connection.sock is not None:
+                try:
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # gone already
+
+    def _load_adapter(self, version: Version) -> None:
+        body = {"lora_name": version.name, "lora_path": str(version.directory)}
+        self._load("/v1/load_lora_adapter", body, version.directory, _LORA_HINT)
+        before, self._adapter = self._adapter, version.name
         if before is not None:
             try:
                 self._post("/v1/unload_lora_adapter", {"lora_name": before})
             except _Refused:
                 pass  # a server that came back does not have it
 
-    def load_model(self, directory: Path) -> None:
-        """All weights, in place of those it has."""
+    def _load_model(self, directory: Path) -> None:
         body = {
             "method": "reload_weights",
             "kwargs": {"weights_path": str(directory)},
@@ -120,10 +137,7 @@ class Server:
             return [task.result(timeout=0) for task in _failed_first(tasks)]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-            self._hang_up()
-
-    def close(self) -> None:
-        self._hang_up()
+            self.give_up()
 
     def _complete(self, ask: Ask) -> Reply:
         body = {
@@ -207,17 +221,6 @@ class Server:
         with self._lock:
             self._open.add(made)
         return made
-
-    def _hang_up(self) -> None:
-        """Ends what is still under way, so that nothing waits for it, at exit either."""
-        with self._lock:
-            left, self._open = self._open, set()
-        for connection in left:
-            if connection.sock is not None:
-                try:
-                    connection.sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # gone already
 
     def _without_key(self, text: str) -> str:
         return text if self._key is None else text.replace(self._key, "…")

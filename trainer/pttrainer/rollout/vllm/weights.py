@@ -29,6 +29,7 @@ class Version(NamedTuple):
 
     name: str
     directory: Path
+    is_adapter: bool
 
 
 class Weights:
@@ -53,7 +54,7 @@ class Weights:
         """The next version."""
         context, model = self._context, self._context.model
         name = f"{self._attempt}-{self._count}"
-        version = Version(f"{self._home.name}-{name}", self._home / name)
+        version = Version(f"{self._home.name}-{name}", self._home / name, self._as_adapters)
         self._count += 1
         words, write = Words(context.tokenizer, context.chat.source), Writing(jax.device_get)
         if self._as_adapters:
