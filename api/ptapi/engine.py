@@ -28,9 +28,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="rollout.engine",
-        accepted="native, or vllm with grpo, whose loss corrects for the log-probs of another program",
-        cel="!has(self.rollout) || self.rollout.engine == 'native' || has(self.algorithm.grpo)",
-        is_kept=lambda spec: spec.rollout.engine == "native" or spec.algorithm.grpo is not None,
+        accepted="native, or vllm with grpo or ppo, whose loss corrects for the log-probs of another program",
+        cel="!has(self.rollout) || self.rollout.engine == 'native' || has(self.algorithm.grpo) || "
+        "has(self.algorithm.ppo)",
+        is_kept=lambda spec: spec.rollout.engine == "native" or spec.algorithm.learns_from_rewards,
     ),
     Rule(
         scope="spec.rollout",

@@ -380,7 +380,7 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("fields of vllm for the native engine", {"spec.rollout.vllm": {"memoryShare": 0.3}},
           "spec.rollout.vllm", "memoryShare", "set where engine is vllm"),
     Wrong("vllm for an algorithm that does not correct", {**SFT, "spec.rollout": {"engine": "vllm", "vllm": {}}},
-          "spec.rollout.engine", "vllm", "native, or vllm with grpo"),
+          "spec.rollout.engine", "vllm", "native, or vllm with grpo or ppo"),
     Wrong("slots of vllm", {"spec.rollout": {"maxNewTokens": 8, "engine": "vllm", "vllm": {}, "slots": 4}},
           "spec.rollout.slots", "4", "unset with engine: vllm"),
     Wrong("vllm on chips of the job",

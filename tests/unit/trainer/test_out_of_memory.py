@@ -125,9 +125,7 @@ def test_the_last_words_name_a_change_and_the_cheapest_chips_with_which_it_fits(
     assert run_job(job(tmp_path, "v6e-4")) == ExitCode.OUT_OF_MEMORY_HBM
     found = said(tmp_path)
     assert (found.exit_code, found.failure_class) == (ExitCode.OUT_OF_MEMORY_HBM, "OutOfMemoryHBM")
-    assert found.message.startswith(
-        "the chip's memory ran out: the program needs 33 of 30.75 GiB; largest: 2 x 4 GiB"
-    )
+    assert found.message.startswith("the chip's memory ran out: the program needs 33 of 30.75 GiB; largest: 2 x 4 GiB")
     assert "; by the formula it fits with training.microBatchSize=" in found.message
     assert found.message.endswith("chips), the cheapest that holds it")
     assert len(found.message) < 600
