@@ -30,8 +30,10 @@ def _define(name: str, rights: Sequence[Right]) -> str:
     lines = [f'{{{{- define "{name}" -}}}}']
     for right, rule in zip(rights, rules(rights), strict=True):
         group = rule["apiGroups"][0] or '""'
-        lines += [f"- apiGroups: [{group}]", f"  resources: [{right.name}]   # {right.why}"]
-        lines += [f"  verbs: [{', '.join(rule['verbs'])}]"]
+        made = [f"- apiGroups: [{group}]", f"  resources: [{right.name}]   # {right.why}"]
+        made += [f"  verbs: [{', '.join(rule['verbs'])}]"]
+        condition = [f"{{{{- if .Values.{right.only_with} }}}}"] if right.only_with else []
+        lines += [*condition, *made, *(["{{- end }}"] if condition else [])]
     return "\n".join([*lines, "{{- end -}}"])
 
 

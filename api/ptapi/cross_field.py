@@ -563,12 +563,15 @@ RULES: tuple[Rule, ...] = (
     *_hub_data("spec.data.train"),
     *_hub_data("spec.data.eval"),
     # Model and adapters
-    Rule(
-        scope="spec.model",
-        field="revision",
-        accepted="unset, because only hf:// models have revisions",
-        cel="!has(self.revision) || self.uri.startsWith('hf://')",
-        is_kept=lambda model: model.revision is None or model.uri.startswith("hf://"),
+    *(
+        Rule(
+            scope=scope,
+            field="revision",
+            accepted="unset, because only hf:// models have revisions",
+            cel="!has(self.revision) || self.uri.startsWith('hf://')",
+            is_kept=lambda model: model.revision is None or model.uri.startswith("hf://"),
+        )
+        for scope in ("spec.model", "spec.rollout.speculative.draft")
     ),
     Rule(
         scope="spec",
@@ -685,6 +688,21 @@ RULES: tuple[Rule, ...] = (
         accepted="at most maxNewTokens",
         cel="!has(self.minNewTokens) || self.minNewTokens <= self.maxNewTokens",
         is_kept=lambda rollout: rollout.min_new_tokens <= rollout.max_new_tokens,
+    ),
+    Rule(
+        scope="spec.rollout.speculative",
+        field="",
+        accepted="exactly one of ngram, draft",
+        cel="has(self.ngram) != has(self.draft)",
+        is_kept=lambda speculative: (speculative.ngram is None) != (speculative.draft is None),
+        hint="speculative: {ngram: {}}",
+    ),
+    Rule(
+        scope="spec.rollout",
+        field="speculative",
+        accepted="unset, because only the native engine is told how to speculate",
+        cel="!has(self.speculative) || self.engine == 'native'",
+        is_kept=lambda rollout: rollout.speculative is None or rollout.engine == "native",
     ),
     Rule(
         scope="spec.rollout",

@@ -12,8 +12,8 @@ from ptoperator import clock, labels
 from ptoperator.actions import Action, Create, Patch
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
-from ptoperator.render.board import board_deployment, board_name, board_service, owner
-from ptoperator.resources import DEPLOYMENTS, SERVICES, Manifest
+from ptoperator.render.board import board_deployment, board_host, board_ingress, board_name, board_service, owner
+from ptoperator.resources import DEPLOYMENTS, INGRESSES, SERVICES, Manifest
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Board:
 
     deployment: Manifest | None = None
     service: Manifest | None = None
+    ingress: Manifest | None = None
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,16 @@ def serving(layout: Layout, seen: Observed, board: Board) -> Serving:
         return Serving((Create(DEPLOYMENTS, board_deployment(layout)),), 0.0)
     if board.service is None:
         return Serving((Create(SERVICES, board_service(layout)),), 0.0)
+    if board.ingress is None and board_host(layout):
+        return Serving((Create(INGRESSES, board_ingress(layout)),), 0.0)
     adopted = [
         Patch(resource, board_name(layout.job.spec.output.uri), seen.namespace, body)
-        for resource, item in ((DEPLOYMENTS, board.deployment), (SERVICES, board.service))
-        if (body := _adoption(layout, item)) is not None
+        for resource, item in (
+            (DEPLOYMENTS, board.deployment),
+            (SERVICES, board.service),
+            (INGRESSES, board.ingress),
+        )
+        if item is not None and (body := _adoption(layout, item)) is not None
     ]
     if adopted:
         return Serving(tuple(adopted), 0.0)

@@ -12,6 +12,7 @@ from ptapi.rundir import run_uri
 from ptapi.status import Links
 from ptoperator import labels, names
 from ptoperator.render import Layout
+from ptoperator.render.board import board_host
 from ptoperator.settings import Settings
 
 _CONSOLE = "https://console.cloud.google.com"
@@ -23,6 +24,8 @@ def links(layout: Layout) -> Links:
     board = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
     if layout.job.spec.tensorboard.server:
         board = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
+        host = board_host(layout)
+        board = f"https://{host} (while somebody looks: {board})" if host else board
     return Links(
         run=run,
         logs=f"ptctl workload logs {layout.name} -n {layout.namespace}",

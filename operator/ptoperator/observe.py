@@ -30,10 +30,11 @@ from ptoperator.memory import Key, Memory
 from ptoperator.nodesigns import ask_nodes
 from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
-from ptoperator.render.board import board_name
+from ptoperator.render.board import board_host, board_name
 from ptoperator.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
+    INGRESSES,
     JOBS,
     JOBSETS,
     PODS,
@@ -97,7 +98,11 @@ def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
     """The shared TensorBoard of a job's output."""
     name = board_name(layout.job.spec.output.uri)
     deployment = _get(reader, DEPLOYMENTS, name, seen.namespace)
-    return Board(deployment, _get(reader, SERVICES, name, seen.namespace) if deployment else None)
+    if deployment is None:
+        return Board()
+    is_reached = bool(board_host(layout))
+    ingress = _get(reader, INGRESSES, name, seen.namespace) if is_reached else None
+    return Board(deployment, _get(reader, SERVICES, name, seen.namespace), ingress)
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:

@@ -14,6 +14,7 @@ from ptoperator.resources import (
     CRDS,
     DEPLOYMENTS,
     EVENTS,
+    INGRESSES,
     JOBS,
     JOBSETS,
     LEASES,
@@ -34,7 +35,7 @@ from ptoperator.resources import (
 @dataclass(frozen=True)
 class Right:
     """verbs: what our own code calls. watched: kopf lists and watches it too. admission: needed by a check of the API
-    server, called by nobody."""
+    server, called by nobody. only_with: the chart's value without which it is not granted."""
 
     resource: Resource
     verbs: tuple[str, ...]
@@ -42,6 +43,7 @@ class Right:
     subresource: str = ""
     watched: bool = False
     admission: bool = False
+    only_with: str = ""
 
     @property
     def granted(self) -> tuple[str, ...]:
@@ -69,6 +71,12 @@ IN_NAMESPACES = (
     Right(PODS, ("list", "delete"), "delete: those of a run that stands still", watched=True),
     Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, where a job asks for it"),
     Right(SERVICES, ("get", "create", "patch"), "TensorBoard's"),
+    Right(
+        INGRESSES,
+        ("get", "create", "patch"),
+        "TensorBoard's, where it is reached from outside",
+        only_with="tensorboard.ingress.domain",
+    ),
     Right(PODS, ("get",), "MaxText says its progress there", "log"),
     Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no harm where Kueue is not installed"),
     Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),

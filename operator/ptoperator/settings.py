@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ptoperator import prices
+from ptoperator import ingress, prices
 from ptoperator.logs import LEVELS
 
 PREFIX = "POSTTRAIN_"
@@ -87,6 +87,9 @@ class Settings:
     """Not alive when the API server has not answered for this long."""
     tensorboard_image: str = "tensorflow/tensorflow:2.18.0"
     """Image with TensorBoard that reads gs://, for jobs with spec.tensorboard.server."""
+    tensorboard_ingress: str = ""
+    """How TensorBoards are reached from outside, as JSON: `{"domain": "tb.example.com", "className": "nginx"}`, with
+    `annotations` and `tlsSecret`; empty: through `ptctl workload tensorboard` only."""
     prices: str = ""
     """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
     leader_namespace: str = ""
@@ -116,6 +119,10 @@ class Settings:
             prices.parse(settings.prices)
         except prices.PriceError as error:
             raise SettingsError(f"{PREFIX}PRICES: {error}") from None
+        try:
+            ingress.parse(settings.tensorboard_ingress)
+        except ingress.IngressError as error:
+            raise SettingsError(f"{PREFIX}TENSORBOARD_INGRESS: {error}") from None
         return settings
 
 

@@ -13,7 +13,7 @@ from ptapi.spec.model import ModelSpec
 from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
 from ptapi.spec.pod import EnvVar, Runtime, Volume
 from ptapi.spec.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
-from ptapi.spec.rollout import Rollout, Vllm
+from ptapi.spec.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "DataSpec",
     "Distill",
     "Dpo",
+    "DraftModel",
     "EnvVar",
     "Environment",
     "Evaluation",
@@ -41,6 +42,7 @@ __all__ = [
     "JudgeBudget",
     "JudgeReward",
     "ModelSpec",
+    "NgramLookup",
     "ObjectMeta",
     "Optimizer",
     "Output",
@@ -61,6 +63,7 @@ __all__ = [
     "Schedule",
     "SelfTeacher",
     "Sft",
+    "Speculative",
     "Tool",
     "Training",
     "Vllm",

@@ -25,7 +25,7 @@ class PostTrainJobSpec(SpecModel):
     model: ModelSpec
     """The model that training starts from."""
     algorithm: Algorithm
-    """Exactly one of sft, dpo, grpo, distill."""
+    """Exactly one of sft, dpo, grpo, distill, ppo."""
     data: DataSpec
     """Training and held-out data."""
     rewards: Annotated[list[Reward], Field(max_length=16)] = []

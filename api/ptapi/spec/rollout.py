@@ -6,9 +6,39 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import Fraction, NonNegativeInt, PositiveInt, SpecModel, Text
+from ptapi.spec.base import Fraction, ModelUri, NonNegativeInt, PositiveInt, SpecModel, Text
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
+Proposals = Annotated[int, Field(ge=1, le=16)]
+
+
+class NgramLookup(SpecModel):
+    """Guesses that a completion goes on as its own text, prompt included, went on before: costs no model."""
+
+    tokens: Proposals = 4
+    """Tokens that are guessed for each pass of the model. 4: of longer runs the end seldom holds."""
+    longest: Annotated[int, Field(ge=1, le=16)] = 4
+    """Most of the newest tokens that are looked for in the text; the longest match counts."""
+
+
+class DraftModel(SpecModel):
+    """Guesses of a smaller model with the same tokenizer."""
+
+    uri: ModelUri
+    """Where the draft's weights are. They are not trained."""
+    revision: Annotated[str, Field(max_length=1024)] | None = None
+    """Branch, tag or commit of an `hf://` draft."""
+    tokens: Proposals = 4
+    """Tokens that are guessed for each pass of the model. 4: of longer runs the end seldom holds."""
+
+
+class Speculative(SpecModel):
+    """Speculative decoding: exactly one of these is set."""
+
+    ngram: NgramLookup | None = None
+    """Prompt lookup: for completions that repeat themselves or copy from the prompt."""
+    draft: DraftModel | None = None
+    """A draft model."""
 
 
 class Vllm(SpecModel):
@@ -59,6 +89,9 @@ class Rollout(SpecModel):
     slots: PositiveInt | None = None
     """Most completions sampled at once by the native engine; one that ends makes room for the next. The samples do not
     depend on it. Unset: what memory holds, at most 256 for each chip (64 on a CPU), because more are hardly faster."""
+    speculative: Speculative | None = None
+    """Guess some tokens and check them in one pass of the model; the samples are the same. Unset: off, because it pays
+    only where many guesses hold (`speculation/accepted_share`)."""
     engine: Literal["native", "vllm"] = "native"
     """`native` runs the training model itself; `vllm` asks vLLM; the loss corrects for its slightly other log-probs."""
     vllm: Vllm | None = None

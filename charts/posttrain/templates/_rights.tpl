@@ -28,6 +28,11 @@
 - apiGroups: [""]
   resources: [services]   # TensorBoard's
   verbs: [get, create, patch]
+{{- if .Values.tensorboard.ingress.domain }}
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses]   # TensorBoard's, where it is reached from outside
+  verbs: [get, create, patch]
+{{- end }}
 - apiGroups: [""]
   resources: [pods/log]   # MaxText says its progress there
   verbs: [get]

@@ -1,5 +1,5 @@
 """TensorBoard in the cluster: one Deployment and one Service per output location and namespace, shared by its jobs, so
-that their runs stand beside each other.
+that their runs stand beside each other; and an Ingress, where the administrator names a domain.
 
 Every job that asks for it owns both, so they go with the last of them. The Deployment begins with no pod; whoever
 wants to look marks a job (`ptctl workload tensorboard`), and `boards` gives it one until that time. It reads the
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 
-from ptoperator import labels
+from ptoperator import ingress, labels
+from ptoperator.ingress import IngressSettings
 from ptoperator.render.layout import Layout
 from ptoperator.resources import Manifest
 
@@ -48,6 +49,31 @@ def board_service(layout: Layout) -> Manifest:
             "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
         },
     }
+
+
+def board_host(layout: Layout) -> str:
+    """Where it is reached from outside; empty where it is not."""
+    domain = _ingress(layout).domain
+    return f"{board_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
+
+
+def board_ingress(layout: Layout) -> Manifest:
+    """One host per output and namespace. While nobody looks there is no pod, and it answers 503."""
+    name, host, asked = board_name(layout.job.spec.output.uri), board_host(layout), _ingress(layout)
+    backend = {"service": {"name": name, "port": {"name": "http"}}}
+    spec: Manifest = {
+        "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
+    }
+    if asked.class_name:
+        spec["ingressClassName"] = asked.class_name
+    if asked.tls_secret:
+        spec["tls"] = [{"hosts": [host], "secretName": asked.tls_secret}]
+    metadata = {**_metadata(layout, name), **({"annotations": asked.annotations} if asked.annotations else {})}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": metadata, "spec": spec}
+
+
+def _ingress(layout: Layout) -> IngressSettings:
+    return ingress.parse(layout.settings.tensorboard_ingress)
 
 
 def owner(layout: Layout) -> Manifest:

@@ -147,6 +147,17 @@ def test_dashboard_and_alerts_are_asked_for() -> None:
     assert of_kind({}, "ConfigMap") == []
 
 
+def test_ingresses_may_be_made_only_where_a_domain_is_named() -> None:
+    def may_make(values: dict[str, Any]) -> bool:
+        return any("ingresses" in rule["resources"] for _, rule in rules(values))
+
+    assert not may_make({})
+    assert env_of({})["POSTTRAIN_TENSORBOARD_INGRESS"] == ""
+    named = {"tensorboard": {"ingress": {"domain": "tb.example.com", "className": "nginx"}}}
+    assert may_make(named)
+    assert json.loads(env_of(named)["POSTTRAIN_TENSORBOARD_INGRESS"])["domain"] == "tb.example.com"
+
+
 def test_prices_go_to_the_operator_as_one_setting() -> None:
     assert env_of({})["POSTTRAIN_PRICES"] == ""
     prices = env_of({"prices": {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}})

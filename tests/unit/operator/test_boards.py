@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
+import pytest
 from lives import NAME, settle
 from operator_world import NAMESPACE, Operator, World, job_manifest
 
 from ptoperator import clock, labels
 from ptoperator.render.board import board_name
-from ptoperator.resources import DEPLOYMENTS, POSTTRAINJOBS, SERVICES, Manifest
+from ptoperator.resources import DEPLOYMENTS, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
+from ptoperator.settings import Settings, SettingsError
 
 SERVED = {"tensorboard": {"server": True}, "output": {"uri": "gs://bucket/runs"}}
 BOARD = board_name("gs://bucket/runs")
@@ -119,3 +122,39 @@ def test_a_mark_that_is_no_time_changes_nothing(operator: Operator, world: World
     world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, body)
     settle(operator)
     assert deployment(world)["spec"]["replicas"] == 0
+
+
+def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(operator: Operator, world: World) -> None:
+    asked = {"domain": "tb.example.com", "className": "nginx", "annotations": {"a/b": "c"}, "tlsSecret": "wildcard"}
+    operator.settings = Settings(tensorboard_ingress=json.dumps(asked))
+    create(world, "first", **SERVED)
+    create(world, "second", **SERVED)
+    settle(operator)
+    made = world.api.find(INGRESSES, BOARD)
+    assert made is not None
+    host = f"{BOARD}.{NAMESPACE}.tb.example.com"
+    assert made["spec"]["rules"][0]["host"] == host
+    backend = made["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend == {"name": BOARD, "port": {"name": "http"}}
+    assert made["spec"]["ingressClassName"] == "nginx"
+    assert made["spec"]["tls"] == [{"hosts": [host], "secretName": "wildcard"}]
+    assert made["metadata"]["annotations"] == {"a/b": "c"}
+    assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
+    job = world.api.find(POSTTRAINJOBS, "first")
+    assert job is not None
+    assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while somebody looks: ptctl workload")
+    for name in ("first", "second"):
+        world.api.delete(POSTTRAINJOBS, name)
+    settle(operator)
+    assert world.api.find(INGRESSES, BOARD) is None
+
+
+def test_without_a_domain_there_is_no_ingress(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    settle(operator)
+    assert world.api.kinds("Ingress") == []
+
+
+def test_a_wrong_ingress_setting_is_refused_at_start() -> None:
+    with pytest.raises(SettingsError, match="POSTTRAIN_TENSORBOARD_INGRESS: host is not known; accepted: "):
+        Settings.from_env({"POSTTRAIN_TENSORBOARD_INGRESS": '{"host": "x"}'})

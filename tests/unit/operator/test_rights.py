@@ -112,7 +112,8 @@ def _eventful_life(operator: Operator) -> None:
 
 
 def _share_a_board(operator: Operator) -> None:
-    """Two jobs with one TensorBoard."""
+    """Two jobs with one TensorBoard, which is reached from outside."""
+    operator.settings = Settings(tensorboard_ingress='{"domain": "tb.example.com"}')
     for name in ("one", "two"):
         served = job_manifest(name, tensorboard={"server": True}, output={"uri": "gs://b/runs"})
         operator.world.api.create(POSTTRAINJOBS, served)

@@ -152,7 +152,7 @@ class Distill(Loss):
             batch = with_teacher(batch, judged.groups, [self._told[place] for place in places], pad_id)
         table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
         self._context.save_samples(step + 1, table)
-        return batch, {**groups.facts(judged.groups), "seconds/generate": judged.generate_s}
+        return batch, {**groups.facts(judged.groups), **judged.facts, "seconds/generate": judged.generate_s}
 
 
 def build(context: Context) -> Distill:

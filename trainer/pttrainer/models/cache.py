@@ -8,12 +8,18 @@ prompts' cache into a part that all G samples of a prompt read (row b reads prom
 only its own new tokens. And rows share one clock: the token of time t stands in slot t mod S of every row, wherever
 the row began, so a token is one contiguous write, and S need only cover the oldest row that is still wanted. A
 slot is empty while its position is -1; nothing else marks padding.
+
+Rows that go on by different numbers of tokens cannot share a clock (speculative decoding): `apart` gives each its own.
+Then a row's token n stands in its slot n, S covers the longest row, and setting a row's time back takes tokens out:
+the next ones are written over them before anything is read.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -37,7 +43,8 @@ class SharedPrompt(NamedTuple):
 
 
 class KVCache(NamedTuple):
-    """The state of a decoding batch. `index` (scalar) is the time: how many tokens every row was given."""
+    """The state of a decoding batch. `index` is the time: how many tokens every row was given, or, of rows that are
+    `apart`, each of them ([B])."""
 
     layers: tuple[LayerKV, ...]
     positions_BS: Array
@@ -61,9 +68,16 @@ def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KV
     return empty(config, rows, slots, prompts.layers[0].k_BKSH.dtype, shared)
 
 
+def apart(cache: KVCache) -> KVCache:
+    """The empty cache with a clock for each row."""
+    return cache._replace(index=jnp.zeros(cache.positions_BS.shape[0], jnp.int32))
+
+
 def grow(cache: KVCache, slots: int) -> KVCache:
     """The same cache with room for `slots` tokens; no fewer than it has."""
     old = cache.positions_BS.shape[1]
+    if cache.index.ndim:
+        return _extended(cache, slots - old)
     slot_S = jnp.arange(slots)
     # The last time before now that belongs to each slot: kept if the old cache still holds it.
     time_S = cache.index - 1 - (cache.index - 1 - slot_S) % slots
@@ -91,7 +105,8 @@ def take_over(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> KVC
         for old, new in zip(cache.prompt.layers, prompts.layers, strict=True)
     )
     prompt = SharedPrompt(layers, put(cache.prompt.positions_PS, prompts.positions_BS))
-    return cache._replace(prompt=prompt, positions_BS=cache.positions_BS.at[row].set(EMPTY))
+    cache = cache._replace(prompt=prompt, positions_BS=cache.positions_BS.at[row].set(EMPTY))
+    return cache._replace(index=cache.index.at[row].set(0)) if cache.index.ndim else cache
 
 
 def only(cache: KVCache, rows: Array) -> KVCache:
@@ -105,18 +120,23 @@ def only(cache: KVCache, rows: Array) -> KVCache:
         which = rows // (cache.positions_BS.shape[0] // prompt.positions_PS.shape[0])
         prompt = SharedPrompt(chosen(prompt.layers, which), jnp.take(prompt.positions_PS, which, axis=0))
     positions_BS = jnp.take(cache.positions_BS, rows, axis=0)
-    return KVCache(chosen(cache.layers, rows), positions_BS, cache.index, prompt)
+    index = cache.index[rows] if cache.index.ndim else cache.index
+    return KVCache(chosen(cache.layers, rows), positions_BS, index, prompt)
 
 
 def write_positions(cache: KVCache, positions_BT: Array) -> KVCache:
     """Marks the next slots as holding these positions (-1 for padding) and moves the time on."""
-    at = (0, slot_of_next(cache))
-    written = lax.dynamic_update_slice(cache.positions_BS, positions_BT, at)
+    slot = slot_of_next(cache)
+    if slot.ndim:
+        written = _each_at(cache.positions_BS, positions_BT, slot, axis=0)
+    else:
+        written = lax.dynamic_update_slice(cache.positions_BS, positions_BT, (0, slot))
     return cache._replace(positions_BS=written, index=cache.index + positions_BT.shape[1])
 
 
 def slot_of_next(cache: KVCache) -> Array:
-    """The slot that the next token goes to, in every row. Several tokens at once must not pass the last slot."""
+    """The slot that the next token goes to, in every row ([B] where they are apart). Several tokens at once must not
+    pass the last slot."""
     return cache.index % cache.positions_BS.shape[1]
 
 
@@ -124,6 +144,22 @@ def write(kv: LayerKV, k_BTKH: Array, v_BTKH: Array, slot: Array) -> LayerKV:
     """Puts new keys and values into the slots from this one on."""
 
     def place(old: Array, new_BTKH: Array) -> Array:
-        return lax.dynamic_update_slice(old, jnp.swapaxes(new_BTKH, 1, 2).astype(old.dtype), (0, 0, slot, 0))
+        new_BKTH = jnp.swapaxes(new_BTKH, 1, 2).astype(old.dtype)
+        if slot.ndim:
+            return _each_at(old, new_BKTH, slot, axis=1)
+        return lax.dynamic_update_slice(old, new_BKTH, (0, 0, slot, 0))
 
     return LayerKV(place(kv.k_BKSH, k_BTKH), place(kv.v_BKSH, v_BTKH))
+
+
+def _each_at(old: Array, new: Array, slot_B: Array, axis: int) -> Array:
+    """Every row's part at a slot of its own; axis: of a row's slots."""
+    return jax.vmap(partial(lax.dynamic_update_slice_in_dim, axis=axis))(old, new, slot_B)
+
+
+def _extended(cache: KVCache, more: int) -> KVCache:
+    """With empty slots after the others: rows that are apart never use a slot twice."""
+    beside = ((0, 0), (0, 0), (0, more), (0, 0))
+    layers = tuple(LayerKV(jnp.pad(kv.k_BKSH, beside), jnp.pad(kv.v_BKSH, beside)) for kv in cache.layers)
+    positions_BS = jnp.pad(cache.positions_BS, ((0, 0), (0, more)), constant_values=EMPTY)
+    return cache._replace(layers=layers, positions_BS=positions_BS)

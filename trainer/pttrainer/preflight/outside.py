@@ -2,7 +2,8 @@
 
 With reinforcement learning the two halves of a step take turns on the same chips: a rollout holds the training state
 (moments included), the weights once more in the compute format, and the cache of keys and values; the update holds the
-state and its own temporaries. A reference model stays through both. Rollout sizes are computed, not compiled.
+state and its own temporaries. A reference model and a draft model stay through both. Rollout sizes are computed, not
+compiled.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 import jax
 
 from ptapi.spec import Vllm
+from pttrainer.models import Model
 from pttrainer.preflight import chips
 from pttrainer.preflight.subject import Subject, bytes_per_device, placed
-from pttrainer.rollout import native, sizes
+from pttrainer.rollout import guessing, native, sizes
 from pttrainer.rollout.vllm import inprocess
 
 
@@ -35,7 +37,10 @@ def outside(of: Subject) -> list[Buffer]:
         return []
     if of.spec.rollout.vllm is not None:
         return [*_reference(of), *_vllm(of, of.spec.rollout.vllm)]
-    found = [*_reference(of), _weights(of), *_cache(of), _logits(of)]
+    draft = _draft(of)
+    found = [*_reference(of), _weights(of), *_cache(of, draft), _logits(of)]
+    if draft is not None:
+        found.append(Buffer("draft weights", _decoding_bytes(of, draft), "always"))
     return sorted(found, key=lambda buffer: -buffer.bytes)
 
 
@@ -69,21 +74,36 @@ def _vllm(of: Subject, vllm: Vllm) -> list[Buffer]:
 
 
 def _weights(of: Subject) -> Buffer:
-    shapes = native.decoding_shapes(of.model)
-    where = native.decoding_shardings(of.model, of.mesh)  # type: ignore[arg-type]  # makes the same shardings
-    return Buffer("rollout weights", bytes_per_device(jax.tree.map(placed, shapes, where)), "rollout")
+    return Buffer("rollout weights", _decoding_bytes(of, of.model), "rollout")
 
 
-def _cache(of: Subject) -> list[Buffer]:
-    """Keys and values of the rows that are sampled at once, and the old half while the cache is made larger."""
+def _decoding_bytes(of: Subject, model: Model) -> int:
+    """Weights as decoding wants them."""
+    shapes = native.decoding_shapes(model)
+    where = native.decoding_shardings(model, of.mesh)  # type: ignore[arg-type]  # makes the same shardings
+    return bytes_per_device(jax.tree.map(placed, shapes, where))
+
+
+def _draft(of: Subject) -> Model | None:
+    """The model that guesses, if one does."""
+    speculative = of.spec.rollout.speculative
+    if speculative is None or speculative.draft is None:
+        return None
+    return guessing.draft_model(speculative.draft, of.model, _silent, weights=False)[1]
+
+
+def _cache(of: Subject, draft: Model | None) -> list[Buffer]:
+    """Keys and values of the rows that are sampled at once, a draft's too, and the old half while the cache is made
+    larger."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
-    per_token = sizes.token_bytes(of.model)
+    per_token = sizes.token_bytes(of.model) + (0 if draft is None else sizes.token_bytes(draft))
     budget = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE) * of.slice.total_devices
     most = rollout.slots or sizes.ROWS_ON_DEVICE * of.slice.total_devices
     rows = min(of.spec.training.batch_size, most, max(1, budget // (per_token * length)))
-    slots = sizes.slots_for(rollout.max_new_tokens)
+    slots = sizes.slots_for(rollout.max_new_tokens + guessing.ahead(of.spec))
     prompt = max(length - rollout.max_new_tokens, 1)
-    spread = of.row_shards * math.gcd(of.axis("tensor"), of.config.kv_heads)
+    heads = of.config.kv_heads if draft is None else math.gcd(of.config.kv_heads, draft.config.kv_heads)
+    spread = of.row_shards * math.gcd(of.axis("tensor"), heads)
     per_device = math.ceil(rows / spread) * per_token
     return [
         Buffer("cache of keys and values", per_device * (slots + prompt), "rollout"),
@@ -92,6 +112,10 @@ def _cache(of: Subject) -> list[Buffer]:
 
 
 def _logits(of: Subject) -> Buffer:
-    """Of one token of every row, twice: as computed and as sampled from."""
-    rows = math.ceil(of.spec.training.batch_size / of.row_shards)
+    """Of one token of every row, or of all that are guessed at once, twice: as computed and as sampled from."""
+    rows = math.ceil(of.spec.training.batch_size / of.row_shards) * max(guessing.ahead(of.spec), 1)
     return Buffer("logits of one token", 2 * 4 * rows * of.config.vocab_size // of.axis("tensor"), "rollout")
+
+
+def _silent(line: str) -> None:
+    del line

@@ -17,17 +17,20 @@ from pttrainer.models.pages import PagedCache
 Cache = KVCache | PagedCache
 
 
-def shared(model: Model, prompts: KVCache, samples: int, slots: int) -> Cache:
-    """The prompts' cache as read by `samples` rows each, with room for `slots` tokens of their own."""
+def shared(model: Model, prompts: KVCache, samples: int, slots: int, *, apart: bool = False) -> Cache:
+    """The prompts' cache as read by `samples` rows each, with room for `slots` tokens of their own. apart: each row
+    has its own clock, which pages do not know."""
+    if apart:
+        return kv.apart(kv.share(model.config, prompts, samples, slots))
     rows = prompts.positions_BS.shape[0] * samples
     if paged_attention.is_chosen(paged_attention.problem_of(model.config, rows, model.compute_dtype)):
         return pages.share(prompts, samples, slots)
     return kv.share(model.config, prompts, samples, slots)
 
 
-def idle(model: Model, rows: int, prompt_slots: int, slots: int) -> Cache:
+def idle(model: Model, rows: int, prompt_slots: int, slots: int, *, apart: bool = False) -> Cache:
     """A cache of rows that will take over prompts of up to `prompt_slots` tokens."""
-    return shared(model, kv.empty(model.config, rows, prompt_slots, model.compute_dtype), 1, slots)
+    return shared(model, kv.empty(model.config, rows, prompt_slots, model.compute_dtype), 1, slots, apart=apart)
 
 
 def room(cache: Cache) -> int:

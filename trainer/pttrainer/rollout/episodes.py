@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +34,7 @@ from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout.groups import Group, Sample, Trip
 from pttrainer.rollout.protocol import Completions, Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.sampling import Judged, Sampler
+from pttrainer.rollout.speculation import added, with_rates
 
 REWARD = "environment"
 """The name of the environment's own reward."""
@@ -105,7 +105,7 @@ class EpisodeSampler(Sampler):
         episodes = self._begin([question for question in questions for _ in range(samples)])
         places = [number * samples + g for number in numbers for g in range(samples)]
         outside_s = time.monotonic() - began
-        counts: Counter[str] = Counter()
+        counts: dict[str, float] = {}
         for turn in range(self._spec.max_turns):
             chosen = [place for place, episode in enumerate(episodes) if episode.is_open]
             if not chosen:
@@ -118,15 +118,14 @@ class EpisodeSampler(Sampler):
                 said = self._next_turn(
                     params, [episodes[p] for p in chosen], [places[p] for p in chosen], sampling, keyed
                 )
-            since = time.monotonic()
-            counts.update(said.facts)
+            since, counts = time.monotonic(), added(counts, said.facts)
             self._hear({p: episodes[p] for p in chosen}, said, sampling, is_last=turn + 1 == self._spec.max_turns)
             outside_s += time.monotonic() - since
         generate_s = time.monotonic() - began - outside_s
         self._check(episodes)
         since = time.monotonic()
         judged = self._judged(questions, episodes, samples)
-        facts = {**judged.facts, **counts, "seconds/environment": outside_s}
+        facts = {**judged.facts, **with_rates(counts), "seconds/environment": outside_s}
         return replace(judged, generate_s=generate_s, reward_s=time.monotonic() - since + outside_s, facts=facts)
 
     def _begin(self, questions: Sequence[Question]) -> list[Episode]:

@@ -27,7 +27,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
 from pttrainer.rewards.runner import Runner
-from pttrainer.rollout import groups
+from pttrainer.rollout import groups, guessing
 from pttrainer.rollout.episodes import EpisodeSampler
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.native import NativeEngine
@@ -138,9 +138,8 @@ def _engine(context: Context) -> Engine:
     """The model itself, or vLLM."""
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
-    return NativeEngine(
-        context.model, context.tokenizer, context.place, context.fetch, context.mesh, context.spec.rollout.slots
-    )
+    guesses, slots = guessing.speculation(context), context.spec.rollout.slots
+    return NativeEngine(context.model, context.tokenizer, context.place, context.fetch, context.mesh, slots, guesses)
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:

@@ -9,7 +9,8 @@ Two ways through the same compiled functions (`decoding`):
   which is computed once for all G samples.
 
 The cache begins small and grows with the oldest row, because a token costs what is allocated. A row's random
-numbers come from its own key, so a sample is the same in any batch, either way, and after a restart.
+numbers come from its own key, so a sample is the same in any batch, either way, and after a restart. With
+`speculation` rows say several tokens in a pass; the samples are the same.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from jax.sharding import Mesh
 from pttrainer import sharding
 from pttrainer.models import Model, Params
 from pttrainer.rollout import sizes
-from pttrainer.rollout.decoding import DISPATCH_TOKENS, Decoding, Padded, Pool, Rows, Watched, jitted
+from pttrainer.rollout.decoding import DISPATCH_TOKENS, Decoding, jitted
 from pttrainer.rollout.ledger import Ledger
+from pttrainer.rollout.prefill import Padded
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.rows import NOBODY, Pool, Rows, Watched
 from pttrainer.rollout.sizes import slots_for
+from pttrainer.rollout.speculation import Proposer, Speculation, added, tally
 from pttrainer.rollout.waiting import Part, parts
 from pttrainer.tokenizer import Tokenizer
 
@@ -41,7 +45,7 @@ class NativeEngine:
     """Batched sampling with `model`. `place` and `fetch` move arrays between this host and the mesh.
 
     mesh: where weights are spread for decoding; unset, they stay where they are. rows: most rows at once;
-    unset, what `sizes` says.
+    unset, what `sizes` says. speculation: how tokens are guessed; unset, they are not.
     """
 
     def __init__(
@@ -52,7 +56,9 @@ class NativeEngine:
         fetch: Callable[[Any], Any] = jax.device_get,
         mesh: Mesh | None = None,
         rows: int | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
+        self._speculation = speculation
         self._model, self._tokenizer = model, tokenizer
         self._place, self._fetch, self._rows = place, fetch, rows
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
@@ -65,27 +71,36 @@ class NativeEngine:
         """`samples` completions of each prompt."""
         ledger = Ledger(self._tokenizer, sampling, len(prompts) * samples)
         run = _Run(self, self._weights(params), prompts, samples, sampling, draw, ledger)
-        most = self._most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens)
+        most = self._most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
         if len(prompts) * samples <= most:
             run.all_at_once()
         else:
             run.refilled(most)
-        return ledger.completions()
+        return ledger.completions()._replace(facts=run.facts)
 
     def compiled(self, sampling: Sampling) -> dict[str, Any]:
         """The compiled functions for this way of sampling."""
         how = replace(sampling, stop=(), max_length=0, max_new_tokens=0)  # what the compiled functions depend on
-        return _compiled(self._model, self._tokenizer.eos_ids, how)
+        proposer = None if self._speculation is None else self._speculation.proposer
+        return _compiled(self._model, self._tokenizer.eos_ids, how, proposer)
+
+    @property
+    def _ahead(self) -> int:
+        """Tokens beyond a row's own that are in the cache for a while."""
+        return 0 if self._speculation is None else self._speculation.proposer.tokens
 
     def _most_rows(self, longest: int) -> int:
         """As many on every device."""
-        most = self._rows or sizes.rows_at_once(self._model, longest)
+        draft = None if self._speculation is None else self._speculation.draft
+        most = self._rows or sizes.rows_at_once(self._model, longest, draft)
         return max(most - most % self._row_shards, 1)
 
 
 @lru_cache(maxsize=16)
-def _compiled(model: Model, eos_ids: tuple[int, ...], how: Sampling) -> dict[str, Any]:
-    return jitted(Decoding(model, eos_ids, how))
+def _compiled(
+    model: Model, eos_ids: tuple[int, ...], how: Sampling, proposer: Proposer | None = None
+) -> dict[str, Any]:
+    return jitted(Decoding(model, eos_ids, how, proposer))
 
 
 class _Run:
@@ -106,8 +121,11 @@ class _Run:
         self._functions = engine.compiled(sampling)
         self._keys = np.uint32(draw.seed), np.uint32(draw.step)
         self._prompt_slots = slots_for(max(len(prompt.tokens) for prompt in prompts))
-        self._most_slots = slots_for(sampling.max_new_tokens)
+        self._most_slots = slots_for(sampling.max_new_tokens + engine._ahead)
         self._slots = min(sizes.FIRST_SLOTS, self._most_slots)
+        # As more arguments only where there is speculation: else nothing differs from a program that knows none.
+        self._draft = () if engine._speculation is None else (engine._speculation.weights,)
+        self.facts: dict[str, float] = {}
 
     def all_at_once(self) -> None:
         """N rows; the prompts' keys and values are shared."""
@@ -144,15 +162,19 @@ class _Run:
         padded = _right_padded(part.prompts, self._prompt_slots, self._sampling, self._engine._tokenizer.pad_id)
         which = np.int32(part.first), np.int32(part.end)
         placed = self._engine._place(padded)
-        pool: Pool = self._functions["prefill"](self._samples, self._weights, placed, *self._keys, *which)
+        pool: Pool = self._functions["prefill"](self._samples, self._weights, placed, *self._keys, *which, *self._draft)
         return pool
 
     def _advance(self, rows: Rows, pool: Pool | None, floor: int) -> tuple[Rows, Watched]:
         """Some tokens more; rows in which a stop string is found are ended."""
-        until = np.int32(STOP_CHECK_TOKENS if self._sampling.stop else DISPATCH_TOKENS)
-        rows, *answer = self._functions["advance"](self._weights, rows, pool, until, np.int32(floor))
+        lines = STOP_CHECK_TOKENS if self._sampling.stop else DISPATCH_TOKENS * (1 + self._engine._ahead)
+        counts = np.int32(lines), np.int32(floor)
+        rows, *answer = self._functions["advance"](self._weights, rows, pool, *counts, *self._draft)
         said, seen = self._engine._fetch(tuple(answer))
         stopped = self._ledger.record(*(x[: int(said.count)] for x in said[:3]))
+        if self._engine._ahead:
+            counted = tally(np.asarray(said.owners_TB[: int(said.count)]) != NOBODY, self._engine._ahead)
+            self.facts = added(self.facts, counted)
         if stopped:
             left_B = seen.active_B & ~np.isin(seen.owners_B, stopped)
             rows = self._functions["stop"](rows, self._engine._place(left_B))

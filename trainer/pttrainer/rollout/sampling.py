@@ -26,6 +26,7 @@ from pttrainer.rewards.runner import Runner, Scores, mean
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.protocol import Draw, Engine, Prompt, Sampling
+from pttrainer.rollout.speculation import added, with_rates
 from pttrainer.rollout.text import text_of
 
 
@@ -41,7 +42,7 @@ class Judged:
 
     def beside(self, more: Judged) -> dict[str, float]:
         """The facts of both."""
-        return {name: self.facts.get(name, 0.0) + more.facts.get(name, 0.0) for name in {*self.facts, *more.facts}}
+        return with_rates(added(self.facts, more.facts))
 
 
 class Sampler:
@@ -76,7 +77,7 @@ class Sampler:
         )
         made = groups.samples_of(completions, texts, scores)
         grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
-        facts = {**scores.facts, **completions.facts}
+        facts = {**scores.facts, **with_rates(completions.facts)}
         return Judged(grouped, sampled - started, time.monotonic() - sampled, facts)
 
     def _judge(self, samples: Sequence[rewards.Sample]) -> Scores:

@@ -29,7 +29,8 @@ from pttrainer.models import Model, Params, preset, weights
 from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import ATTENTION, MLP, Adapters
 from pttrainer.models.quantization import Errors, Format
-from pttrainer.rollout.decoding import Decoding, Padded, jitted
+from pttrainer.rollout.decoding import Decoding, jitted
+from pttrainer.rollout.prefill import Padded
 from pttrainer.rollout.protocol import Sampling
 from pttrainer.session import put
 from pttrainer.storage import Directory

@@ -1,0 +1,68 @@
+"""From the spec to a proposer, its draft model and where that one's weights come from.
+
+The draft is kept in the form that decoding wants and in the format that the model computes in. Nothing of it is trained
+or saved. It decides how fast samples come, never which: so it may be another one after a restart.
+"""
+
+from __future__ import annotations
+
+import time
+
+import jax
+
+from ptapi.spec import DraftModel, PostTrainJobSpec
+from pttrainer import sharding
+from pttrainer.algorithms.protocol import Context
+from pttrainer.assemble import Source, open_source
+from pttrainer.errors import ConfigError
+from pttrainer.models import Model
+from pttrainer.rollout.draft import Draft
+from pttrainer.rollout.native import decoding_shardings
+from pttrainer.rollout.ngram import Ngram
+from pttrainer.rollout.speculation import Speculation
+from pttrainer.sources import Note
+
+FIELD = "spec.rollout.speculative.draft.uri"
+
+
+def speculation(context: Context) -> Speculation | None:
+    """How the job guesses; None where it does not. Raises ConfigError."""
+    spec = context.spec.rollout.speculative
+    if spec is None:
+        return None
+    if spec.ngram is not None:
+        return Speculation(Ngram(spec.ngram.tokens, spec.ngram.longest))
+    assert spec.draft is not None
+    return _drafted(context, spec.draft)
+
+
+def ahead(spec: PostTrainJobSpec) -> int:
+    """Tokens that are guessed for each pass; 0 without speculation."""
+    found = spec.rollout.speculative
+    if found is None:
+        return 0
+    one = found.ngram or found.draft
+    assert one is not None
+    return one.tokens
+
+
+def draft_model(spec: DraftModel, target: Model, note: Note, *, weights: bool = True) -> tuple[Source, Model]:
+    """The draft, computing in the model's format. weights: fetch its files, too. Raises ConfigError."""
+    source = open_source(spec.uri, FIELD, note, spec.revision, weights=weights)
+    return source, Model(source.config, target.compute_dtype, target.compute_dtype)
+
+
+def _drafted(context: Context, spec: DraftModel) -> Speculation:
+    started = time.monotonic()
+    source, model = draft_model(spec, context.model, context.note)
+    if source.config.vocab_size < context.tokenizer.size:
+        raise ConfigError(
+            f"{FIELD}: {spec.uri}: has {source.config.vocab_size} tokens, but the tokenizer has "
+            f"{context.tokenizer.size}; accepted: a draft with the model's tokenizer"
+        )
+    whole = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
+    stored = source.params(model, whole, seed=context.spec.training.seed)
+    weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, context.mesh))(stored)
+    seconds = time.monotonic() - started
+    context.note(f"draft: {spec.uri}, {source.config.parameters:,} weights, {seconds:.1f} s")
+    return Speculation(Draft(spec.tokens, model), weights, model)
