@@ -27,6 +27,7 @@ class FailureClass(StrEnum):
     DATA_ERROR = "DataError"
     CONFIG_ERROR = "ConfigError"
     USER_CODE = "UserCode"
+    SERVICE_LOST = "ServiceLost"
     UNKNOWN = "Unknown"
 
 
@@ -45,6 +46,8 @@ class ExitCode(IntEnum):
     """The data cannot be used."""
     USER_CODE = 66
     """The user's own code (a reward file) is missing or broken."""
+    SERVICE_LOST = 69
+    """A server that the run needs, such as vLLM's, is away; starting again goes on from the checkpoint."""
     OUT_OF_MEMORY_HBM = 70
     """The accelerator's memory is too small for this job; never retried."""
     OUT_OF_MEMORY_HOST = 71
@@ -83,6 +86,7 @@ REACTIONS: dict[FailureClass, Reaction] = {
     FailureClass.DATA_ERROR: Reaction(charged=True, retried=False),
     FailureClass.CONFIG_ERROR: Reaction(charged=True, retried=False),
     FailureClass.USER_CODE: Reaction(charged=True, retried=False),
+    FailureClass.SERVICE_LOST: Reaction(charged=True, retried=True),
     FailureClass.UNKNOWN: Reaction(charged=True, retried=True),
 }
 
@@ -92,6 +96,7 @@ EXIT_CLASSES: dict[int, FailureClass] = {
     ExitCode.CONFIG_ERROR: FailureClass.CONFIG_ERROR,
     ExitCode.DATA_ERROR: FailureClass.DATA_ERROR,
     ExitCode.USER_CODE: FailureClass.USER_CODE,
+    ExitCode.SERVICE_LOST: FailureClass.SERVICE_LOST,
     ExitCode.OUT_OF_MEMORY_HBM: FailureClass.OUT_OF_MEMORY_HBM,
     ExitCode.OUT_OF_MEMORY_HOST: FailureClass.OUT_OF_MEMORY_HOST,
     ExitCode.HANG: FailureClass.HANG,

@@ -1,13 +1,13 @@
 """Everything that is checked beyond the shape of a job, in one place to call.
 
-The tables stand apart: `cross_field` (rules between fields), `unsupported` (what comes later), `devices` (what the
-chips ask), `maxtext` (what MaxText can be told), `immutable` (changes). The CRD carries the same rules as CEL where
-CEL can say them.
+The tables stand apart: `cross_field` (rules between fields), `engine` (of rollouts), `unsupported` (what comes later),
+`devices` (what the chips ask), `maxtext` (what MaxText can be told), `immutable` (changes). The CRD carries the same
+rules as CEL where CEL can say them.
 """
 
 from __future__ import annotations
 
-from ptapi import cross_field, unsupported
+from ptapi import cross_field, engine, unsupported
 from ptapi.devices import check_devices
 from ptapi.errors import Finding, SpecError
 from ptapi.immutable import check_changes
@@ -15,7 +15,7 @@ from ptapi.maxtext import check_maxtext
 from ptapi.rule import Rule, objects_at
 from ptapi.spec import PostTrainJob
 
-RULES: tuple[Rule, ...] = (*unsupported.RULES, *cross_field.RULES)
+RULES: tuple[Rule, ...] = (*unsupported.RULES, *cross_field.RULES, *engine.RULES)
 _SCOPES = tuple(dict.fromkeys(rule.scope for rule in RULES))
 
 

@@ -47,7 +47,6 @@ def _plain(value: object) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _only("spec.rollout", "engine", "native"),
     _only("spec.rollout", "placement", "colocated"),
     _unset("spec.rollout", "samplerShare"),
     _only("spec.rollout", "maxStaleness", 0),

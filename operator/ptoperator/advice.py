@@ -20,6 +20,8 @@ _ADVICE: dict[FailureClass, str] = {
     FailureClass.DATA_ERROR: "mend the data and create the job again under this or another name",
     FailureClass.CONFIG_ERROR: "mend the job and create it again",
     FailureClass.USER_CODE: "mend the reward file and create the job again",
+    FailureClass.SERVICE_LOST: "look at the server that the message names and its log; the job goes on from its "
+    "checkpoint",
     FailureClass.UNKNOWN: "read the log of the pod: ptctl workload logs",
 }
 

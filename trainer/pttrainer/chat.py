@@ -85,8 +85,7 @@ class Chat:
                 "hint: name one in spec.model.chatTemplate"
             )
         plain = [{**message, "content": self._without_specials(str(message["content"]))} for message in messages]
-        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
-        _, said, after = self.render([*before, *plain], generate=True).partition(_SAID)
+        said, after = self._after_a_turn(plain)
         ids = self.tokenizer.encode(after)
         end = next((n for n, token in enumerate(ids) if token in self.tokenizer.eos_ids), None)
         if not said or end is None:
@@ -95,6 +94,22 @@ class Chat:
                 "cannot go on; hint: name another one in spec.model.chatTemplate"
             )
         return ids[end + 1 :] if has_end else ids[end:]
+
+    def _after_a_turn(self, messages: Sequence[Message]) -> tuple[str, str]:
+        """What the template writes after an assistant's turn, and the mark of that turn, empty where it is lost. Some
+        templates take a tool's message only after a turn that calls that tool (gpt-oss), some not at all (Gemma): then
+        the user tells what the tools said."""
+        user, turn = {"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}
+        ways = [[turn, *messages]]
+        if messages[0]["role"] == "tool":
+            ways += [[_calling(messages[0]), *messages], [turn, _told(messages)]]
+        refused: list[DataError] = []
+        for way in ways:
+            try:
+                return self.render([user, *way], generate=True).partition(_SAID)[1:]
+            except DataError as error:
+                refused.append(error)
+        raise refused[0]
 
     def _without_specials(self, text: str) -> str:
         """A special token's text would be read as that token: it is parted."""
@@ -178,6 +193,17 @@ def _plain(messages: Sequence[Message]) -> str:
 
 def _roles(messages: Sequence[Message]) -> str:
     return "roles " + ", ".join(str(m.get("role")) for m in messages)
+
+
+def _calling(result: Message) -> Message:
+    """An assistant's turn that calls the tool of this result, and says `_SAID`."""
+    function = {"name": result.get("name", "tool"), "arguments": {"?": _SAID}}
+    return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+
+
+def _told(results: Sequence[Message]) -> Message:
+    """Results of tools in a user's words, fenced as Gemini's are."""
+    return {"role": "user", "content": "\n".join(f"```tool_output\n{m['content']}\n```" for m in results)}
 
 
 _SAID = "\ufdd2"

@@ -33,6 +33,12 @@ class UserCodeError(TrainerError):
     exit_code = ExitCode.USER_CODE
 
 
+class ServiceLost(TrainerError):
+    """A server that the run needs went away and did not return."""
+
+    exit_code = ExitCode.SERVICE_LOST
+
+
 class StorageError(TrainerError):
     """The run directory cannot be written."""
 

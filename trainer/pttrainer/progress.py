@@ -97,7 +97,8 @@ class Reporter:
         return share
 
     def note(self, text: str) -> None:
-        """Tells a person something on stderr."""
+        """Tells a person something on stderr; a sign of life, too."""
+        self._heard = time.monotonic()
         if self._leader:
             self._print(text, file=sys.stderr)
 

@@ -13,7 +13,7 @@ from ptapi.spec.model import ModelSpec
 from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
 from ptapi.spec.pod import EnvVar, Runtime, Volume
 from ptapi.spec.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
-from ptapi.spec.rollout import DraftModel, NgramLookup, Rollout, Speculative
+from ptapi.spec.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm
 from ptapi.spec.training import Optimizer, Parallelism, Precision, Profile, Schedule, Training
 
 __all__ = [
@@ -66,5 +66,6 @@ __all__ = [
     "Speculative",
     "Tool",
     "Training",
+    "Vllm",
     "Volume",
 ]

@@ -45,9 +45,10 @@ class Environment(SpecModel):
     """What the model may call; it is told in the form of its chat template, and the answers come back as tool turns."""
     python: PythonEnvironment | None = None
     """A world of your own. The rewards of an episode's steps are summed and logged as `environment`."""
-    tool_format: Literal["auto", "hermes", "llama", "mistral"] = "auto"
+    tool_format: Literal["auto", "hermes", "llama", "mistral", "harmony", "gemma"] = "auto"
     """How the model writes a call: `hermes` (Qwen, Hermes: JSON in <tool_call>), `llama` (JSON alone), `mistral`
-    ([TOOL_CALLS] and JSON). `auto` looks into the chat template."""
+    ([TOOL_CALLS] and JSON), `harmony` (gpt-oss: channels), `gemma` (Python's words, or JSON). `auto` looks into the
+    chat template."""
     max_turns: Annotated[int, Field(ge=1, le=64)] = 4
     """Most times that the model speaks in an episode. `rollout.maxNewTokens` bounds each of them, and
     `training.sequenceLength` the whole."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import Fraction, ModelUri, NonNegativeInt, PositiveInt, SpecModel
+from ptapi.spec.base import Fraction, ModelUri, NonNegativeInt, PositiveInt, SpecModel, Text
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 Proposals = Annotated[int, Field(ge=1, le=16)]
@@ -41,6 +41,34 @@ class Speculative(SpecModel):
     """A draft model."""
 
 
+class Vllm(SpecModel):
+    """How `engine: vllm` is reached, and how its weights are renewed."""
+
+    endpoint: Annotated[str, Field(max_length=1024, pattern=r"^https?://[^/].*$")] | None = None
+    """The server's root, such as `http://vllm:8000` (no `/v1`). Unset: vLLM runs inside the trainer's process, from the
+    package `vllm` of its image."""
+    model: Text | None = None
+    """The model's name on the server. Unset: the first that the server lists."""
+    api_key_env: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """The environment variable that holds the server's key; give it a Secret's key in `env`. Unset: no key is sent."""
+    weights_directory: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")] | None = None
+    """Where new weights (of a LoRA job, the adapter) are laid down for vLLM to read: one volume, at this same path in
+    the trainer's pod and in the server's. Unset, which an endpoint does not allow: a temporary directory."""
+    concurrency: Annotated[int, Field(ge=1, le=4096)] = 256
+    """Prompts that are asked at once; each asks for its whole group. vLLM queues what it cannot run yet."""
+    timeout_seconds: Annotated[float, Field(gt=0.0, le=86400.0)] = 600.0
+    """Longest wait for one prompt's samples, for new weights to be read, and for a server that went away to return."""
+    retries: Annotated[int, Field(ge=0, le=20)] = 4
+    """How often a rollout is asked again after the server was lost; then the run ends, and goes on from its checkpoint
+    when it is started again."""
+    tolerance: Annotated[float, Field(gt=0.0, le=10.0)] = 0.1
+    """After every renewal vLLM scores and continues a text of the job's own, and its log-probs must be the trainer's
+    within this mean difference, in nats a token; else the run ends, because weights, model or temperature differ. The
+    number formats of two programs differ by 0.01 to 0.03."""
+    memory_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Inside the trainer's process: vLLM's share of a device's memory. Unset: 0.4, because training needs the rest."""
+
+
 class Rollout(SpecModel):
     """Sampling of completions."""
 
@@ -65,7 +93,9 @@ class Rollout(SpecModel):
     """Guess some tokens and check them in one pass of the model; the samples are the same. Unset: off, because it pays
     only where many guesses hold (`speculation/accepted_share`)."""
     engine: Literal["native", "vllm"] = "native"
-    """`native` runs the training model itself; `vllm` a server of its own."""
+    """`native` runs the training model itself; `vllm` asks vLLM; the loss corrects for its slightly other log-probs."""
+    vllm: Vllm | None = None
+    """For `engine: vllm`, which needs it."""
     placement: Literal["colocated", "disaggregated"] = "colocated"
     """Sample on the chips that train, or on others."""
     sampler_share: Fraction | None = None

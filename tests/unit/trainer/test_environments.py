@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders.templates import FAMILIES
 
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import PythonEnvironment
@@ -34,6 +35,28 @@ def hermes(name: str, /, **arguments: Any) -> str:
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>' * 2, [ADD, ADD]),
         ("hermes", "I would not call.", []),
         ("hermes", '<think><tool_call>{"name": "f", "arguments": {}}</tool_call></think>No.', []),
+        (
+            "harmony",
+            "<|channel|>analysis<|message|>Need f.<|end|><|start|>assistant"
+            '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+            [ADD],
+        ),
+        ("harmony", ' to=functions.f<|channel|>commentary json<|message|>{"a": 1}', [ADD]),
+        ("harmony", "<|channel|>commentary<|message|>I call to=functions.f now.<|end|>", []),
+        ("harmony", '<|channel|>analysis<|message|>{"a": 1}<|end|><|start|>assistant<|channel|>final<|message|>4', []),
+        ("gemma", "[f(a=1)]", [ADD]),
+        ("gemma", "[f(a=1), g()]", [ADD, Call("g", {})]),
+        ("gemma", "```tool_code\nf(a=1)\n```", [ADD]),
+        (
+            "gemma",
+            "I look it up.\n```tool_code\nprint(f(a=1))\nx = g(b=[1, 'c'])\n```",
+            [ADD, Call("g", {"b": [1, "c"]})],
+        ),
+        ("gemma", '{"name": "f", "parameters": {"a": 1}}', [ADD]),
+        ("gemma", '```json\n{"name": "f", "parameters": {"a": 1}}\n```', [ADD]),
+        ("gemma", '[{"name": "f", "parameters": {"a": 1}}, {"name": "g"}]', [ADD, Call("g", {})]),
+        ("gemma", "The answer is [4], as f(a=1) says.", []),
+        ("gemma", "```python\nf(a=1)\n```", []),
         ("llama", '{"name": "f", "parameters": {"a": 1}}', [ADD]),
         (
             "llama",
@@ -61,6 +84,18 @@ def test_calls_are_read_as_the_model_s_family_writes_them(form: str, text: str, 
         ("llama", '{"name": "f", "parameters": '),
         ("llama", "<|python_tag|>f.call(1)"),
         ("mistral", "[TOOL_CALLS] f"),
+        ("harmony", '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": '),
+        ("harmony", "<|channel|>commentary to=functions.f <|constrain|>json"),
+        ("harmony", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>[1]<|call|>"),
+        ("harmony", "<|channel|>analysis to=python code<|message|>1 + 1<|call|>"),
+        ("gemma", "[f(1)]"),
+        ("gemma", "[f(a=1)"),
+        ("gemma", "[f(a=g())]"),
+        ("gemma", "[f(**{'a': 1}, b=open('x'))]"),
+        ("gemma", "```tool_code\nimport os\n```"),
+        ("gemma", "```tool_code\nos.remove(path='x')"),
+        ("gemma", "[f(a=" + "(" * 5000 + ")]"),
+        ("gemma", '{"name": "f", "parameters": '),
     ],
 )
 def test_a_call_that_cannot_be_read_is_a_failed_call_and_no_answer(form: str, text: str) -> None:
@@ -72,6 +107,9 @@ def test_the_form_is_found_in_the_chat_template() -> None:
     assert form_of("… <tool_call> … ") == "hermes"
     assert form_of("{{ '[TOOL_CALLS]' }}") == "mistral"
     assert form_of("<|start_header_id|>ipython<|end_header_id|>") == "llama"
+    assert form_of(FAMILIES["gpt-oss"].template) == "harmony"
+    assert form_of(FAMILIES["gemma-3"].template) == form_of(FAMILIES["gemma-2"].template) == "gemma"
+    assert form_of(FAMILIES["qwen-3"].template) == "hermes"
     assert form_of(None) == "hermes"
 
 

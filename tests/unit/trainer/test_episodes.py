@@ -236,6 +236,11 @@ def test_a_long_observation_is_cut_and_special_tokens_in_it_are_text() -> None:
             "<|start_header_id|>assistant<|end_header_id|>\n\n",
         ),
         ("mistral", '[TOOL_RESULTS] {"content": 4}[/TOOL_RESULTS]'),
+        ("gpt-oss", '<|start|>functions.f to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'),
+        (
+            "gemma-3",
+            "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n",
+        ),
     ],
 )
 def test_templates_of_families_write_a_tool_s_answer_after_the_turn_s_end(family: str, written: str) -> None:

@@ -4,13 +4,20 @@
     llama    {"name": "f", "parameters": {…}}, the whole turn, several parted by `;`;
              <|python_tag|> may stand before                                                  Llama 3.1 and later
     mistral  [TOOL_CALLS] [{"name": "f", "arguments": {…}}, …]                                Mistral
+    harmony  <|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>     gpt-oss
+    gemma    [f(a=1), g()], the whole turn, or a line each in ```tool_code; or
+             {"name": "f", "parameters": {…}}, the whole turn                                 Gemma 2 and 3
 
 A turn that looks like a call and cannot be read is a call with an `error`: the model is told, and it counts as failed.
-A turn that looks like none is an answer. Left out: gpt-oss' channels and Gemma's, which publishes no form.
+A turn that looks like none is an answer. `harmony` is OpenAI's published format; the recipient may stand before the
+channel, as gpt-oss' own chat template writes it. `gemma` is what Google's guide to function calling asks the model for,
+in Python's words and in JSON's: its template teaches no form, so the job's system prompt has to. Left out: the tokens
+of FunctionGemma and Gemma 4, whose models the decoder does not know.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -35,9 +42,11 @@ def form_of(template: str | None) -> str:
     text = template or ""
     if "[TOOL_CALLS]" in text:
         return "mistral"
+    if "<|channel|>" in text and "<|message|>" in text:
+        return "harmony"
     if "<tool_call>" not in text and ("<|python_tag|>" in text or "ipython" in text):
         return "llama"
-    return "hermes"
+    return "gemma" if "<start_of_turn>" in text and "<tool_call>" not in text else "hermes"
 
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -71,7 +80,80 @@ def _mistral(text: str) -> list[Call]:
     return [_checked(value, "arguments") for value in (found if isinstance(found, list) else [found])]
 
 
-FORMS: dict[str, Callable[[str], list[Call]]] = {"hermes": _hermes, "llama": _llama, "mistral": _mistral}
+_ENDS = re.compile(r"<\|(?:end|call|return)\|>")
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+
+
+def _harmony(text: str) -> list[Call]:
+    """Each message has a header and a body; one whose header names a recipient is a call."""
+    calls = []
+    for message in _ENDS.split(text):
+        header, begun, body = message.partition("<|message|>")
+        recipient = _RECIPIENT.search(header)
+        if recipient is not None:
+            calls.append(_addressed(recipient[1], body) if begun else Call("", {}, "a recipient without <|message|>"))
+    return calls
+
+
+def _addressed(recipient: str, body: str) -> Call:
+    space, _, name = recipient.partition(".")
+    if space != "functions" or not name:
+        return Call("", {}, f"recipient {recipient[:60]!r}; accepted: functions.NAME")
+    try:
+        return _checked({"name": name, "arguments": json.loads(body)}, "arguments")
+    except (ValueError, RecursionError) as error:
+        return Call(name, {}, f"not valid JSON: {error}")
+
+
+_FENCE = re.compile(r"```(\w*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+def _gemma(text: str) -> list[Call]:
+    fences = [found[2] for found in _FENCE.finditer(text) if found[1] == "tool_code"]
+    if fences:
+        return [call for code in fences for call in _python(code)]
+    alone = _FENCE.fullmatch(text.strip())
+    body = (alone[2] if alone is not None else text).strip()
+    if re.match(r"\[\s*[A-Za-z_]\w*\(", body):
+        return _python(body)
+    if re.match(r"\[?\s*\{\s*\"(name|parameters)\"", body):
+        return _mistral(f"[TOOL_CALLS]{body}")
+    return []
+
+
+def _python(code: str) -> list[Call]:
+    """Calls with named arguments and values that are literals; nothing is run."""
+    try:
+        lines = ast.parse(code.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [Call("", {}, f"not valid Python: {error}")]
+    calls = []
+    for line in lines:
+        value = line.value if isinstance(line, ast.Expr | ast.Assign) else None
+        calls += [_called(one) for one in (value.elts if isinstance(value, ast.List) else [value])]
+    return calls
+
+
+def _called(node: ast.expr | None) -> Call:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print" and node.args:
+        node = node.args[0]  # models like to print what a function gives
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return Call("", {}, "no call; accepted: f(name=value)")
+    if node.args:
+        return Call(node.func.id, {}, "an argument without a name; accepted: f(name=value)")
+    try:
+        return Call(node.func.id, {str(named.arg): ast.literal_eval(named.value) for named in node.keywords})
+    except (ValueError, TypeError, RecursionError):
+        return Call(node.func.id, {}, "an argument that is no literal; accepted: numbers, texts, lists and dicts")
+
+
+FORMS: dict[str, Callable[[str], list[Call]]] = {
+    "hermes": _hermes,
+    "llama": _llama,
+    "mistral": _mistral,
+    "harmony": _harmony,
+    "gemma": _gemma,
+}
 """By the name in `spec.environment.toolFormat`."""
 
 

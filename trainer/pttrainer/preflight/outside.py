@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import jax
 
+from ptapi.spec import Vllm
 from pttrainer.models import Model
 from pttrainer.preflight import chips
 from pttrainer.preflight.subject import Subject, bytes_per_device, placed
 from pttrainer.rollout import guessing, native, sizes
+from pttrainer.rollout.vllm import inprocess
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ def outside(of: Subject) -> list[Buffer]:
     algorithm = of.spec.algorithm
     if not algorithm.learns_from_rewards and (algorithm.distill is None or algorithm.distill.mode != "on-policy"):
         return []
+    if of.spec.rollout.vllm is not None:
+        return [*_reference(of), *_vllm(of, of.spec.rollout.vllm)]
     draft = _draft(of)
     found = [*_reference(of), _weights(of), *_cache(of, draft), _logits(of)]
     if draft is not None:
@@ -59,6 +63,14 @@ def _reference(of: Subject) -> list[Buffer]:
         return []
     state = of.held.state
     return [Buffer("reference weights", bytes_per_device(state.params), "always")]
+
+
+def _vllm(of: Subject, vllm: Vllm) -> list[Buffer]:
+    """In the trainer's process it takes its share once and for all; a server has devices of its own."""
+    if vllm.endpoint is not None:
+        return []
+    share = vllm.memory_share or inprocess.MEMORY_SHARE
+    return [Buffer("vLLM", int(chips.usable_bytes(of.slice) * share), "always")]
 
 
 def _weights(of: Subject) -> Buffer:

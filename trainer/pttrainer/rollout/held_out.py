@@ -31,8 +31,9 @@ from pttrainer.rollout import groups, guessing
 from pttrainer.rollout.episodes import EpisodeSampler
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.native import NativeEngine
-from pttrainer.rollout.protocol import Draw, Sampling
+from pttrainer.rollout.protocol import Draw, Engine, Sampling
 from pttrainer.rollout.sampling import Sampler, reward_facts
+from pttrainer.rollout.vllm.engine import vllm_engine
 
 
 class Evaluation:
@@ -124,16 +125,21 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
 
 
 def native_sampler(context: Context) -> Sampler:
-    """The model itself as the engine, and the job's rewards; raises ConfigError or UserCodeError."""
+    """The job's engine and its rewards; raises ConfigError or UserCodeError."""
     spec = context.spec
-    guesses = guessing.speculation(context)
-    engine = NativeEngine(
-        context.model, context.tokenizer, context.place, context.fetch, context.mesh, spec.rollout.slots, guesses
-    )
+    engine = _engine(context)
     runner = Runner(spec.rewards, spec.rollout.max_new_tokens, context.run)
     if spec.environment is None:
         return Sampler(context, engine, runner)
     return EpisodeSampler(context, engine, runner, _environment(context, spec.environment), spec.environment)
+
+
+def _engine(context: Context) -> Engine:
+    """The model itself, or vLLM."""
+    if context.spec.rollout.vllm is not None:
+        return vllm_engine(context, context.spec.rollout.vllm)
+    guesses, slots = guessing.speculation(context), context.spec.rollout.slots
+    return NativeEngine(context.model, context.tokenizer, context.place, context.fetch, context.mesh, slots, guesses)
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:

@@ -88,6 +88,17 @@ def test_a_rollout_holds_the_weights_once_more_whole_over_fsdp() -> None:
     assert formula.memory(split).fits
 
 
+def test_with_vllm_nothing_of_the_native_engine_lies_on_the_chips() -> None:
+    def names(**vllm: Any) -> dict[str, int]:
+        rollout = {"engine": "vllm", "vllm": vllm}
+        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", batchSize=64, rollout=rollout))
+        return {buffer.name: buffer.bytes for buffer in outside.outside(of)}
+
+    assert names(endpoint="http://vllm:8000", weightsDirectory="/shared") == {}
+    beside = names(memoryShare=0.25)
+    assert beside == {"vLLM": int(0.25 * chips.usable_bytes(subject(spec("llama3.2-1b", "v6e-8")).slice))}
+
+
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
     def reference(**fields: Any) -> int:
         of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))

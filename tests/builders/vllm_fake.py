@@ -1,0 +1,370 @@
+"""A stand-in for vLLM, as a server and as the package: it speaks the protocol, and our own model does the work.
+
+What it knows of vLLM was read in the sources of 0.32.0: paths, fields, which answers come when. It is no vLLM: nothing
+here says how fast, how exact or how sturdy the real one is.
+
+Where `known` has a request's seed, it samples with the native engine's keys of that (draw, prompt's number), so a
+rollout through it equals a native one token for token.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache, partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pttrainer.models import Model, Params, adapters, from_hf
+from pttrainer.models.adapters import Adapters
+from pttrainer.models.names import Names, table
+from pttrainer.rollout.choose import row_keys, uniforms
+from pttrainer.rollout.protocol import Draw
+from pttrainer.rollout.vllm.asking import seed_of
+from pttrainer.tokenizer import byte_tokenizer
+
+SAMPLING_FIELDS = {
+    *("n", "seed", "temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "stop_token_ids", "ignore_eos"),
+    "skip_special_tokens",
+}
+REQUEST_FIELDS = SAMPLING_FIELDS | {"model", "prompt", "return_token_ids"}
+SLOTS = 128
+
+
+class Sample(NamedTuple):
+    """One completion, as vLLM would say it."""
+
+    tokens: list[int]
+    logps: list[float]
+    reason: str
+
+
+def known_seeds(seed: int, steps: int, prompts: int) -> dict[int, tuple[Draw, int]]:
+    """Of a GRPO run without dynamic sampling, and of its evaluations."""
+    drawn = [(Draw(seed, step), step * prompts + p) for step in range(steps) for p in range(prompts)]
+    evaluated = [(Draw(0, 0), number) for number in range(64)]
+    return {seed_of(draw, number): (draw, number) for draw, number in [*drawn, *evaluated]}
+
+
+class Brain:
+    """A model that answers. is_raw: log-probs before the temperature, vLLM's own default. is_deaf: weights that are
+    read are thrown away."""
+
+    def __init__(self, model: Model, params: Params, known: dict[int, tuple[Draw, int]] | None = None) -> None:
+        self.model, self.params, self.known = model, params, known or {}
+        self.is_raw, self.is_deaf, self.is_cache_old = False, False, False
+        self.loaded: list[Path] = []
+
+    def reload(self, directory: Path) -> None:
+        """`reload_weights`: in place, and the cache of prompts stays as it was."""
+        config = from_hf(json.loads((directory / "config.json").read_text()))
+        params = _read(directory / "model.safetensors", table(config))
+        self.loaded.append(directory)
+        if not self.is_deaf:
+            self.model, self.params, self.is_cache_old = Model(config), params, True
+
+    def with_adapter(self, directory: Path) -> Brain:
+        """The model with a PEFT adapter beside its weights."""
+        config = json.loads((directory / adapters.CONFIG_FILE).read_text())
+        kinds = set(config["target_modules"])
+        matrices = tuple(m for m in (*adapters.ATTENTION, *adapters.MLP) if f"{m}_proj" in kinds)
+        model = replace(self.model, adapters=Adapters(config["r"], config["lora_alpha"], matrices))
+        assert model.adapters is not None
+        found = _read(directory / adapters.WEIGHTS_FILE, adapters.names(model.config, model.adapters))
+        self.loaded.append(directory)
+        return Brain(model, model.whole(self.params, found), self.known)
+
+    def complete(self, tokens: list[int], fields: dict[str, Any]) -> list[Sample]:
+        """Samples as `SamplingParams` of these fields asks for them."""
+        if self.is_cache_old:
+            raise RuntimeError("keys and values of the old weights are still in the prefix cache")
+        assert not set(fields) - SAMPLING_FIELDS, set(fields) - SAMPLING_FIELDS
+        assert fields["n"] == 1 or fields["temperature"], "n must be 1 when using greedy sampling"
+        assert fields["ignore_eos"]
+        assert (fields["top_k"], fields["top_p"], fields["min_p"], fields["min_tokens"]) == (0, 1.0, 0.0, 0)
+        draw, number = self.known.get(fields["seed"], (Draw(fields["seed"] % 2**31, 0), 0))
+        return [self._sample(tokens, draw, number, g, fields) for g in range(fields["n"])]
+
+    def score(self, tokens: list[int], temperature: float = 1.0) -> list[float]:
+        """Log-probs of all tokens but the first."""
+        logps_TV = _log_softmax(self._logits(tokens)[: len(tokens) - 1] / temperature)
+        return [float(logp) for logp in logps_TV[np.arange(len(tokens) - 1), tokens[1:]]]
+
+    def _sample(self, prompt: list[int], draw: Draw, number: int, g: int, fields: dict[str, Any]) -> Sample:
+        key, temperature = row_keys(draw.seed, draw.step, jnp.array([number]), jnp.array([g])), fields["temperature"]
+        uniform_T = _uniforms(key, fields["max_tokens"])
+        tokens, stop = list(prompt), "length"
+        for uniform in uniform_T:
+            logits_V = self._logits(tokens)[len(tokens) - 1]
+            upto_V = np.cumsum(np.exp(_log_softmax(logits_V / (temperature or 1.0))))
+            tokens.append(int(np.argmax(upto_V > uniform * upto_V[-1]) if temperature else np.argmax(logits_V)))
+            text = byte_tokenizer().decode(tokens[len(prompt) :])
+            if tokens[-1] in fields["stop_token_ids"] or any(string in text for string in fields["stop"]):
+                stop = "stop"
+                break
+        heat = 1.0 if self.is_raw else temperature or 1.0
+        return Sample(tokens[len(prompt) :], self.score(tokens, heat)[len(prompt) - 1 :], stop)
+
+    def _logits(self, tokens: list[int]) -> np.ndarray:
+        """What is predicted after each token, by the training forward over all of them: slow, and one program."""
+        ids_T = np.zeros(SLOTS, np.int32)
+        ids_T[: len(tokens)] = tokens
+        return np.asarray(_forward(self.model)(self.params, ids_T)).astype(np.float64)
+
+
+def _read(file: Path, names: Names) -> Params:
+    """Our tree of a safetensors file in float32, without compiling anything."""
+    content = file.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    tensors = {}
+    for name, entry in json.loads(content[8:start]).items():
+        if name != "__metadata__":
+            first, end = (start + offset for offset in entry["data_offsets"])
+            tensors[name] = np.frombuffer(content[first:end], np.float32).reshape(entry["shape"])
+    tree: Params = {}
+    for path, stored in names.items():
+        layers = (stored.name.format(i=i) for i in range(len(tensors)))
+        found = [tensors[name] for name in (layers if stored.stacked else [stored.name]) if name in tensors]
+        turned = [x.T if stored.transposed else x for x in found]
+        place = tree
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = jnp.asarray(np.stack(turned) if stored.stacked else turned[0])
+    return tree
+
+
+@lru_cache
+def _forward(model: Model) -> Callable[..., jax.Array]:
+    def logits(params: Params, ids_T: jax.Array) -> jax.Array:
+        hidden = model.forward(params, ids_T[None], jnp.arange(SLOTS)[None], jnp.ones((1, SLOTS), jnp.int32))
+        return model.logits(params, hidden)[0]
+
+    return jax.jit(logits)
+
+
+@partial(jax.jit, static_argnums=1)
+def _uniform_numbers(key_1: jax.Array, count: int) -> jax.Array:
+    return jax.vmap(lambda position: uniforms(key_1, position)[0])(jnp.arange(count))
+
+
+def _uniforms(key_1: jax.Array, count: int) -> np.ndarray:
+    return np.asarray(_uniform_numbers(key_1, SLOTS))[:count]
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    found: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return found
+
+
+class FakeServer:
+    """`vllm serve` on a port of this machine. trouble(path, calls so far) may give a status, or `drop` (the connection
+    breaks), `half` (the answer does) or `hang`, in place of an answer."""
+
+    def __init__(self, brain: Brain, *, dev_mode: bool = True, lora: bool = True, key: str | None = None) -> None:
+        self.brain, self.dev_mode, self.lora, self.key = brain, dev_mode, lora, key
+        self.served: dict[str, Brain] = {"tiny": brain}
+        self.trouble: Callable[[str, int], int | str | None] = lambda path, calls: None
+        self.max_model_len = SLOTS
+        self.asked: list[tuple[str, Any]] = []
+        self.held = threading.Event()
+        self._one = threading.Lock()
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that gave up
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self.held.set()
+        self._http.shutdown()
+        self._http.server_close()
+
+    def bodies(self, path: str) -> list[Any]:
+        """What was asked of a path."""
+        return [body for asked, body in self.asked if asked == path]
+
+    def answer(self, path: str, body: Any, key: str | None) -> tuple[int, Any]:
+        """Status and JSON."""
+        if self.key is not None and key != f"Bearer {self.key}" and path != "/health":
+            return 401, {"error": "Unauthorized"}
+        routes: dict[str, Callable[[Any], tuple[int, Any]]] = {
+            "/health": lambda _: (200, None),
+            "/v1/models": lambda _: (200, self._models()),
+            "/v1/completions": self._complete,
+        }
+        if self.dev_mode:
+            routes |= {"/collective_rpc": self._rpc, "/reset_prefix_cache": self._reset}
+        if self.lora:
+            routes |= {"/v1/load_lora_adapter": self._load, "/v1/unload_lora_adapter": self._unload}
+        if path not in routes:
+            return 404, {"detail": "Not Found"}
+        with self._one:
+            return routes[path](body)
+
+    def _models(self) -> Any:
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "max_model_len": self.max_model_len} for name in self.served],
+        }
+
+    def _rpc(self, body: Any) -> tuple[int, Any]:
+        assert body["method"] == "reload_weights"
+        assert set(body["kwargs"]) == {"weights_path"}
+        self.brain.reload(Path(body["kwargs"]["weights_path"]))
+        return 200, {"results": [None]}
+
+    def _reset(self, _: Any) -> tuple[int, Any]:
+        self.brain.is_cache_old = False
+        return 200, {"success": True}
+
+    def _load(self, body: Any) -> tuple[int, Any]:
+        directory = Path(body["lora_path"])
+        if body["lora_name"] in self.served:
+            return 400, _error(f"The lora adapter '{body['lora_name']}' has already been loaded.", 400)
+        if not (directory / adapters.CONFIG_FILE).is_file():
+            return 404, _error(f"Loading lora {body['lora_name']} failed: No adapter found for {directory}", 404)
+        self.served[body["lora_name"]] = self.brain.with_adapter(directory)
+        return 200, None
+
+    def _unload(self, body: Any) -> tuple[int, Any]:
+        if self.served.pop(body["lora_name"], None) is None:
+            return 404, _error("no such adapter", 404)
+        return 200, None
+
+    def _complete(self, body: Any) -> tuple[int, Any]:
+        assert not set(body) - REQUEST_FIELDS, set(body) - REQUEST_FIELDS
+        brain = self.served.get(body["model"])
+        if brain is None:
+            return 404, _error(f"The model `{body['model']}` does not exist.", 404)
+        if len(body["prompt"]) + body["max_tokens"] > self.max_model_len:
+            return 400, _error(f"This model's maximum context length is {self.max_model_len} tokens.", 400)
+        fields = {name: value for name, value in body.items() if name in SAMPLING_FIELDS}
+        samples = brain.complete(body["prompt"], fields)
+        scores = None
+        if "prompt_logprobs" in body:
+            pairs = zip(body["prompt"][1:], brain.score(body["prompt"]), strict=True)
+            scores = [None, *({str(token): {"logprob": logp, "rank": 1, "decoded_token": ""}} for token, logp in pairs)]
+        choices = [_choice(index, sample, body, scores) for index, sample in enumerate(samples)]
+        return 200, {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": choices}
+
+
+def _choice(index: int, sample: Sample, body: Any, scores: Any) -> Any:
+    return {
+        "index": index,
+        "text": byte_tokenizer().decode(sample.tokens),
+        "finish_reason": sample.reason,
+        "stop_reason": None,
+        "logprobs": {
+            "text_offset": [0] * len(sample.tokens),
+            "token_logprobs": sample.logps,
+            "tokens": [""] * len(sample.tokens),
+            "top_logprobs": [{} for _ in sample.tokens],
+        },
+        "token_ids": sample.tokens if body.get("return_token_ids") else None,
+        "prompt_logprobs": scores,
+        "prompt_token_ids": body["prompt"] if body.get("return_token_ids") else None,
+    }
+
+
+def _error(message: str, code: int) -> Any:
+    return {"error": {"message": message, "type": "BadRequestError", "param": None, "code": code}}
+
+
+def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._serve(None)
+
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self._serve(json.loads(content) if content else None)
+
+        def _serve(self, body: Any) -> None:
+            fake.asked.append((self.path, body))
+            trouble = fake.trouble(self.path, len(fake.bodies(self.path)))
+            if trouble == "hang":
+                fake.held.wait(30)
+            if trouble in ("drop", "hang"):
+                self.close_connection = True
+                return
+            if isinstance(trouble, int):
+                status, document = trouble, _error("in trouble", trouble)
+            else:
+                try:
+                    status, document = fake.answer(self.path, body, self.headers.get("Authorization"))
+                except Exception as error:
+                    status, document = 500, _error(f"{type(error).__name__}: {error}", 500)
+            text = b"" if document is None else json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text[: len(text) // 2] if trouble == "half" else text)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    return Handler
+
+
+class FakeLLM:
+    """The package's `LLM`, as far as it is used."""
+
+    brain: Brain
+    """Set by a test: what the first directory is read into."""
+    made: list[dict[str, Any]] = []
+
+    def __init__(self, model: str, max_model_len: int, gpu_memory_utilization: float, logprobs_mode: str) -> None:
+        assert logprobs_mode in ("raw_logprobs", "processed_logprobs")
+        FakeLLM.made.append({"model": model, "max_model_len": max_model_len, "share": gpu_memory_utilization})
+        self.brain.is_raw = logprobs_mode == "raw_logprobs"
+        self.brain.reload(Path(model))
+        self.brain.is_cache_old = False
+
+    def generate(self, prompts: Iterable[Any], sampling_params: Iterable[Any], *, use_tqdm: bool) -> list[Any]:
+        pairs = zip(prompts, sampling_params, strict=True)
+        return [self._output(prompt["prompt_token_ids"], vars(params)) for prompt, params in pairs]
+
+    def collective_rpc(
+        self, method: str, timeout: float | None = None, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> list[Any]:
+        assert method == "reload_weights"
+        self.brain.reload(Path(kwargs["weights_path"]))
+        return [None]
+
+    def reset_prefix_cache(self) -> bool:
+        self.brain.is_cache_old = False
+        return True
+
+    def _output(self, tokens: list[int], fields: dict[str, Any]) -> Any:
+        samples = self.brain.complete(tokens, fields)
+        scores = None
+        if "prompt_logprobs" in fields:
+            pairs = zip(tokens[1:], self.brain.score(tokens), strict=True)
+            scores = [None, *({token: SimpleNamespace(logprob=logp)} for token, logp in pairs)]
+        outputs = [
+            SimpleNamespace(
+                index=index,
+                token_ids=sample.tokens,
+                logprobs=[
+                    {token: SimpleNamespace(logprob=logp)}
+                    for token, logp in zip(sample.tokens, sample.logps, strict=True)
+                ],
+                finish_reason=sample.reason,
+            )
+            for index, sample in enumerate(samples)
+        ]
+        return SimpleNamespace(outputs=outputs, prompt_logprobs=scores)
+
+
+def package(brain: Brain) -> Any:
+    """What `import vllm` gives."""
+    FakeLLM.brain, FakeLLM.made = brain, []
+    return SimpleNamespace(LLM=FakeLLM, SamplingParams=SimpleNamespace, TokensPrompt=dict)
