@@ -1,0 +1,130 @@
+"""Distillation: a student learns from a larger model what it does not learn from the same data in the same steps.
+
+The task is to write a word backwards, shown by careless people: a third of their letters are wrong. A large model with
+many steps learns what they mean. A student with a fifth of its weights, after half of its steps on their answers, goes
+on in one of four ways for as many steps again, each with as many tokens: on the same answers (the control), on the
+teacher's predictions for its own samples (on-policy), for the people's answers (online), and for them from a file, the
+four likeliest tokens alone (offline).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from task import Bar, Place, Spec, Task, Trial, write_rows
+
+EXACT = "eval/reward"
+LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.3
+ROWS, EVAL_ROWS = 4_000, 128
+TOLD, LIKELIEST = "told.jsonl", 4
+REACHED = 0.8
+
+
+def write_data(folder: Path, seed: int) -> None:
+    """train.jsonl, with mistakes, and eval.jsonl, without; no word is in both."""
+    source = random.Random(seed)
+    words: dict[str, None] = {}
+    while len(words) < ROWS + EVAL_ROWS:
+        words["".join(source.choices(ALPHABET, k=LETTERS))] = None
+    rows = [{"question": word, "answer": word[::-1]} for word in words]
+    write_rows(folder / "eval.jsonl", rows[:EVAL_ROWS])
+    write_rows(
+        folder / "train.jsonl", [{**row, "answer": _careless(row["answer"], source)} for row in rows[EVAL_ROWS:]]
+    )
+
+
+def _careless(answer: str, source: random.Random) -> str:
+    return "".join(source.choice(ALPHABET) if source.random() < CARELESS else letter for letter in answer)
+
+
+def ask_teacher(place: Place) -> None:
+    """told.jsonl: the people's answers, and the teacher's likeliest tokens at each of their places."""
+    import numpy as np
+    from tokenizers import Tokenizer
+
+    folder, teacher = place.folder / "data", place.folder / "runs" / "teacher" / "export"
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    engine = Tokenizer.from_file(str(teacher / "tokenizer.json"))
+    texts = [f"<|bos|><|user|>{row['question']}<|end|><|assistant|>{row['answer']}<|end|>" for row in rows]
+    tokens = [engine.encode(text, add_special_tokens=False).ids for text in texts]
+    asked, said = folder / "tokens.json", folder / "logits.npy"
+    asked.write_text(json.dumps(tokens))
+    words = ["--model", teacher.as_uri(), "--tokens", str(asked), "--out", str(said)]
+    subprocess.run([sys.executable, "-m", "pttrainer", "logits", *words], check=True)
+    # What predicts the answer and its end token stands one place before them.
+    logits = np.load(said)[:, -LETTERS - 2 : -1].astype(np.float64)
+    logps = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    ids = np.argsort(-logps, axis=-1)[..., :LIKELIEST]
+    likeliest = np.take_along_axis(logps, ids, axis=-1)
+    write_rows(folder / TOLD, (_told(*row) for row in zip(rows, ids, likeliest, strict=True)))
+
+
+def _told(row: dict[str, str], ids: Any, logps: Any) -> dict[str, Any]:
+    return {**row, "teacher_ids": ids.tolist(), "teacher_logprobs": logps.round(5).tolist()}
+
+
+def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int, rows: str = "train.jsonl") -> Spec:
+    """What all have in common. An sft batch is 8 rows of about 5 answers, an on-policy batch 40 answers."""
+    on_policy = algorithm.get("distill", {}).get("mode") == "on-policy"
+    return {
+        "model": {"uri": model},
+        "algorithm": algorithm,
+        "data": {"train": {"uri": place.data(rows)}, "eval": {"uri": place.data("eval.jsonl")}},
+        "rewards": [{"builtin": "exact"}],
+        "rollout": {"maxNewTokens": LETTERS + 2},
+        "training": {
+            "steps": steps,
+            "batchSize": 40 if on_policy else 8,
+            "sequenceLength": 32 if on_policy else 104,
+            "optimizer": {"learningRate": 3e-3},
+        },
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 100},
+    }
+
+
+def teacher(place: Place) -> Spec:
+    return learning(place, "random://demo", {"sft": {}}, 1000)
+
+
+def start(place: Place) -> Spec:
+    return learning(place, "random://tiny", {"sft": {}}, 300)
+
+
+def more(place: Place) -> Spec:
+    return learning(place, place.export("distillation/start"), {"sft": {}}, 300)
+
+
+def distilled(mode: str) -> Any:
+    """The second half of the student's steps, in this mode."""
+
+    def spec(place: Place) -> Spec:
+        source = {} if mode == "offline" else {"teacher": {"uri": place.export("distillation/teacher")}}
+        rows = TOLD if mode == "offline" else "train.jsonl"
+        return learning(
+            place, place.export("distillation/start"), {"distill": {"mode": mode, "beta": 0.0, **source}}, 300, rows
+        )
+
+    return spec
+
+
+_BEFORE = ("distillation/teacher", "distillation/start")
+
+TASK = Task(
+    name="distillation",
+    title="Distillation from a larger model",
+    story=__doc__,
+    write_data=write_data,
+    trials=(
+        Trial("teacher", teacher, Bar(EXACT, least=0.9)),
+        Trial("start", start, Bar(EXACT, below=REACHED)),
+        Trial("sft", more, Bar(EXACT, below=REACHED), needs=_BEFORE[1:]),
+        Trial("on-policy", distilled("on-policy"), Bar(EXACT, least=REACHED), needs=_BEFORE),
+        Trial("online", distilled("online"), Bar(EXACT, least=REACHED), needs=_BEFORE),
+        Trial("offline", distilled("offline"), Bar(EXACT, least=REACHED), needs=_BEFORE, prepare=ask_teacher),
+    ),
+)
