@@ -26,7 +26,8 @@ Models are random at first (`random://demo`: 0.36 M weights, `random://tiny`: 0.
 
 *Before* and *after* are the share of held-out problems that greedy completions solve, before the trial's first step and
 after its last. ± is the standard deviation over seeds (n − 1). A seed decides the data, the weights and the samples.
-Seconds are of the whole process: start, compilation, evaluations and export included.
+*Clipped* is the share of trained tokens whose gradient the clip takes away, over all updates; the first update on a
+batch never clips. Seconds are of the whole process: start, compilation, evaluations and export included.
 """
 
 

@@ -1,10 +1,10 @@
 """Distillation: a student learns from a larger model what it does not learn from the same data in the same steps.
 
-The task is to write a word backwards, shown by careless people: a third of their letters are wrong. A large model with
-many steps learns what they mean. A student with a fifth of its weights, after half of its steps on their answers, goes
-on in one of four ways for as many steps again, each with as many tokens: on the same answers (the control), on the
-teacher's predictions for its own samples (on-policy), for the people's answers (online), and for them from a file, the
-four likeliest tokens alone (offline).
+The task is a cipher, each letter of a word becomes the next of the alphabet, shown by careless people: a third of their
+letters are wrong. A larger model with more steps learns what they mean. A student with a fifth of its weights, after
+half of its steps on their answers, goes on in one of four ways for as many steps again, each with as many answers: on
+the people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), for the people's
+answers (`online`), and for these from a file that holds the four likeliest tokens alone (`offline`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from task import Bar, Place, Spec, Task, Trial, write_rows
 
 EXACT = "eval/reward"
 LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.3
-ROWS, EVAL_ROWS = 4_000, 128
+ROWS, EVAL_ROWS = 3_000, 128
 TOLD, LIKELIEST = "told.jsonl", 4
 REACHED = 0.8
 
@@ -31,11 +31,16 @@ def write_data(folder: Path, seed: int) -> None:
     words: dict[str, None] = {}
     while len(words) < ROWS + EVAL_ROWS:
         words["".join(source.choices(ALPHABET, k=LETTERS))] = None
-    rows = [{"question": word, "answer": word[::-1]} for word in words]
+    rows = [{"question": word, "answer": shifted(word)} for word in words]
     write_rows(folder / "eval.jsonl", rows[:EVAL_ROWS])
     write_rows(
         folder / "train.jsonl", [{**row, "answer": _careless(row["answer"], source)} for row in rows[EVAL_ROWS:]]
     )
+
+
+def shifted(word: str) -> str:
+    """Each letter becomes the next; z becomes a."""
+    return "".join(ALPHABET[(ALPHABET.index(letter) + 1) % len(ALPHABET)] for letter in word)
 
 
 def _careless(answer: str, source: random.Random) -> str:
@@ -69,7 +74,7 @@ def _told(row: dict[str, str], ids: Any, logps: Any) -> dict[str, Any]:
 
 
 def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int, rows: str = "train.jsonl") -> Spec:
-    """What all have in common. An sft batch is 8 rows of about 5 answers, an on-policy batch 40 answers."""
+    """What all have in common. A batch is 24 answers, 6 to a row where they are packed."""
     on_policy = algorithm.get("distill", {}).get("mode") == "on-policy"
     return {
         "model": {"uri": model},
@@ -79,24 +84,24 @@ def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int, ro
         "rollout": {"maxNewTokens": LETTERS + 2},
         "training": {
             "steps": steps,
-            "batchSize": 40 if on_policy else 8,
-            "sequenceLength": 32 if on_policy else 104,
+            "batchSize": 24 if on_policy else 4,
+            "sequenceLength": 32 if on_policy else 128,
             "optimizer": {"learningRate": 3e-3},
         },
-        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 100},
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 50},
     }
 
 
 def teacher(place: Place) -> Spec:
-    return learning(place, "random://demo", {"sft": {}}, 1000)
+    return learning(place, "random://demo", {"sft": {}}, 400)
 
 
 def start(place: Place) -> Spec:
-    return learning(place, "random://tiny", {"sft": {}}, 300)
+    return learning(place, "random://tiny", {"sft": {}}, 150)
 
 
 def more(place: Place) -> Spec:
-    return learning(place, place.export("distillation/start"), {"sft": {}}, 300)
+    return learning(place, place.export("distillation/start"), {"sft": {}}, 150)
 
 
 def distilled(mode: str) -> Any:
@@ -106,7 +111,7 @@ def distilled(mode: str) -> Any:
         source = {} if mode == "offline" else {"teacher": {"uri": place.export("distillation/teacher")}}
         rows = TOLD if mode == "offline" else "train.jsonl"
         return learning(
-            place, place.export("distillation/start"), {"distill": {"mode": mode, "beta": 0.0, **source}}, 300, rows
+            place, place.export("distillation/start"), {"distill": {"mode": mode, "beta": 0.0, **source}}, 150, rows
         )
 
     return spec

@@ -7,32 +7,27 @@ counts, which are right only where the model also adds correctly.
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 from task import Bar, Place, Spec, Task, Trial, write_rows
 
-EVAL_ROWS = 128
+from tasks import arithmetic
+
+PAIRS, EVAL_ROWS = 1_000, 128
 
 
 def write_data(folder: Path, seed: int) -> None:
-    """Pairs: of problems that the supervised model did not see."""
-    words = ["--out", str(folder), "--seed", str(1000 + seed), "--rows", "4000", "--eval-rows", "300"]
-    subprocess.run([sys.executable, "-m", "pttrainer.data.arithmetic", *words], check=True)
-    source = random.Random(seed)
-    for name, most in (("train.jsonl", 2000), ("eval.jsonl", EVAL_ROWS)):
-        rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
-        worked = [row for row in rows if "\n" in row["answer"]]
-        write_rows(folder / name, [_pair(row["question"], row["answer"], source) for row in worked[:most]])
+    """Pairs, of problems of another seed than the supervised model's."""
+    source, rows = random.Random(seed), arithmetic.problems(1_000 + seed)
+    for name, pairs in (("eval.jsonl", EVAL_ROWS), ("train.jsonl", PAIRS)):
+        write_rows(folder / name, [_pair(next(rows), source) for _ in range(pairs)])
 
 
-def _pair(question: str, answer: str, source: random.Random) -> dict[str, str]:
-    number = answer.rpartition(" ")[2]
-    wrong = int(number) + source.choice([-3, -2, -1, 1, 2, 3])
-    return {"prompt": question, "chosen": answer, "rejected": f"#### {wrong}", "answer": number}
+def _pair(row: dict[str, str], source: random.Random) -> dict[str, str]:
+    right = row["worked"].rpartition(" ")[2]
+    wrong = int(right) + source.choice((-3, -2, -1, 1, 2, 3))
+    return {"prompt": row["question"], "chosen": row["worked"], "rejected": f"#### {wrong:02}", "answer": right}
 
 
 def preference(place: Place) -> Spec:
@@ -42,11 +37,11 @@ def preference(place: Place) -> Spec:
         "algorithm": {"dpo": {"loss": "sigmoid", "beta": 0.1}},
         "data": {"train": {"uri": place.data("train.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
         "rewards": [{"builtin": "gsm8k"}],
-        "rollout": {"maxNewTokens": 64},
+        "rollout": {"maxNewTokens": 40},
         "training": {
             "steps": 60,
             "batchSize": 32,
-            "sequenceLength": 256,
+            "sequenceLength": 96,
             "optimizer": {"learningRate": 1e-4},
         },
         "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 15},

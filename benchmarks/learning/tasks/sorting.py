@@ -1,4 +1,8 @@
-"""Sorting letters: supervised learning that stops early, then GRPO on whether the whole answer is right."""
+"""Sorting letters: of the people in the data most only copy the word; GRPO finds out that sorting is what pays.
+
+Supervised learning makes a model that knows both and mostly does what most do. The reward is 1 where the whole answer
+is right, else 0.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from pathlib import Path
 from task import Bar, Place, Spec, Task, Trial, write_rows
 
 EXACT = "eval/reward"
-LETTERS, ALPHABET = 6, "abcdefghijklmnopqrstuvwxyz"
-ROWS, EVAL_ROWS = 8_000, 128
+LETTERS, ALPHABET = 5, "abcdefghij"
+SORTING = 0.4
+"""Share of the answers that are sorted."""
+ROWS, EVAL_ROWS = 4_000, 128
 
 
 def write_data(folder: Path, seed: int) -> None:
@@ -21,12 +27,17 @@ def write_data(folder: Path, seed: int) -> None:
     rows = [{"question": f"Sort {word}", "answer": "".join(sorted(word))} for word in words]
     write_rows(folder / "eval.jsonl", rows[:EVAL_ROWS])
     write_rows(folder / "train.jsonl", rows[EVAL_ROWS:])
+    shown = [word if source.random() > SORTING else "".join(sorted(word)) for word in words]
+    write_rows(
+        folder / "sft.jsonl",
+        [{**row, "answer": answer} for row, answer in zip(rows[EVAL_ROWS:], shown[EVAL_ROWS:], strict=True)],
+    )
 
 
-def asking(place: Place) -> Spec:
-    """Data, reward and evaluation, the same in both trials."""
+def asking(place: Place, rows: str) -> Spec:
+    """Data, reward and evaluation."""
     return {
-        "data": {"train": {"uri": place.data("train.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
+        "data": {"train": {"uri": place.data(rows)}, "eval": {"uri": place.data("eval.jsonl")}},
         "rewards": [{"builtin": "exact"}],
         "rollout": {"maxNewTokens": 8},
         "evaluation": {"batchSize": EVAL_ROWS},
@@ -34,29 +45,29 @@ def asking(place: Place) -> Spec:
 
 
 def imitation(place: Place) -> Spec:
-    """Too few steps to sort everything."""
+    """What people do."""
     return {
-        **asking(place),
-        "model": {"uri": "random://demo"},
+        **asking(place, "sft.jsonl"),
+        "model": {"uri": "random://tiny"},
         "algorithm": {"sft": {}},
-        "training": {"steps": 400, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 3e-3}},
+        "training": {"steps": 500, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 5e-3}},
     }
 
 
 def reinforcement(place: Place) -> Spec:
     """From there, by reward alone."""
     return {
-        **asking(place),
+        **asking(place, "train.jsonl"),
         "model": {"uri": place.export("sorting/sft")},
         "algorithm": {"grpo": {"groupSize": 8}},
         "training": {
-            "steps": 40,
-            "batchSize": 256,
+            "steps": 24,
+            "batchSize": 128,
             "sequenceLength": 32,
             "optimizer": {"learningRate": 3e-4},
             "schedule": {"kind": "constant"},
         },
-        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 10},
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 6},
     }
 
 
@@ -66,7 +77,7 @@ TASK = Task(
     story=__doc__,
     write_data=write_data,
     trials=(
-        Trial("sft", imitation, Bar(EXACT, least=0.1)),
-        Trial("grpo", reinforcement, Bar(EXACT, least=0.8, gain=0.2), needs=("sorting/sft",)),
+        Trial("sft", imitation, Bar(EXACT, below=0.5)),
+        Trial("grpo", reinforcement, Bar(EXACT, least=0.8, gain=0.3), needs=("sorting/sft",)),
     ),
 )
