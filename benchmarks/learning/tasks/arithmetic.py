@@ -1,9 +1,9 @@
 """Arithmetic word problems: supervised learning from people of whom many answer in a hurry, then each policy loss.
 
-The data are the demo's (`python -m pttrainer.data.arithmetic`): six numbers are added, by some step by step and by some at
-once, which is too much for one token. The model learns to do what people do. Then every loss begins at the same
-supervised model of its seed, with the same prompts in the same order, the same rate and two updates per batch of samples,
-so that its clip takes part; everything else is its paper's (see
+The data are the demo's (`python -m pttrainer.data.arithmetic`): six numbers are added, by some step by step and by
+some at once, which is too much for one token. The model learns to do what people do. Then every loss begins at the
+same supervised model of its seed, with the same prompts in the same order, the same rate and two updates per batch of
+samples, so that its clip takes part; everything else is its paper's (see
 [what each algorithm computes](reference/algorithms.md)).
 """
 

@@ -1,10 +1,10 @@
 """Distillation: a student learns from a larger model what it does not learn from the same data in the same steps.
 
-The task is a cipher, each letter of a word becomes the next of the alphabet, shown by careless people: a third of their
-letters are wrong. A larger model with more steps learns what they mean. A student with a fifth of its weights, after
-half of its steps on their answers, goes on in one of four ways for as many steps again, each with as many answers: on
-the people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), for the people's
-answers (`online`), and for these from a file that holds the four likeliest tokens alone (`offline`).
+The task is a cipher, each letter of a word becomes the next of the alphabet, shown by careless people: two in five of
+their letters are wrong. A larger model with more steps learns what they mean. A student with a fifth of its weights,
+after half of its steps on their answers, goes on in one of four ways for as many steps again, each with as many
+answers: on the people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), for
+the people's answers (`online`), and for these from a file that holds the four likeliest tokens alone (`offline`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from task import Bar, Place, Spec, Task, Trial, write_rows
 
 EXACT = "eval/reward"
-LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.3
+LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.4
 ROWS, EVAL_ROWS = 3_000, 128
 TOLD, LIKELIEST = "told.jsonl", 4
 REACHED = 0.8
@@ -88,20 +88,20 @@ def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int, ro
             "sequenceLength": 32 if on_policy else 128,
             "optimizer": {"learningRate": 3e-3},
         },
-        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 50},
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 25},
     }
 
 
 def teacher(place: Place) -> Spec:
-    return learning(place, "random://demo", {"sft": {}}, 400)
+    return learning(place, "random://demo", {"sft": {}}, 300)
 
 
 def start(place: Place) -> Spec:
-    return learning(place, "random://tiny", {"sft": {}}, 150)
+    return learning(place, "random://tiny", {"sft": {}}, 100)
 
 
 def more(place: Place) -> Spec:
-    return learning(place, place.export("distillation/start"), {"sft": {}}, 150)
+    return learning(place, place.export("distillation/start"), {"sft": {}}, 100)
 
 
 def distilled(mode: str) -> Any:
@@ -111,7 +111,7 @@ def distilled(mode: str) -> Any:
         source = {} if mode == "offline" else {"teacher": {"uri": place.export("distillation/teacher")}}
         rows = TOLD if mode == "offline" else "train.jsonl"
         return learning(
-            place, place.export("distillation/start"), {"distill": {"mode": mode, "beta": 0.0, **source}}, 150, rows
+            place, place.export("distillation/start"), {"distill": {"mode": mode, "beta": 0.0, **source}}, 100, rows
         )
 
     return spec

@@ -1,55 +1,48 @@
-"""DPO on synthetic preferences: of two answers to a word problem, people like the one that adds step by step.
+"""DPO on synthetic preferences: people who see a sorted word and the word as it was prefer the sorted one.
 
-Begins at the arithmetic task's supervised model of the same seed, which answers at once where people are in a hurry. The
-worse answer is a number at once, and a wrong one. No answer is judged while it trains; greedy answers to held-out
-problems are what counts, which are right only where the model also adds correctly.
+Begins at the supervised model of the sorting task and the same seed, which mostly copies. Nothing judges an answer
+while it trains; greedy answers to held-out words are what counts, right only where the model also sorts correctly.
 """
 
 from __future__ import annotations
 
 import json
-import random
-import subprocess
-import sys
 from pathlib import Path
 
 from task import Bar, Place, Spec, Task, Trial, write_rows
+from tasks import sorting
 
-PAIRS, EVAL_ROWS = 1_000, 128
+EVAL_ROWS = 128
 
 
 def write_data(folder: Path, seed: int) -> None:
-    """Pairs, of problems of another seed than the supervised model's."""
-    words = ["--out", str(folder), "--seed", str(1_000 + seed), "--rows", "3000", "--eval-rows", "400"]
-    subprocess.run([sys.executable, "-m", "pttrainer.data.arithmetic", *words], check=True)
-    source = random.Random(seed)
-    for name, most in (("train.jsonl", PAIRS), ("eval.jsonl", EVAL_ROWS)):
+    """Pairs, of words of another seed than the supervised model's."""
+    sorting.write_data(folder, 1_000 + seed)
+    for name in ("train.jsonl", "eval.jsonl"):
         rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
-        worked = [row for row in rows if "\n" in row["answer"]]
-        write_rows(folder / name, [_pair(row["question"], row["answer"], source) for row in worked[:most]])
+        pairs = (_pair(row["question"], row["answer"]) for row in rows)
+        write_rows(folder / name, [pair for pair in pairs if pair["chosen"] != pair["rejected"]])
 
 
-def _pair(question: str, answer: str, source: random.Random) -> dict[str, str]:
-    number = answer.rpartition(" ")[2]
-    wrong = int(number) + source.choice((-3, -2, -1, 1, 2, 3))
-    return {"prompt": question, "chosen": answer, "rejected": f"#### {wrong}", "answer": number}
+def _pair(question: str, answer: str) -> dict[str, str]:
+    return {"prompt": question, "chosen": answer, "rejected": question.rpartition(" ")[2], "answer": answer}
 
 
 def preference(place: Place) -> Spec:
     """DPO with its paper's numbers."""
     return {
-        "model": {"uri": place.export("arithmetic/sft")},
+        "model": {"uri": place.export("sorting/sft")},
         "algorithm": {"dpo": {"loss": "sigmoid", "beta": 0.1}},
         "data": {"train": {"uri": place.data("train.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
-        "rewards": [{"builtin": "gsm8k"}],
-        "rollout": {"maxNewTokens": 64},
+        "rewards": [{"builtin": "exact"}],
+        "rollout": {"maxNewTokens": 8},
         "training": {
-            "steps": 60,
-            "batchSize": 32,
-            "sequenceLength": 256,
+            "steps": 80,
+            "batchSize": 64,
+            "sequenceLength": 32,
             "optimizer": {"learningRate": 1e-4},
         },
-        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 15},
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 20},
     }
 
 
@@ -58,5 +51,5 @@ TASK = Task(
     title="DPO on synthetic preferences",
     story=__doc__,
     write_data=write_data,
-    trials=(Trial("dpo", preference, Bar("eval/reward", least=0.75, gain=0.1), needs=("arithmetic/sft",)),),
+    trials=(Trial("dpo", preference, Bar("eval/reward", least=0.5, gain=0.3), needs=("sorting/sft",)),),
 )
