@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from trial import Outcome
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "results.md"
+SEEDS = 3
+"""That every trial should have."""
 PICTURES = "results"
 """Folder below `DOCS`: one picture per task."""
 
@@ -42,7 +45,7 @@ def write(outcomes: Sequence[Outcome], tasks: dict[str, Task]) -> None:
 
 def text(outcomes: Sequence[Outcome], tasks: dict[str, Task]) -> str:
     """The page."""
-    parts = [HEAD, _over_seeds(outcomes, tasks)]
+    parts = [HEAD, _over_seeds(outcomes, tasks), *_unfinished(outcomes, tasks)]
     for task in tasks.values():
         if shown := _of(outcomes, task):
             parts += [f"## {task.title}\n", task.story.strip() + "\n", table(task, shown)]
@@ -106,6 +109,19 @@ def _over_seeds(outcomes: Sequence[Outcome], tasks: dict[str, Task]) -> str:
         f"± {statistics.median(several.values()) * 100:.1f}. A difference between trials that is not well above that "
         "says nothing about which is better.\n"
     )
+
+
+def _unfinished(outcomes: Sequence[Outcome], tasks: dict[str, Task]) -> list[str]:
+    """What is not in the book, in words; nothing where each trial has its seeds."""
+    done = Counter((outcome.task, outcome.trial) for outcome in outcomes)
+    names = [(task.name, trial.name) for task in tasks.values() for trial in task.trials]
+    never = [f"{task}/{trial}" for task, trial in names if not done[task, trial]]
+    few = [f"{task}/{trial} ({done[task, trial]})" for task, trial in names if 0 < done[task, trial] < SEEDS]
+    said = [
+        f"Not run yet: {', '.join(never)}." if never else "",
+        f"Fewer than {SEEDS} seeds: {', '.join(few)}." if few else "",
+    ]
+    return [f"{' '.join(filter(None, said))}\n"] if never or few else []
 
 
 def _machines(outcomes: Sequence[Outcome]) -> str:

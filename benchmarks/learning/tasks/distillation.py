@@ -2,9 +2,9 @@
 
 The task is a cipher, each letter of a word becomes the next of the alphabet, shown by careless people: two in five of
 their letters are wrong. A larger model with more steps learns what they mean. A student with a fifth of its weights,
-after half of its steps on their answers, goes on in one of four ways for as many steps again, each with as many
-answers: on the people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), for
-the people's answers (`online`), and for these from a file that holds the four likeliest tokens alone (`offline`).
+after half of its steps on their answers, goes on in one of three ways for as many steps again, each with as many
+answers: on the people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), and on
+its predictions for the people's answers, from a file that holds the four likeliest tokens alone (`offline`).
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ TASK = Task(
         Trial("start", start, Bar(EXACT, below=REACHED)),
         Trial("sft", more, Bar(EXACT, below=REACHED), needs=_BEFORE[1:]),
         Trial("on-policy", distilled("on-policy"), Bar(EXACT, least=REACHED), needs=_BEFORE),
-        Trial("online", distilled("online"), Bar(EXACT, least=REACHED), needs=_BEFORE),
         Trial("offline", distilled("offline"), Bar(EXACT, least=REACHED), needs=_BEFORE, prepare=ask_teacher),
     ),
 )

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from task import Bar, Place, Spec, Task, Trial, write_rows
+
 from tasks import sorting
 
 EVAL_ROWS = 128

@@ -1,13 +1,16 @@
-"""Sorting letters: of the people in the data most only copy the word; GRPO finds out that sorting is what pays.
+"""Sorting letters: of the people in the data most only copy the word; each policy loss finds out that sorting pays.
 
 Supervised learning makes a model that knows both and mostly does what most do. The reward is 1 where the whole answer
-is right, else 0.
+is right, else 0. Every loss begins at the same model of its seed, with the same prompts in the same order, the same
+rate and two updates per batch of samples, so that its clip takes part; everything else is its paper's.
 """
 
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from task import Bar, Place, Spec, Task, Trial, write_rows
 
@@ -16,6 +19,16 @@ LETTERS, ALPHABET = 5, "abcdefghij"
 SORTING = 0.4
 """Share of the answers that are sorted."""
 ROWS, EVAL_ROWS = 4_000, 128
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr-grpo": {},
+    # What its paper has beside the loss: groups that teach nothing are drawn again, long answers cost.
+    "dapo": {"dynamicSampling": {"maxTries": 1}, "overlong": {"bufferTokens": 2}},
+    "gspo": {},
+    "cispo": {},
+    "rloo": {},
+}
+"""By loss: what is set beside it."""
 
 
 def write_data(folder: Path, seed: int) -> None:
@@ -54,30 +67,33 @@ def imitation(place: Place) -> Spec:
     }
 
 
-def reinforcement(place: Place) -> Spec:
-    """From there, by reward alone."""
+def reinforcement(loss: str, place: Place) -> Spec:
+    """From there, by reward alone, with one of the policy losses."""
     return {
         **asking(place, "train.jsonl"),
         "model": {"uri": place.export("sorting/sft")},
-        "algorithm": {"grpo": {"groupSize": 8}},
+        "algorithm": {"grpo": {"loss": loss, "groupSize": 8, "updatesPerBatch": 2, **VARIANTS[loss]}},
         "training": {
-            "steps": 30,
+            "steps": 40,
             "batchSize": 128,
             "sequenceLength": 32,
             "optimizer": {"learningRate": 3e-4},
             "schedule": {"kind": "constant"},
         },
-        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 6},
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 8},
     }
 
 
 TASK = Task(
     name="sorting",
-    title="Sorting letters: SFT, then GRPO",
+    title="Sorting letters: SFT, then six policy losses",
     story=__doc__,
     write_data=write_data,
     trials=(
         Trial("sft", imitation, Bar(EXACT, below=0.5)),
-        Trial("grpo", reinforcement, Bar(EXACT, least=0.55, gain=0.3), needs=("sorting/sft",)),
+        *(
+            Trial(loss, partial(reinforcement, loss), Bar(EXACT, least=0.5, gain=0.3), needs=("sorting/sft",))
+            for loss in VARIANTS
+        ),
     ),
 )

@@ -130,6 +130,13 @@ def test_the_page_says_how_much_the_seed_decides_and_who_missed() -> None:
     assert "least in spelling/grpo (± 0.0)" in text
 
 
+def test_the_page_names_what_was_not_run_and_what_has_too_few_seeds() -> None:
+    of = task(Bar("m", least=0.8), Bar("m", least=0.8), Bar("m", least=0.8))
+    outcomes = [replace(OUTCOME, trial="trial-0"), *(replace(OUTCOME, trial="trial-2", seed=seed) for seed in range(3))]
+    text = page.text(outcomes, {"spelling": of})
+    assert "Not run yet: spelling/trial-1. Fewer than 3 seeds: spelling/trial-0 (1).\n" in text
+
+
 def test_a_mean_curve_has_the_steps_that_every_seed_has() -> None:
     assert picture.mean_curve([[[0, 0.0], [5, 1.0]], [[0, 0.5], [4, 0.7], [5, 0.5]]]) == ([0, 5], [0.25, 0.75])
 
