@@ -35,10 +35,10 @@ def imitation(place: Place) -> Spec:
     """How a call of the tool looks, and that people guess."""
     return {
         **asking(place),
-        "model": {"uri": "random://tiny"},
+        "model": {"uri": "random://demo"},
         "algorithm": {"sft": {}},
         "data": {"train": {"uri": place.data("sft.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
-        "training": {"steps": 700, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 5e-3}},
+        "training": {"steps": 1200, "batchSize": 8, "sequenceLength": 128, "optimizer": {"learningRate": 3e-3}},
     }
 
 
@@ -50,10 +50,10 @@ def reinforcement(place: Place) -> Spec:
         "algorithm": {"grpo": {"groupSize": 8}},
         "data": {"train": {"uri": place.data("train.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
         "training": {
-            "steps": 15,
-            "batchSize": 64,
+            "steps": 20,
+            "batchSize": 128,
             "sequenceLength": 128,
-            "optimizer": {"learningRate": 4e-4},
+            "optimizer": {"learningRate": 2e-4},
             "schedule": {"kind": "constant"},
         },
         "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 5},
