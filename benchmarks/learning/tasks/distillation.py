@@ -13,6 +13,7 @@ import json
 import random
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from task import Bar, Place, Spec, Task, Trial, write_rows
 EXACT = "eval/reward"
 LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.4
 ROWS, EVAL_ROWS = 3_000, 128
-TOLD, LIKELIEST = "told.jsonl", 4
+TOLD = {"train.jsonl": "told.jsonl", "eval.jsonl": "told-eval.jsonl"}
+"""What offline distillation reads instead."""
+LIKELIEST = 4
 REACHED = 0.8
 
 
@@ -48,17 +51,17 @@ def _careless(answer: str, source: random.Random) -> str:
 
 
 def ask_teacher(place: Place) -> None:
-    """told.jsonl: the people's answers, and the teacher's likeliest tokens at each of their places."""
+    """Both files again, with the teacher's likeliest tokens at each place of their answers."""
     import numpy as np
     from tokenizers import Tokenizer
 
     folder, teacher = place.folder / "data", place.folder / "runs" / "teacher" / "export"
-    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    files = [[json.loads(line) for line in (folder / name).read_text().splitlines()] for name in TOLD]
     engine = Tokenizer.from_file(str(teacher / "tokenizer.json"))
+    rows = [row for file in files for row in file]
     texts = [f"<|bos|><|user|>{row['question']}<|end|><|assistant|>{row['answer']}<|end|>" for row in rows]
-    tokens = [engine.encode(text, add_special_tokens=False).ids for text in texts]
     asked, said = folder / "tokens.json", folder / "logits.npy"
-    asked.write_text(json.dumps(tokens))
+    asked.write_text(json.dumps([engine.encode(text, add_special_tokens=False).ids for text in texts]))
     words = ["--model", teacher.as_uri(), "--tokens", str(asked), "--out", str(said)]
     subprocess.run([sys.executable, "-m", "pttrainer", "logits", *words], check=True)
     # What predicts the answer and its end token stands one place before them.
@@ -66,20 +69,24 @@ def ask_teacher(place: Place) -> None:
     logps = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     ids = np.argsort(-logps, axis=-1)[..., :LIKELIEST]
     likeliest = np.take_along_axis(logps, ids, axis=-1)
-    write_rows(folder / TOLD, (_told(*row) for row in zip(rows, ids, likeliest, strict=True)))
+    told = iter([_told(*row) for row in zip(rows, ids, likeliest, strict=True)])
+    for name, file in zip(TOLD.values(), files, strict=True):
+        write_rows(folder / name, list(islice(told, len(file))))
 
 
 def _told(row: dict[str, str], ids: Any, logps: Any) -> dict[str, Any]:
     return {**row, "teacher_ids": ids.tolist(), "teacher_logprobs": logps.round(5).tolist()}
 
 
-def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int, rows: str = "train.jsonl") -> Spec:
+def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int) -> Spec:
     """What all have in common. A batch is 24 answers, 6 to a row where they are packed."""
-    on_policy = algorithm.get("distill", {}).get("mode") == "on-policy"
+    mode = algorithm.get("distill", {}).get("mode")
+    on_policy = mode == "on-policy"
+    train, held_out = TOLD.values() if mode == "offline" else TOLD
     return {
         "model": {"uri": model},
         "algorithm": algorithm,
-        "data": {"train": {"uri": place.data(rows)}, "eval": {"uri": place.data("eval.jsonl")}},
+        "data": {"train": {"uri": place.data(train)}, "eval": {"uri": place.data(held_out)}},
         "rewards": [{"builtin": "exact"}],
         "rollout": {"maxNewTokens": LETTERS + 2},
         "training": {
@@ -109,10 +116,8 @@ def distilled(mode: str) -> Any:
 
     def spec(place: Place) -> Spec:
         source = {} if mode == "offline" else {"teacher": {"uri": place.export("distillation/teacher")}}
-        rows = TOLD if mode == "offline" else "train.jsonl"
-        return learning(
-            place, place.export("distillation/start"), {"distill": {"mode": mode, "beta": 0.0, **source}}, 100, rows
-        )
+        algorithm = {"distill": {"mode": mode, "beta": 0.0, **source}}
+        return learning(place, place.export("distillation/start"), algorithm, 100)
 
     return spec
 
