@@ -8,7 +8,7 @@ SOURCES := api operator trainer cli tests scripts benchmarks
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static unit integration format crds golden docs bench bench-peers parity references aot clean
+.PHONY: help demo test check static unit integration format crds golden docs bench learning bench-peers parity references aot clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ docs: $(VENV)/.dev  ## write the generated reference pages
 
 bench: $(VENV)/.dev  ## run the benchmarks (quiet machine; each prints its ratio)
 	@for file in apply_to_jobset ptctl_cpu; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+
+learning: $(VENV)/.dev  ## the learning curves of docs/results.md again (TASK=arithmetic SEEDS="0 1"; else all: 45 CPU-minutes)
+	$(BIN)/python benchmarks/learning/run.py $(or $(TASK),all) --seeds $(or $(SEEDS),0 1 2) $(ARGS)
 
 PARITY := .venv-parity
 

@@ -1,0 +1,89 @@
+"""Arithmetic word problems: supervised learning from people of whom many answer in a hurry, then each policy loss.
+
+The data are the demo's (`python -m pttrainer.data.arithmetic`): six numbers are added, by some step by step and by
+some at once, which is too much for one token. The model learns to do what people do. Then every loss begins at the
+same supervised model of its seed, with the same prompts in the same order, the same rate and two updates per batch of
+samples, so that its clip takes part; everything else is its paper's (see
+[what each algorithm computes](reference/algorithms.md)).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from task import Bar, Place, Spec, Task, Trial
+
+ACCURACY = "eval/reward"
+EVAL_ROWS = 128
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr-grpo": {},
+    # What its paper has beside the loss: groups that teach nothing are drawn again, long answers cost.
+    "dapo": {"dynamicSampling": {"maxTries": 1}, "overlong": {"bufferTokens": 16}},
+    "gspo": {},
+    "cispo": {},
+    "rloo": {},
+}
+"""By loss: what is set beside it."""
+
+
+def write_data(folder: Path, seed: int) -> None:
+    """train.jsonl and eval.jsonl."""
+    words = ["--out", str(folder), "--seed", str(seed), "--rows", "20000", "--eval-rows", str(EVAL_ROWS)]
+    subprocess.run([sys.executable, "-m", "pttrainer.data.arithmetic", *words], check=True)
+
+
+def asking(place: Place) -> Spec:
+    """Data, reward and evaluation, the same in all trials."""
+    return {
+        "data": {"train": {"uri": place.data("train.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
+        "rewards": [{"builtin": "gsm8k"}],
+        "rollout": {"maxNewTokens": 64},
+        "evaluation": {"batchSize": EVAL_ROWS},
+    }
+
+
+def imitation(place: Place) -> Spec:
+    """Small batches and many steps: per token, a small model learns most from the next update."""
+    return {
+        **asking(place),
+        "model": {"uri": "random://demo"},
+        "algorithm": {"sft": {}},
+        "training": {"steps": 1100, "batchSize": 4, "sequenceLength": 256, "optimizer": {"learningRate": 3e-3}},
+    }
+
+
+def reinforcement(loss: str, place: Place) -> Spec:
+    """One of the policy losses."""
+    return {
+        **asking(place),
+        "model": {"uri": place.export("arithmetic/sft")},
+        "algorithm": {"grpo": {"loss": loss, "groupSize": 8, "updatesPerBatch": 2, **VARIANTS[loss]}},
+        "training": {
+            "steps": 20,
+            "batchSize": 144,
+            "sequenceLength": 256,
+            "optimizer": {"learningRate": 2e-4},
+            "schedule": {"kind": "constant"},
+        },
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 5},
+    }
+
+
+TASK = Task(
+    name="arithmetic",
+    title="Arithmetic word problems: SFT, then six policy losses",
+    story=__doc__,
+    write_data=write_data,
+    trials=(
+        Trial("sft", imitation, Bar(ACCURACY, least=0.3)),
+        *(
+            Trial(loss, partial(reinforcement, loss), Bar(ACCURACY, least=0.75, gain=0.1), needs=("arithmetic/sft",))
+            for loss in VARIANTS
+        ),
+    ),
+)

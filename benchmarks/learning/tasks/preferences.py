@@ -1,0 +1,56 @@
+"""DPO on synthetic preferences: people who see a sorted word and the word as it was prefer the sorted one.
+
+Begins at the supervised model of the sorting task and the same seed, which mostly copies. Nothing judges an answer
+while it trains; greedy answers to held-out words are what counts, right only where the model also sorts correctly.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from task import Bar, Place, Spec, Task, Trial, write_rows
+
+from tasks import sorting
+
+EVAL_ROWS = 128
+
+
+def write_data(folder: Path, seed: int) -> None:
+    """Pairs, of words of another seed than the supervised model's."""
+    sorting.write_data(folder, 1_000 + seed)
+    for name in ("train.jsonl", "eval.jsonl"):
+        rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        pairs = (_pair(row["question"], row["answer"]) for row in rows)
+        write_rows(folder / name, [pair for pair in pairs if pair["chosen"] != pair["rejected"]])
+
+
+def _pair(question: str, answer: str) -> dict[str, str]:
+    return {"prompt": question, "chosen": answer, "rejected": question.rpartition(" ")[2], "answer": answer}
+
+
+def preference(place: Place) -> Spec:
+    """DPO with its paper's numbers."""
+    return {
+        "model": {"uri": place.export("sorting/sft")},
+        "algorithm": {"dpo": {"loss": "sigmoid", "beta": 0.1}},
+        "data": {"train": {"uri": place.data("train.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
+        "rewards": [{"builtin": "exact"}],
+        "rollout": {"maxNewTokens": 8},
+        "training": {
+            "steps": 80,
+            "batchSize": 64,
+            "sequenceLength": 32,
+            "optimizer": {"learningRate": 1e-4},
+        },
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 20},
+    }
+
+
+TASK = Task(
+    name="preferences",
+    title="DPO on synthetic preferences",
+    story=__doc__,
+    write_data=write_data,
+    trials=(Trial("dpo", preference, Bar("eval/reward", least=0.5, gain=0.3), needs=("sorting/sft",)),),
+)
