@@ -77,7 +77,8 @@ def stop(step: int, values: Mapping[str, float], file: str) -> ConfigError:
 
 def rows(batch: Batch, tokenizer: Tokenizer) -> bytes:
     """A batch as JSON Lines: a row of the batch is a line, with every array of it and the text of each example."""
-    arrays = {name.rsplit("_", 1)[0]: np.asarray(x) for name, x in batch._asdict().items() if x is not None}
+    fields = {**batch._replace(prompts=None)._asdict(), "prompt_B": _prompts(batch)}
+    arrays = {name.rsplit("_", 1)[0]: np.asarray(x) for name, x in fields.items() if x is not None}
     lines = []
     for i in range(len(arrays["tokens"])):
         row: dict[str, Any] = {name: [_number(value) for value in x[i].tolist()] for name, x in arrays.items()}
@@ -85,6 +86,11 @@ def rows(batch: Batch, tokenizer: Tokenizer) -> bytes:
         texts = [tokenizer.decode(tokens[segments == s].tolist(), skip_special=False) for s in np.unique(segments) if s]
         lines.append(json.dumps({"row": i, "text": texts, **row}, ensure_ascii=False))
     return ("\n".join(lines) + "\n").encode()
+
+
+def _prompts(batch: Batch) -> np.ndarray | None:
+    """What each row continues, padded; None where rows are whole."""
+    return None if batch.prompts is None else np.repeat(np.asarray(batch.prompts.tokens_PT), batch.samples, axis=0)
 
 
 def _broken(values: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from tests.builders import steps as build
 from ptapi.failures import ExitCode
 from ptapi.spec import Optimizer, Training
 from pttrainer import nonfinite
-from pttrainer.batch import Batch
+from pttrainer.batch import Batch, Prompts
 from pttrainer.tokenizer import byte_tokenizer
 
 
@@ -128,3 +128,14 @@ def test_a_saved_batch_holds_every_array_and_the_text_of_each_example() -> None:
     assert row["weight"] == [0.5] * 10
     assert row["advantages"] == ["nan"] * 10
     assert "old_logps" not in row
+
+
+def test_a_saved_batch_whose_rows_share_a_prompt_says_it_in_each() -> None:
+    tokenizer = byte_tokenizer()
+    row = np.array([list(b"c12"), list(b"c34")], np.int32)
+    ones, zeros = np.ones((2, 3), np.int32), np.zeros((2, 3), np.float32)
+    prompt = np.array([list(b"ab")], np.int32)
+    batch = Batch(row, row, ones, ones, zeros, zeros, prompts=Prompts(prompt, prompt * 0, prompt * 0 + 1))
+    lines = [json.loads(line) for line in nonfinite.rows(batch, tokenizer).splitlines()]
+    assert [line["prompt"] for line in lines] == [list(b"ab")] * 2
+    assert [line["text"] for line in lines] == [["c12"], ["c34"]]
