@@ -64,7 +64,7 @@ docs: $(VENV)/.dev  ## write the generated reference pages
 bench: $(VENV)/.dev  ## run the benchmarks (quiet machine; each prints its ratio)
 	@for file in apply_to_jobset ptctl_cpu; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
-learning: $(VENV)/.dev  ## the learning curves of docs/results.md again (TASK=arithmetic SEEDS="0 1"; else all: 45 CPU-minutes)
+learning: $(VENV)/.dev  ## the learning curves of docs/results.md again (TASK=arithmetic SEEDS="0 1"; else all)
 	$(BIN)/python benchmarks/learning/run.py $(or $(TASK),all) --seeds $(or $(SEEDS),0 1 2) $(ARGS)
 
 PARITY := .venv-parity

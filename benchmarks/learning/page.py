@@ -24,8 +24,7 @@ HEAD = """\
 Written by `benchmarks/learning` from its `results.json`; edit those. Small tasks for a laptop, each with a bar that
 every seed must reach: `make learning` does all of them again, `make learning TASK=arithmetic SEEDS=0` one, and fails
 where a bar is missed. Every trial is one `PostTrainJob`, run with `python -m pttrainer run`; the same seed gives the
-same numbers.
-Models are random at first (`random://demo`: 0.36 M weights, `random://tiny`: 0.07 M), in float32.
+same numbers. Models are random at first (`random://demo`: 0.36 M weights, `random://tiny`: 0.07 M), in float32.
 
 *Before* and *after* are the share of held-out problems that greedy completions solve, before the trial's first step and
 after its last. ± is the standard deviation over seeds (n − 1). A seed decides the data, the weights and the samples.
@@ -99,7 +98,7 @@ def _over_seeds(outcomes: Sequence[Outcome], tasks: dict[str, Task]) -> str:
         if tasks[outcome.task].trial(outcome.trial).bar.missed(outcome.before, outcome.after):
             missed.append(f"{name} with seed {outcome.seed}")
     several = {name: spread(values) for name, values in named.items() if len(values) > 1}
-    verdict = f"Missed: {', '.join(missed)}." if missed else "Every seed of every trial reached its bar."
+    verdict = f"Missed: {', '.join(missed)}." if missed else "Every trial that was run reached its bar."
     if not several:
         return f"{verdict}\n"
     most, least = max(several, key=several.__getitem__), min(several, key=several.__getitem__)
@@ -141,7 +140,8 @@ def _of(outcomes: Sequence[Outcome], task: Task) -> list[Outcome]:
 
 
 def _mean(values: Sequence[float]) -> str:
-    return f"{_percent(statistics.mean(values))} ± {spread(values) * 100:.1f}"
+    deviation = f" ± {spread(values) * 100:.1f}" if len(values) > 1 else ""
+    return f"{_percent(statistics.mean(values))}{deviation}"
 
 
 def _percent(value: float) -> str:

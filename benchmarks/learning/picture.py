@@ -32,7 +32,8 @@ def draw(task: Task, outcomes: Sequence[Outcome]) -> bytes:
     if least is not None:
         axes.axhline(least, color="grey", linestyle=":", linewidth=1)
     axes.set(xlabel="step", ylabel="held-out problems solved", ylim=(-0.02, 1.02), title=task.title)
-    axes.legend(loc="lower right", fontsize=8)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right", fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=90)
     return buffer.getvalue()
