@@ -11,17 +11,6 @@ from typing import Any
 from ptapi.rule import Rule, at
 
 
-def _unset(scope: str, field: str, instead: str = "unset") -> Rule:
-    """The field must be absent."""
-    return Rule(
-        scope=scope,
-        field=field,
-        accepted=f"not supported yet; accepted: {instead}",
-        cel=f"!has(self.{field})",
-        is_kept=lambda found: at(found, field) is None,
-    )
-
-
 def _only(scope: str, field: str, *values: object) -> Rule:
     """A field with a default, or an optional one, must have one of these values (or be absent)."""
     literals = ", ".join(_literal(value) for value in values)
@@ -47,9 +36,6 @@ def _plain(value: object) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _only("spec.rollout", "placement", "colocated"),
-    _unset("spec.rollout", "samplerShare"),
-    _only("spec.rollout", "maxStaleness", 0),
     _custom(
         "spec",
         "algorithm.ppo.critic.kind",

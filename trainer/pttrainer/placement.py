@@ -1,0 +1,106 @@
+"""Which devices train and which sample, and the mesh of each (`rollout.placement`).
+
+Colocated, all devices do both, on one mesh. Disaggregated, the first devices train on the mesh that `parallelism`
+describes, and the last ones sample on a mesh made for decoding: copies of the model, each on as few devices as hold its
+weights, because a token reads all weights once, and more copies read at once. Left out: how weights get from one to the
+other (`rollout.transfer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from ptapi import accelerators
+from ptapi.accelerators import Slice
+from ptapi.errors import SpecError
+from ptapi.spec import PostTrainJobSpec
+from ptapi.split import Split, split_of
+from pttrainer import sharding
+from pttrainer.errors import ConfigError
+from pttrainer.models import Model
+from pttrainer.rollout.native import decoding_shapes
+
+WEIGHTS_SHARE = 0.5
+"""Share of a sampling device's memory that weights may take; the rest is for keys, values and what is computed."""
+
+
+class Shapes(NamedTuple):
+    """Sizes of the mesh axes. sampler: None where the devices that train sample, too."""
+
+    trainer: sharding.Shape
+    sampler: sharding.Shape | None
+
+
+class Meshes(NamedTuple):
+    """The meshes of `Shapes`."""
+
+    trainer: Mesh
+    sampler: Mesh | None
+
+
+def shapes(spec: PostTrainJobSpec, model: Model, devices: int) -> Shapes:
+    """For this many devices. Raises ConfigError."""
+    split = _split(spec)
+    parallelism, slices = spec.training.parallelism, spec.accelerator.slices
+    if split is None:
+        return Shapes(sharding.mesh_shape(parallelism, devices, slices), None)
+    if devices != split.parts * split.devices_of_part:
+        raise ConfigError(
+            f"spec.accelerator.type: {spec.accelerator.type}: has {split.parts * split.devices_of_part} devices, and "
+            f"{devices} are here; accepted with placement: disaggregated: an accelerator that is what is here"
+        )
+    slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, slices)
+    trainer = sharding.mesh_shape(parallelism, split.trainer_devices, split.trainer_slices)
+    return Shapes(trainer, _for_decoding(model, split, slice_, copies(spec)))
+
+
+def meshes(spec: PostTrainJobSpec, sizes: Shapes, devices: Sequence[Any] | None = None) -> Meshes:
+    """Meshes of these sizes on these devices (unset: all that there are)."""
+    split, devices = _split(spec), list(jax.devices() if devices is None else devices)
+    if split is None or sizes.sampler is None:
+        return Meshes(sharding.make_mesh(sizes.trainer, devices), None)
+    ordered = sorted(devices, key=_place(devices))
+    training, sampling = ordered[: split.trainer_devices], ordered[split.trainer_devices :]
+    return Meshes(sharding.make_mesh(sizes.trainer, training), sharding.make_mesh(sizes.sampler, sampling))
+
+
+def copies(spec: PostTrainJobSpec) -> int:
+    """Versions of the weights that the sampling devices hold at once."""
+    updates = 1 if spec.algorithm.grpo is None else spec.algorithm.grpo.updates_per_batch
+    return max(1, spec.rollout.max_staleness // updates)
+
+
+def _split(spec: PostTrainJobSpec) -> Split | None:
+    try:
+        return split_of(spec)
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _for_decoding(model: Model, split: Split, slice_: Slice, versions: int) -> sharding.Shape:
+    """Copies of the model on as few devices as hold its weights; no copy across slices."""
+    weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(decoding_shapes(model)))
+    each = split.sampler_devices // split.sampler_slices
+    tensor = 1
+    if slice_.hbm_gib is not None:
+        memory = WEIGHTS_SHARE * slice_.hbm_gib * 2**30 / slice_.jax_devices_per_chip
+        fitting = (n for n in range(1, each + 1) if each % n == 0 and versions * weights / n <= memory)
+        tensor = next(fitting, each)
+    return (split.sampler_devices // tensor, 1, tensor, 1, 1)
+
+
+def _place(devices: Sequence[Any]) -> Any:
+    """What orders devices so that the first of them are whole slices, or a box of a slice's chips."""
+    if any(getattr(device, "coords", None) is None for device in devices):
+        return lambda device: (_slice(device), device.id)
+    extents = [len({device.coords[axis] for device in devices}) for axis in range(len(devices[0].coords))]
+    longest = max(range(len(extents)), key=lambda axis: extents[axis])
+    return lambda device: (_slice(device), device.coords[longest], device.id)
+
+
+def _slice(device: Any) -> int:
+    return getattr(device, "slice_index", None) or 0
