@@ -69,7 +69,9 @@ def meshes(spec: PostTrainJobSpec, sizes: Shapes, devices: Sequence[Any] | None 
 
 
 def copies(spec: PostTrainJobSpec) -> int:
-    """Versions of the weights that the sampling devices hold at once."""
+    """Versions of the weights that the sampling devices hold at once; of adapters many are nothing beside one model."""
+    if spec.training.lora is not None:
+        return 1
     updates = 1 if spec.algorithm.grpo is None else spec.algorithm.grpo.updates_per_batch
     return max(1, spec.rollout.max_staleness // updates)
 

@@ -1,4 +1,4 @@
-"""Weights on their way to the devices that sample: all of them arrive, in chunks, and what did not arrive is noticed."""
+"""Weights on their way to the devices that sample: all arrive, in chunks, and what did not arrive is noticed."""
 
 from __future__ import annotations
 

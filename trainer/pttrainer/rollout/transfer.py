@@ -41,16 +41,16 @@ NO_LAYER = -1
 
 
 class Chunk(NamedTuple):
-    """Arrays that move together, of `count` layers from `first` on; of tables, count is 0."""
+    """Arrays that move together, of so many layers from `first` on; of tables, 0."""
 
     names: tuple[str, ...]
     first: int
-    count: int
+    layers: int
 
     @property
     def keys(self) -> list[Key]:
         """What the sampler holds of it."""
-        layers = range(self.first, self.first + self.count) if self.count else [NO_LAYER]
+        layers = range(self.first, self.first + self.layers) if self.layers else [NO_LAYER]
         return [(name, layer) for name in self.names for layer in layers]
 
 
@@ -92,7 +92,7 @@ class Transfer:
         held |= self._stayed
         self._compare(held, proofs | self._proofs)
         self._book({f"{rundir.SECONDS}sync": time.monotonic() - began, "sync/bytes": float(moved)})
-        weights: Params = self._tree.unflatten(held[key] for key in self._shapes)
+        weights: Params = jax.tree.unflatten(self._tree, [held[key] for key in self._shapes])
         return weights
 
     def facts(self) -> dict[str, float]:
@@ -142,22 +142,22 @@ class Transfer:
 
     def _program(self, make: Callable[[Chunk], Any], chunk: Chunk) -> Any:
         """Compiled once for all chunks that differ in their layers alone."""
-        key = make.__name__, chunk.names, chunk.count
+        key = make.__name__, chunk.names, chunk.layers
         if key not in self._programs:
             self._programs[key] = make(chunk)
         return self._programs[key]
 
     def _cut(self, chunk: Chunk) -> Any:
         """(arrays, first layer) -> (those layers in the format of decoding, split in parts; their checksums)."""
-        dtypes = [self._shapes[name, 0 if chunk.count else NO_LAYER].dtype for name in chunk.names]
+        dtypes = [self._shapes[name, 0 if chunk.layers else NO_LAYER].dtype for name in chunk.names]
 
         def cut(arrays: list[Array], first: Array) -> tuple[list[Array], Array]:
-            if chunk.count:
-                arrays = [jax.lax.dynamic_slice_in_dim(x, first, chunk.count) for x in arrays]
+            if chunk.layers:
+                arrays = [jax.lax.dynamic_slice_in_dim(x, first, chunk.layers) for x in arrays]
             cast = [x.astype(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
-            return cast, jnp.stack([digest(x) for one in cast for x in (one if chunk.count else [one])])
+            return cast, jnp.stack([digest(x) for one in cast for x in (one if chunk.layers else [one])])
 
-        shapes = [self._shape(name, chunk.count) for name in chunk.names]
+        shapes = [self._shape(name, chunk.layers) for name in chunk.names]
         parts = [self._parts(self._from, shape) for shape in shapes]
         return jax.jit(cut, out_shardings=(parts, NamedSharding(self._from, PartitionSpec())))
 
@@ -165,7 +165,7 @@ class Transfer:
         """Parts -> arrays where decoding wants them, in the order of the chunk's keys."""
 
         def place(arrays: list[Array]) -> list[Array]:
-            return [x for one in arrays for x in (one if chunk.count else [one])]
+            return [x for one in arrays for x in (one if chunk.layers else [one])]
 
         return jax.jit(place, out_shardings=[self._where[key] for key in chunk.keys])
 
@@ -176,9 +176,9 @@ class Transfer:
             out_shardings=NamedSharding(self.mesh, PartitionSpec()),
         )
 
-    def _shape(self, name: str, count: int) -> tuple[int, ...]:
+    def _shape(self, name: str, layers: int) -> tuple[int, ...]:
         """Of an array as it is under way."""
-        return (count, *self._shapes[name, 0].shape) if count else self._shapes[name, NO_LAYER].shape
+        return (layers, *self._shapes[name, 0].shape) if layers else self._shapes[name, NO_LAYER].shape
 
     def _parts(self, mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
         """The longest axis that can be split in equal parts is; where there is none, every device has all."""
