@@ -43,14 +43,10 @@ def trained(home: Path, name: str, **rollout: Any) -> Path:
     spec = {
         "model": {"uri": "random://tiny"},
         "algorithm": {"grpo": {"groupSize": 4}},
-        "data": {
-            "train": {"uri": f"file://{home}/train.jsonl"},
-            "eval": {"uri": f"file://{home}/train.jsonl", "limit": 8},
-        },
+        "data": {"train": {"uri": f"file://{home}/train.jsonl"}},
         "rewards": [{"name": "own", "python": {"uri": f"file://{home}/own.py"}}],
-        "training": {"steps": STEPS, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
-        "rollout": {"maxNewTokens": 12, **rollout},
-        "evaluation": {"atStart": False},
+        "training": {"steps": STEPS, "batchSize": 8, "sequenceLength": 32, "optimizer": {"learningRate": 1e-2}},
+        "rollout": {"maxNewTokens": 8, **rollout},
         "checkpoint": {"everySteps": 2},
         "export": {"format": "none"},
         "tensorboard": {"enabled": False},
