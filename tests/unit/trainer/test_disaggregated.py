@@ -18,9 +18,9 @@ from pttrainer import loop, sharding, storage
 from pttrainer.termination import Attempt, StopRequest
 
 STEPS = 4
-TOLERANCE = 1e-5
-"""Relative, of figures in float32 after 4 steps on 8 devices against 4: sums over devices have another order. Samples
-must be equal."""
+TOLERANCE = 2e-6
+"""Relative, of figures in float32 after 4 steps on 8 devices against 4: sums over devices have another order. Measured:
+5e-7. Samples must be equal."""
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 """Different for nearly every sample, so that every step has a gradient."""
 
