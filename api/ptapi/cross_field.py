@@ -723,6 +723,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         scope="spec.rollout",
+        field="placement",
+        accepted="colocated, because vllm samples where it runs; only the native engine's chips are split",
+        cel="self.placement == 'colocated' || self.engine == 'native'",
+        is_kept=lambda rollout: rollout.placement == "colocated" or rollout.engine == "native",
+    ),
+    Rule(
+        scope="spec.rollout",
         field="maxStaleness",
         accepted="0, or together with placement: disaggregated, because the same chips do not sample while they train",
         cel="self.maxStaleness == 0 || self.placement == 'disaggregated'",

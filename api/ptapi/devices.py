@@ -36,8 +36,8 @@ def mesh_sizes(parallelism: Parallelism, slice_: Slice, split: Split | None = No
     """Sizes of the mesh's axes, `auto` resolved: one copy per slice, the rest shards. Raises SpecError.
 
     split: where other chips sample; the mesh is of those that train."""
-    devices = slice_.total_devices if split is None else split.trainer_devices
-    slices = slice_.slices if split is None else split.trainer_slices
+    devices = slice_.total_devices if split is None else split.trainer.total_devices
+    slices = slice_.slices if split is None else split.trainer.slices
     sizes: dict[str, int] = {axis: size for axis in MESH_AXES if (size := getattr(parallelism, axis)) != "auto"}
     sizes = {"tensor": 1, "sequence": 1, "expert": 1} | sizes
     left = devices // math.prod(sizes.values())

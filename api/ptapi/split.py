@@ -1,12 +1,14 @@
 """Which share of a job's chips samples (`rollout.placement: disaggregated`), and which trains.
 
 Chips are cut where it costs no link that either side needs: between slices where there are several, else across the
-longest side of the slice's shape, so that both parts are boxes of chips. Virtual devices are cut anywhere. The first
-parts train, the last ones sample. Left out: which mesh each side makes of its devices (`pttrainer.placement`).
+longest side of the slice's shape, between hosts, so that both parts are shapes of chips in themselves. Virtual devices
+are cut anywhere. The first parts train, the last ones sample. Left out: which mesh each side makes of its devices
+(`pttrainer.placement`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from ptapi.accelerators import Slice, resolve
@@ -17,35 +19,15 @@ SHARE_FIELD = "spec.rollout.samplerShare"
 PLACEMENT_FIELD = "spec.rollout.placement"
 NEAR = 0.02
 """How far a share may be from a whole number of parts, so that 0.33 is a third."""
+HOST_SHAPE = (2, 2, 1)
+"""Chips of one of several hosts."""
 
 
 class Split(NamedTuple):
-    """parts: into how many equal parts the chips can be cut; sampling: how many of them sample; slices: of the job."""
+    """What each side has, as if it had been asked for alone."""
 
-    parts: int
-    sampling: int
-    slices: int
-    devices_of_part: int
-
-    @property
-    def sampler_devices(self) -> int:
-        """JAX devices that sample."""
-        return self.sampling * self.devices_of_part
-
-    @property
-    def trainer_devices(self) -> int:
-        """JAX devices that train."""
-        return (self.parts - self.sampling) * self.devices_of_part
-
-    @property
-    def trainer_slices(self) -> int:
-        """Slices that train; 1 where a slice is cut."""
-        return 1 if self.slices == 1 else self.parts - self.sampling
-
-    @property
-    def sampler_slices(self) -> int:
-        """Slices that sample; 1 where a slice is cut."""
-        return 1 if self.slices == 1 else self.sampling
+    trainer: Slice
+    sampler: Slice
 
 
 def split_of(spec: PostTrainJobSpec) -> Split | None:
@@ -55,23 +37,56 @@ def split_of(spec: PostTrainJobSpec) -> Split | None:
     slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     if slice_.total_vms > 1 and spec.pathways.enabled is not True:
         raise SpecError([_many_controllers(slice_)])
-    parts = slice_.slices if slice_.slices > 1 else _sides(slice_)
+    parts = _parts(slice_)
     if parts == 1:
         raise SpecError([_too_small(slice_)])
     share = spec.rollout.sampler_share
     sampling = parts // 2 if share is None else round(share * parts)
     if share is not None and (not 0 < sampling < parts or abs(share * parts - sampling) > NEAR):
         raise SpecError([_uneven(share, parts, slice_)])
-    return Split(parts, sampling, slice_.slices, slice_.total_devices // parts)
+    return Split(_some(slice_, parts - sampling, parts), _some(slice_, sampling, parts))
 
 
-def _sides(slice_: Slice) -> int:
-    """Into how many parts one slice can be cut."""
-    return slice_.chips if slice_.is_cpu else max(int(side) for side in slice_.topology.split("x"))
+def longest_side(topology: str) -> int:
+    """Which side of a shape is cut; of equal ones the last, along which devices are numbered last."""
+    sides = _sides(topology)
+    return max(range(len(sides)), key=lambda axis: (sides[axis], axis))
+
+
+def _sides(topology: str) -> list[int]:
+    return [int(side) for side in topology.split("x")]
+
+
+def _parts(slice_: Slice) -> int:
+    """Into how many equal parts the chips can be cut."""
+    if slice_.slices > 1:
+        return slice_.slices
+    if slice_.is_cpu:
+        return slice_.chips
+    axis = longest_side(slice_.topology)
+    return _sides(slice_.topology)[axis] // (HOST_SHAPE[axis] if slice_.vms > 1 else 1)
+
+
+def _some(slice_: Slice, count: int, parts: int) -> Slice:
+    """So many of the parts."""
+    if slice_.slices > 1:
+        return replace(slice_, slices=count)
+    sides = _sides(slice_.topology) if slice_.topology else []
+    if sides:
+        axis = longest_side(slice_.topology)
+        sides[axis] = sides[axis] * count // parts
+    return replace(
+        slice_,
+        topology="x".join(map(str, sides)),
+        chips=slice_.chips * count // parts,
+        tensorcores=slice_.tensorcores * count // parts,
+        vms=max(1, slice_.vms * count // parts),
+    )
 
 
 def _uneven(share: float, parts: int, slice_: Slice) -> Finding:
-    what = "slices" if slice_.slices > 1 else "virtual devices" if slice_.is_cpu else "chips along its longest side"
+    sides = "hosts" if slice_.vms > 1 else "chips"
+    what = "slices" if slice_.slices > 1 else "virtual devices" if slice_.is_cpu else f"{sides} along its longest side"
     sampling = range(1, parts) if parts <= 8 else (1, parts // 4, parts // 2, parts - 1)
     shares = ", ".join(f"{k / parts:.3g}" for k in sampling)
     return Finding(

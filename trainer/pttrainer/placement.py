@@ -8,13 +8,13 @@ other (`rollout.transfer`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
-from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJobSpec
@@ -48,24 +48,25 @@ def shapes(spec: PostTrainJobSpec, model: Model, devices: int) -> Shapes:
     parallelism, slices = spec.training.parallelism, spec.accelerator.slices
     if split is None:
         return Shapes(sharding.mesh_shape(parallelism, devices, slices), None)
-    if devices != split.parts * split.devices_of_part:
+    expected = split.trainer.total_devices + split.sampler.total_devices
+    if devices != expected:
         raise ConfigError(
-            f"spec.accelerator.type: {spec.accelerator.type}: has {split.parts * split.devices_of_part} devices, and "
-            f"{devices} are here; accepted with placement: disaggregated: an accelerator that is what is here"
+            f"spec.accelerator.type: {spec.accelerator.type}: has {expected} devices, and {devices} are here; accepted "
+            "with placement: disaggregated: an accelerator that is what is here"
         )
-    slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, slices)
-    trainer = sharding.mesh_shape(parallelism, split.trainer_devices, split.trainer_slices)
-    return Shapes(trainer, _for_decoding(model, split, slice_, copies(spec)))
+    trainer = sharding.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
+    return Shapes(trainer, _for_decoding(model, split.sampler, copies(spec)))
 
 
-def meshes(spec: PostTrainJobSpec, sizes: Shapes, devices: Sequence[Any] | None = None) -> Meshes:
+def meshes(sizes: Shapes, devices: Sequence[Any] | None = None) -> Meshes:
     """Meshes of these sizes on these devices (unset: all that there are)."""
-    split, devices = _split(spec), list(jax.devices() if devices is None else devices)
-    if split is None or sizes.sampler is None:
+    devices = list(jax.devices() if devices is None else devices)
+    if sizes.sampler is None:
         return Meshes(sharding.make_mesh(sizes.trainer, devices), None)
-    ordered = sorted(devices, key=_place(devices))
-    training, sampling = ordered[: split.trainer_devices], ordered[split.trainer_devices :]
-    return Meshes(sharding.make_mesh(sizes.trainer, training), sharding.make_mesh(sizes.sampler, sampling))
+    ordered, training = sorted(devices, key=_place(devices)), math.prod(sizes.trainer)
+    return Meshes(
+        sharding.make_mesh(sizes.trainer, ordered[:training]), sharding.make_mesh(sizes.sampler, ordered[training:])
+    )
 
 
 def copies(spec: PostTrainJobSpec) -> int:
@@ -83,24 +84,23 @@ def _split(spec: PostTrainJobSpec) -> Split | None:
         raise ConfigError(str(error)) from error
 
 
-def _for_decoding(model: Model, split: Split, slice_: Slice, versions: int) -> sharding.Shape:
+def _for_decoding(model: Model, slice_: Slice, versions: int) -> sharding.Shape:
     """Copies of the model on as few devices as hold its weights; no copy across slices."""
     weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(decoding_shapes(model)))
-    each = split.sampler_devices // split.sampler_slices
-    tensor = 1
+    each, tensor = slice_.devices, 1
     if slice_.hbm_gib is not None:
         memory = WEIGHTS_SHARE * slice_.hbm_gib * 2**30 / slice_.jax_devices_per_chip
         fitting = (n for n in range(1, each + 1) if each % n == 0 and versions * weights / n <= memory)
         tensor = next(fitting, each)
-    return (split.sampler_devices // tensor, 1, tensor, 1, 1)
+    return (slice_.total_devices // tensor, 1, tensor, 1, 1)
 
 
 def _place(devices: Sequence[Any]) -> Any:
-    """What orders devices so that the first of them are whole slices, or a box of a slice's chips."""
+    """What orders devices so that the first of them are whole slices, or a box of a slice's chips: as `ptapi.split`."""
     if any(getattr(device, "coords", None) is None for device in devices):
         return lambda device: (_slice(device), device.id)
     extents = [len({device.coords[axis] for device in devices}) for axis in range(len(devices[0].coords))]
-    longest = max(range(len(extents)), key=lambda axis: extents[axis])
+    longest = max(range(len(extents)), key=lambda axis: (extents[axis], axis))
     return lambda device: (_slice(device), device.coords[longest], device.id)
 
 

@@ -199,7 +199,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     training = job.spec.training
     parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commits(place, job))
     shapes = placement.shapes(job.spec, parts.model, jax.device_count())
-    meshes = placement.meshes(job.spec, shapes)
+    meshes = placement.meshes(shapes)
     mesh = meshes.trainer
     check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
     experts = parts.model.config.experts

@@ -102,7 +102,7 @@ class Rollout(SpecModel):
     after every update that samples wait for. Needs one process: one host, or `pathways: {enabled: true}`."""
     sampler_share: Fraction | None = None
     """Share of the chips (of the slices, where there are several) that sample, when disaggregated: a multiple of one
-    over the longest side of the slice's shape. Unset: half."""
+    over the hosts (on one host the chips) along the longest side of the slice's shape. Unset: half."""
     max_staleness: NonNegativeInt = 0
     """How many optimizer steps the weights that a batch is sampled with are behind the batch's first update, after as
     many steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated`: the next batches are

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import jax
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer import placement
+from pttrainer import sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import chips
 from pttrainer.preflight.programs import LOWERED, TRAIN_STEP
@@ -79,7 +79,7 @@ def train_step(of: Subject, level: Level) -> Compiled:
 
 def compiled(of: Subject, name: str, level: Level) -> Compiled:
     """Compiles one of the job's programs (`programs.LOWERED`). Nothing is allocated or run."""
-    mesh = placement.meshes(of.spec, placement.Shapes(of.shape, of.sampler), chips.devices(of.slice)).trainer
+    mesh = sharding.make_mesh(of.shape, chips.devices(of.training_slice))
     with jax.set_mesh(mesh), _level(level):
         started = time.monotonic()
         lowered = LOWERED[name](of, mesh)

@@ -109,7 +109,7 @@ def _compiled(of: Subject, depth: Depth, until: float | None) -> _Compiled:
         one = _ask(of, TRAIN_STEP, level, until, found)
         if one is None:
             return found
-        found = found._replace(traffic=collectives(one.text, min(of.devices, of.slice.devices)) if one.fits else None)
+        found = found._replace(traffic=collectives(one.text, of.training_slice.devices) if one.fits else None)
         share = one.peak / chips.usable_bytes(of.slice)
         if depth == "auto" and (share < ROOMY or share > HOPELESS):
             break

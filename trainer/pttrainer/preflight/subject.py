@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
+from ptapi.split import split_of
 from pttrainer import algorithms, placement, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Objective
@@ -89,10 +90,17 @@ class Subject:
         """That train."""
         return math.prod(self.shape)
 
-    @property
-    def chips(self) -> int:
-        """That train."""
-        return self.devices // self.slice.jax_devices_per_chip
+    @cached_property
+    def training_slice(self) -> Slice:
+        """The chips that train."""
+        split = split_of(self.spec)
+        return self.slice if split is None else split.trainer
+
+    @cached_property
+    def sampling_slice(self) -> Slice:
+        """The chips that sample."""
+        split = split_of(self.spec)
+        return self.slice if split is None else split.sampler
 
     @cached_property
     def mesh(self) -> AbstractMesh:

@@ -80,7 +80,7 @@ class Pipeline:
 
     def give(self, step: int, params: Params) -> None:
         """Begins every batch up to the bound that was not begun yet, with the weights of this step."""
-        last = min(step + self._bound, self._total - 1)
+        last = max(step, min(step + self._bound, self._total - 1))
         missing = [at for at in range(step, last + 1) if at not in self._ahead and self._is_due(at)]
         if not missing:
             return

@@ -91,7 +91,7 @@ class Transfer:
             moved += first
         held |= self._stayed
         self._compare(held, proofs | self._proofs)
-        self._book({f"{rundir.SECONDS}sync": time.monotonic() - began, "sync/bytes": float(moved)})
+        self._book({f"{rundir.SECONDS}sync": time.monotonic() - began, rundir.SYNC_BYTES: float(moved)})
         weights: Params = jax.tree.unflatten(self._tree, [held[key] for key in self._shapes])
         return weights
 
