@@ -745,7 +745,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="rollout.placement",
-        accepted="colocated, because only grpo and on-policy distillation sample while they train",
+        accepted="colocated, because only grpo and on-policy distillation can sample on other chips",
         cel="self.rollout.placement == 'colocated' || has(self.algorithm.grpo) || "
         "(has(self.algorithm.distill) && self.algorithm.distill.mode == 'on-policy')",
         is_kept=_samples_while_it_trains,
