@@ -41,13 +41,18 @@ def topology_rule() -> str:
     return f"!has(self.topology) || (!self.type.startsWith('cpu-') && (!{shaped} || {fits}))"
 
 
+_IS_SPLIT = "self.rollout.placement == 'disaggregated'"
+"""Other chips sample: Python alone knows how many are left to train (`ptapi.split`)."""
+
+
 def mesh_rule() -> str:
     """CEL over spec: whether the mesh's axes multiply to the devices; `auto` takes what is left."""
     axes = "self.training.parallelism"
     is_whole = f"{axes}.data == 'auto' || {axes}.fsdp == 'auto'"
     # What is wrong in itself (0 slices, an axis of 0) is refused in itself, without a second message from here.
     fits = f"p < 1 || (d % p == 0 && (d == p || {is_whole}))"
-    return _sized(f"[{_product('data', 'fsdp', 'tensor', 'sequence', 'expert')}].all(p, {fits})")
+    sized = _sized(f"[{_product('data', 'fsdp', 'tensor', 'sequence', 'expert')}].all(p, {fits})")
+    return f"{_IS_SPLIT} || {sized}"
 
 
 def batch_rule(field: str) -> str:
@@ -56,7 +61,7 @@ def batch_rule(field: str) -> str:
     present = "" if field == "batchSize" else f"!has({size}) || "
     others = "has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container))"
     fits = _sized(f"[{_product('tensor', 'sequence')}].all(t, t < 1 || d < t || {size} % (d / t) == 0)")
-    return f"{present}({others}) || {fits}"
+    return f"{present}{_IS_SPLIT} || ({others}) || {fits}"
 
 
 def batch_message(field: str) -> str:

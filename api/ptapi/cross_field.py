@@ -69,6 +69,16 @@ def _keeps_groups_together(spec: PostTrainJobSpec) -> bool:
     return micro is None or spec.algorithm.grpo is None or micro % spec.algorithm.grpo.group_size == 0
 
 
+def _lags_whole_batches(spec: PostTrainJobSpec) -> bool:
+    return spec.algorithm.grpo is None or spec.rollout.max_staleness % spec.algorithm.grpo.updates_per_batch == 0
+
+
+def _samples_while_it_trains(spec: PostTrainJobSpec) -> bool:
+    distill = spec.algorithm.distill
+    is_on_policy = spec.algorithm.grpo is not None or (distill is not None and distill.mode == "on-policy")
+    return is_on_policy or spec.rollout.placement == "colocated"
+
+
 def _leaves_room_for_a_prompt(spec: PostTrainJobSpec) -> bool:
     return not spec.algorithm.learns_from_rewards or spec.rollout.max_new_tokens < spec.training.sequence_length
 
@@ -710,6 +720,35 @@ RULES: tuple[Rule, ...] = (
         accepted="unset, or together with placement: disaggregated",
         cel="!has(self.samplerShare) || self.placement == 'disaggregated'",
         is_kept=lambda rollout: rollout.sampler_share is None or rollout.placement == "disaggregated",
+    ),
+    Rule(
+        scope="spec.rollout",
+        field="placement",
+        accepted="colocated, because vllm samples where it runs; only the native engine's chips are split",
+        cel="self.placement == 'colocated' || self.engine == 'native'",
+        is_kept=lambda rollout: rollout.placement == "colocated" or rollout.engine == "native",
+    ),
+    Rule(
+        scope="spec.rollout",
+        field="maxStaleness",
+        accepted="0, or together with placement: disaggregated, because the same chips do not sample while they train",
+        cel="self.maxStaleness == 0 || self.placement == 'disaggregated'",
+        is_kept=lambda rollout: rollout.max_staleness == 0 or rollout.placement == "disaggregated",
+    ),
+    Rule(
+        scope="spec",
+        field="rollout.maxStaleness",
+        accepted="a multiple of grpo.updatesPerBatch, because all updates of a batch use samples of the same weights",
+        cel="!has(self.algorithm.grpo) || self.rollout.maxStaleness % self.algorithm.grpo.updatesPerBatch == 0",
+        is_kept=_lags_whole_batches,
+    ),
+    Rule(
+        scope="spec",
+        field="rollout.placement",
+        accepted="colocated, because only grpo and on-policy distillation can sample on other chips",
+        cel="self.rollout.placement == 'colocated' || has(self.algorithm.grpo) || "
+        "(has(self.algorithm.distill) && self.algorithm.distill.mode == 'on-policy')",
+        is_kept=_samples_while_it_trains,
     ),
     Rule(
         scope="spec",

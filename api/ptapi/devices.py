@@ -11,6 +11,7 @@ import math
 from ptapi.accelerators import Slice, resolve
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import Parallelism, PostTrainJobSpec
+from ptapi.split import Split, split_of
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 PARALLELISM_FIELD = "spec.training.parallelism"
@@ -20,7 +21,8 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
     """Everything about a job that its chips decide; the first thing that is wrong hides what follows from it."""
     try:
         slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
-        sizes = mesh_sizes(spec.training.parallelism, slice_)
+        split = split_of(spec) if spec.runtime.is_native else None
+        sizes = mesh_sizes(spec.training.parallelism, slice_, split)
     except SpecError as error:
         return error.findings
     if spec.pathways.enabled is True and slice_.pathways_instance_type is None:
@@ -30,19 +32,22 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
     return _batches(spec, slice_, sizes["data"] * sizes["fsdp"] * sizes["expert"])
 
 
-def mesh_sizes(parallelism: Parallelism, slice_: Slice) -> dict[str, int]:
-    """Sizes of the mesh's axes, `auto` resolved: one copy per slice, the rest shards. Raises SpecError."""
-    devices = slice_.total_devices
+def mesh_sizes(parallelism: Parallelism, slice_: Slice, split: Split | None = None) -> dict[str, int]:
+    """Sizes of the mesh's axes, `auto` resolved: one copy per slice, the rest shards. Raises SpecError.
+
+    split: where other chips sample; the mesh is of those that train."""
+    devices = slice_.total_devices if split is None else split.trainer.total_devices
+    slices = slice_.slices if split is None else split.trainer.slices
     sizes: dict[str, int] = {axis: size for axis in MESH_AXES if (size := getattr(parallelism, axis)) != "auto"}
     sizes = {"tensor": 1, "sequence": 1, "expert": 1} | sizes
     left = devices // math.prod(sizes.values())
     if "data" not in sizes and "fsdp" not in sizes:
-        sizes["data"] = slice_.slices if left % slice_.slices == 0 else 1
+        sizes["data"] = slices if left % slices == 0 else 1
         left //= max(1, sizes["data"])
     for axis in ("data", "fsdp"):
         sizes.setdefault(axis, left)
     if math.prod(sizes.values()) != devices:
-        raise SpecError([_uneven_mesh(parallelism, slice_)])
+        raise SpecError([_uneven_mesh(parallelism, slice_, devices)])
     return sizes
 
 
@@ -55,13 +60,13 @@ def _no_pathways(slice_: Slice) -> Finding:
     )
 
 
-def _uneven_mesh(parallelism: Parallelism, slice_: Slice) -> Finding:
+def _uneven_mesh(parallelism: Parallelism, slice_: Slice, devices: int) -> Finding:
     written = ", ".join(f"{axis}: {getattr(parallelism, axis)}" for axis in MESH_AXES)
-    devices = slice_.total_devices
+    training = "" if devices == slice_.total_devices else " that train"
     return Finding(
         PARALLELISM_FIELD,
         f"{{{written}}}",
-        f"axes whose product is {devices}, the JAX devices of {slice_.describe()}",
+        f"axes whose product is {devices}, the JAX devices of {slice_.describe()}{training}",
         f"fsdp: {devices} and auto for the others",
     )
 

@@ -65,7 +65,16 @@ def run_uri(output_uri: str, job_name: str) -> str:
 
 def is_of_machine(metric: str) -> bool:
     """Whether a metric speaks of the machine and its clock: a run done again has others there, and nowhere else."""
-    named = (TOKENS_PER_SECOND, TRAINED_TOKENS_PER_SECOND, STEP_SECONDS, MFU, GOODPUT, HBM_IN_USE, HOST_MEMORY)
+    named = (
+        TOKENS_PER_SECOND,
+        TRAINED_TOKENS_PER_SECOND,
+        STEP_SECONDS,
+        MFU,
+        GOODPUT,
+        HBM_IN_USE,
+        HOST_MEMORY,
+        SYNC_BYTES,
+    )
     return metric in ("time", "sampled_tokens_per_second", *named) or metric.startswith(SECONDS)
 
 
@@ -197,6 +206,8 @@ REWARD = "reward"
 KL = "kl"
 ENTROPY = "entropy"
 COMPLETION_LENGTH = "completion_length"
+STALENESS = "staleness"
+"""Optimizer steps between the weights that a batch was sampled with and those that its first update changes."""
 TOKENS_PER_SECOND = "tokens_per_second"
 TRAINED_TOKENS_PER_SECOND = "trained_tokens_per_second"
 STEP_SECONDS = "step_seconds"
@@ -204,6 +215,8 @@ MFU = "mfu"
 GOODPUT = "goodput"
 HBM_IN_USE = "hbm_in_use"
 HOST_MEMORY = "host_memory"
+SYNC_BYTES = "sync/bytes"
+"""Weights that moved to the devices that sample; a run that comes back moves what never changes once more."""
 SECONDS = "seconds/"
 """Begins the names of metrics that are parts or percentiles of a step's seconds."""
 GRAD_NORM = "grad_norm"

@@ -66,6 +66,8 @@ class MetricsStatus(SpecModel):
     """Mean token entropy of the policy."""
     completion_length: Quantity = ""
     """Mean tokens per completion."""
+    staleness: Quantity = ""
+    """Optimizer steps that the weights which sampled were behind (`rollout.maxStaleness`)."""
     tokens_per_second_per_chip: Quantity = ""
     """Throughput."""
     mfu: Quantity = ""

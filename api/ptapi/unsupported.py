@@ -8,48 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ptapi.rule import Rule, at
-
-
-def _unset(scope: str, field: str, instead: str = "unset") -> Rule:
-    """The field must be absent."""
-    return Rule(
-        scope=scope,
-        field=field,
-        accepted=f"not supported yet; accepted: {instead}",
-        cel=f"!has(self.{field})",
-        is_kept=lambda found: at(found, field) is None,
-    )
-
-
-def _only(scope: str, field: str, *values: object) -> Rule:
-    """A field with a default, or an optional one, must have one of these values (or be absent)."""
-    literals = ", ".join(_literal(value) for value in values)
-    return Rule(
-        scope=scope,
-        field=field,
-        accepted=f"not supported yet; accepted: {', '.join(_plain(value) for value in values)}",
-        cel=f"!has(self.{field}) || self.{field} in [{literals}]",
-        is_kept=lambda found: at(found, field) is None or at(found, field) in values,
-    )
+from ptapi.rule import Rule
 
 
 def _custom(scope: str, field: str, accepted: str, cel: str, is_kept: Callable[[Any], bool]) -> Rule:
     return Rule(scope, field, f"not supported yet; accepted: {accepted}", cel, is_kept)
 
 
-def _literal(value: object) -> str:
-    return f"'{value}'" if isinstance(value, str) else str(value).lower()
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else str(value).lower()
-
-
 RULES: tuple[Rule, ...] = (
-    _only("spec.rollout", "placement", "colocated"),
-    _unset("spec.rollout", "samplerShare"),
-    _only("spec.rollout", "maxStaleness", 0),
     _custom(
         "spec",
         "algorithm.ppo.critic.kind",

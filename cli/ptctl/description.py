@@ -28,6 +28,7 @@ _METRICS = (
     ("kl", "KL"),
     ("entropy", "Entropy"),
     ("completionLength", "Completion"),
+    ("staleness", "Staleness"),
     ("evalLoss", "Held-out loss"),
     ("evalReward", "Held-out reward"),
     ("tokensPerSecondPerChip", "Tokens/s/chip"),

@@ -21,6 +21,7 @@ FIRST = (
     "completion_length",
     "kl",
     "entropy",
+    "staleness",
     "grad_norm",
     "learning_rate",
     "tokens_per_second",

@@ -13,6 +13,7 @@ _FIELDS = {
     "kl": rundir.KL,
     "entropy": rundir.ENTROPY,
     "completion_length": rundir.COMPLETION_LENGTH,
+    "staleness": rundir.STALENESS,
     "mfu": rundir.MFU,
     "hbm_in_use": rundir.HBM_IN_USE,
     "eval_loss": rundir.EVAL_LOSS,

@@ -25,6 +25,7 @@ from etils import epath
 from jax import Array
 
 from pttrainer import distributed
+from pttrainer.digest import digest
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.models import Params
 from pttrainer.step import TrainState
@@ -226,16 +227,8 @@ def _digests(state: TrainState | Params) -> list[int]:
 
 @jax.jit
 def _digest_leaves(state: TrainState | Params) -> Array:
-    """One number per array, the same on any mesh: unsigned sums wrap around and so do not depend on order."""
-    return jnp.stack([_digest(leaf) for leaf in jax.tree.leaves(state)])
-
-
-def _digest(x: Array) -> Array:
-    bits = (
-        jax.lax.bitcast_convert_type(x, {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]).astype(jnp.uint32).reshape(-1)
-    )
-    place = jax.lax.iota(jnp.uint32, bits.size) * jnp.uint32(2654435761) | jnp.uint32(1)
-    return jnp.sum(bits * place, dtype=jnp.uint32)
+    """One number per array."""
+    return jnp.stack([digest(leaf) for leaf in jax.tree.leaves(state)])
 
 
 def _first_line(error: BaseException) -> str:

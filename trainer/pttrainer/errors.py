@@ -45,6 +45,10 @@ class StorageError(TrainerError):
     exit_code = ExitCode.STORAGE
 
 
+class TransferError(TrainerError):
+    """The devices that sample do not hold the weights that were sent; starting again may help."""
+
+
 class Preempted(TrainerError):
     """The run was asked to stop and a checkpoint was saved."""
 

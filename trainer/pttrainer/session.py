@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, samples, sharding
+from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, placement, samples, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Beginning, Context, Criticised, Guided
 from pttrainer.assemble import Assembled, assemble
@@ -37,6 +37,7 @@ from pttrainer.models import Model, Params
 from pttrainer.origin import Origin
 from pttrainer.program import Program, program
 from pttrainer.progress import Reporter
+from pttrainer.rollout.transfer import Transfer
 from pttrainer.samples import Samples
 from pttrainer.saving import Saving
 from pttrainer.spikes import Spikes
@@ -76,6 +77,8 @@ class Session:
     watch: Watch | None
     """Of the figures of reinforcement learning."""
     samples: Samples
+    transfer: Transfer | None
+    """Of weights to the devices that only sample."""
     _compiled: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -127,6 +130,7 @@ class Session:
         for warning in filter(None, (nonfinite.warning(step, values, limit), spike, *watched)):
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
+        shown |= {} if self.transfer is None else self.transfer.facts()
         shown[rundir.GOODPUT] = self.reporter.goodput()
         self._report_checkpoint()
         self.reporter.finished_step(step, shown, seconds)
@@ -194,8 +198,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     watchdog = Watchdog(reporter.beat, place, process, asked, heartbeats=heartbeats)
     training = job.spec.training
     parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commits(place, job))
-    shape = sharding.mesh_shape(training.parallelism, jax.device_count(), job.spec.accelerator.slices)
-    mesh = sharding.make_mesh(shape)
+    shapes = placement.shapes(job.spec, parts.model, jax.device_count())
+    meshes = placement.meshes(shapes)
+    mesh = meshes.trainer
     check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
     experts = parts.model.config.experts
     sharding.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
@@ -212,13 +217,14 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     data = directory.pinned_data(place, job)
     spec = job.spec.model_copy(update={"data": data})
     tables = Samples(place, leader=leader)
-    context = _context(spec, place, parts, initial_params, mesh, reporter, tables, leader)
+    transfer = _transfer(parts.model, meshes, reporter)
+    context = _context(spec, place, parts, initial_params, mesh, reporter, tables, leader, transfer)
     algorithm = algorithms.build(job.spec.algorithm.kind, context)
     made = program(job.spec, parts.model, algorithm, algorithm.total_steps)
     layout = made.layout(mesh)
     origin = None if job.spec.checkpoint.fork is None else _origin(place, job.spec.checkpoint.fork)
     if leader:
-        directory.write_lineage(place, job, data, _lineage(parts, shape, made.held, changed) | _fork_facts(origin))
+        directory.write_lineage(place, job, data, _lineage(parts, shapes, made.held, changed) | _fork_facts(origin))
     saving = Saving(job.spec.checkpoint, place, leader=leader)
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, reporter.note)
     state, first = _state(job, parts, made, layout, checkpoints, algorithm, reporter, origin)
@@ -246,6 +252,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         spikes=None if algorithm.needs_params else Spikes(training.optimizer.max_grad_norm),
         watch=Watch() if job.spec.algorithm.learns_from_rewards else None,
         samples=tables,
+        transfer=transfer,
     )
 
 
@@ -294,6 +301,7 @@ def _context(
     reporter: Reporter,
     tables: Samples,
     leader: bool,
+    transfer: Transfer | None,
 ) -> Context:
     compiled_score = steps.score_step(parts.model, NamedSharding(mesh, PartitionSpec()))
 
@@ -315,7 +323,20 @@ def _context(
         note=reporter.note,
         leader=leader,
         run=place,
+        transfer=transfer,
     )
+
+
+def _transfer(model: Model, meshes: placement.Meshes, reporter: Reporter) -> Transfer | None:
+    if meshes.sampler is None:
+        return None
+    if jax.process_count() > 1:
+        raise ConfigError(
+            "spec.rollout.placement: disaggregated: needs one process that drives all devices, and this run has "
+            f"{jax.process_count()}; accepted: colocated; hint: pathways: {{enabled: true}}"
+        )
+    reporter.note(f"{meshes.trainer.size} devices train, {meshes.sampler.size} sample")
+    return Transfer(model, meshes.trainer, meshes.sampler, partial(put, meshes.sampler))
 
 
 def _state(
@@ -382,7 +403,8 @@ def _quantised(model: Model, changed: Mapping[str, float]) -> str:
     return f"frozen weights quantized to {model.quantization}: relative error {each}"
 
 
-def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any, changed: Mapping[str, float]) -> dict[str, Any]:
+def _lineage(parts: Assembled, shapes: placement.Shapes, held: Any, changed: Mapping[str, float]) -> dict[str, Any]:
+    named = {"mesh": shapes.trainer, "samplerMesh": shapes.sampler}
     return {
         "modelCommit": parts.commit,
         **_adapters_from(parts.origin),
@@ -393,7 +415,7 @@ def _lineage(parts: Assembled, shape: tuple[int, ...], held: Any, changed: Mappi
             "kind": jax.devices()[0].device_kind,
             "processes": jax.process_count(),
         },
-        "mesh": dict(zip(sharding.MESH_AXES, shape, strict=True)),
+        **{name: dict(zip(sharding.MESH_AXES, shape, strict=True)) for name, shape in named.items() if shape},
         "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
         **({"quantization": {"weights": parts.model.quantization, "relativeError": dict(changed)}} if changed else {}),
     }

@@ -97,8 +97,14 @@ class Rollout(SpecModel):
     vllm: Vllm | None = None
     """For `engine: vllm`, which needs it."""
     placement: Literal["colocated", "disaggregated"] = "colocated"
-    """Sample on the chips that train, or on others."""
+    """`colocated` samples on the chips that train: no copy of the weights moves. `disaggregated` splits chips (or whole
+    slices) into those that train and those that sample, so that both can work at once (`maxStaleness`); weights move
+    after every update that samples wait for. Needs one process: one host, or `pathways: {enabled: true}`."""
     sampler_share: Fraction | None = None
-    """Share of chips (or slices) that sample, when disaggregated."""
+    """Share of the chips (of the slices, where there are several) that sample, when disaggregated: a multiple of one
+    over the hosts (on one host the chips) along the longest side of the slice's shape. Unset: half."""
     max_staleness: NonNegativeInt = 0
-    """Oldest weights, in optimizer steps, that a sample may come from; 0 is fully on-policy."""
+    """How many optimizer steps the weights that a batch is sampled with are behind the batch's first update, after as
+    many steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated`: the next batches are
+    sampled while this one trains, the same weights every time, and importance weights correct for it. Each
+    `updatesPerBatch` beyond the first holds one more copy of the weights on the sampling chips."""

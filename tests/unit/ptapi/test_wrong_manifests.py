@@ -54,6 +54,11 @@ class Wrong:
 
 
 SFT: dict[str, Any] = {"spec.algorithm": {"sft": {}}, "spec.rewards": GONE}
+SPLIT: dict[str, Any] = {"spec.rollout.placement": "disaggregated", "spec.accelerator.type": "cpu-4"}
+SLICES: dict[str, Any] = {
+    **SPLIT, "spec.accelerator": {"type": "v6e-16", "slices": 3}, "spec.pathways": {"enabled": True},
+    "spec.output": {"uri": "gs://bucket/runs"}, "spec.training.batchSize": 32,
+}  # fmt: skip
 DPO: dict[str, Any] = {"spec.algorithm": {"dpo": {}}, "spec.rewards": GONE}
 PPO: dict[str, Any] = {"spec.algorithm": {"ppo": {}}}
 
@@ -417,8 +422,41 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("guesses for another engine",
           {"spec.rollout": {"maxNewTokens": 8, "engine": "vllm", "vllm": {}, "speculative": {"ngram": {"tokens": 3}}}},
           "spec.rollout.speculative", "3", "only the native engine"),
-    Wrong("another sampler", {"spec.rollout.placement": "disaggregated"}, "spec.rollout.placement", "disaggregated",
-          "not supported yet"),
+    Wrong("a sampler of one device", {"spec.rollout.placement": "disaggregated", "spec.accelerator.type": "cpu-1"},
+          "spec.rollout.placement", "disaggregated", "colocated, because cpu-1 (1 virtual device) cannot be split",
+          at_server=False),
+    Wrong("a split for vllm", {**SPLIT, "spec.rollout.engine": "vllm", "spec.rollout.vllm": {}},
+          "spec.rollout.placement", "disaggregated", "only the native engine's chips are split"),
+    Wrong("a share without a split", {"spec.rollout.samplerShare": 0.5},
+          "spec.rollout.samplerShare", "0.5", "placement: disaggregated"),
+    Wrong("a share of half a device", {**SPLIT, "spec.rollout.samplerShare": 0.3}, "spec.rollout.samplerShare", "0.3",
+          "a multiple of 1/4 between 0 and 1, because cpu-4 (4 virtual devices) has 4 virtual devices: 0.25, 0.5, 0.75",
+          at_server=False),
+    Wrong("all chips sample", {**SPLIT, "spec.rollout.samplerShare": 1.0},
+          "spec.rollout.samplerShare", "1", "0.25, 0.5, 0.75", at_server=False),
+    Wrong("a share of half a slice", {**SLICES, "spec.rollout.samplerShare": 0.5}, "spec.rollout.samplerShare", "0.5",
+          "3 x v6e-16 (48 chips) has 3 slices: 0.333, 0.667", at_server=False),
+    Wrong("a share of half a row of chips", {**SPLIT, "spec.accelerator.type": "v6e-4",
+          "spec.rollout.samplerShare": 0.25}, "spec.rollout.samplerShare", "0.25",
+          "a multiple of 1/2 between 0 and 1, because v6e-4 (4 chips) has 2 chips along its longest side: 0.5",
+          at_server=False),
+    Wrong("a share of half a row of hosts", {**SLICES, "spec.accelerator": {"type": "v6e-16"},
+          "spec.rollout.samplerShare": 0.25}, "spec.rollout.samplerShare", "0.25",
+          "v6e-16 (16 chips) has 2 hosts along its longest side: 0.5", at_server=False),
+    Wrong("a split over trainers", {**SPLIT, "spec.accelerator": {"type": "v6e-16"}}, "spec.rollout.placement",
+          "disaggregated", "colocated, because one process must drive all chips to move weights between them, and "
+          "v6e-16 (16 chips) is 4 hosts with a trainer on each", at_server=False),
+    Wrong("a mesh of all chips where some sample", {**SPLIT, "spec.training.parallelism": {"fsdp": 4}},
+          "spec.training.parallelism", "{data: auto, fsdp: 4, tensor: auto, sequence: auto, expert: auto}",
+          "product is 2, the JAX devices of cpu-4 (4 virtual devices) that train", at_server=False),
+    Wrong("a sampler for sft", {**SPLIT, **SFT}, "spec.rollout.placement", "disaggregated", "only grpo and on-policy"),
+    Wrong("a sampler for distillation on data", {**SPLIT, "spec.rewards": GONE,
+          "spec.algorithm": {"distill": {"mode": "online", "teacher": {"uri": "random://tiny"}}}},
+          "spec.rollout.placement", "disaggregated", "only grpo and on-policy"),
+    Wrong("stale samples of the same chips", {"spec.rollout.maxStaleness": 1},
+          "spec.rollout.maxStaleness", "1", "0, or together with placement: disaggregated"),
+    Wrong("half a batch stale", {**SPLIT, "spec.rollout.maxStaleness": 3, "spec.algorithm.grpo.updatesPerBatch": 2},
+          "spec.rollout.maxStaleness", "3", "a multiple of grpo.updatesPerBatch"),
     Wrong("preflight", {"spec.preflight": "Maybe"}, "spec.preflight", "Maybe", "Enforce, Warn, Skip"),
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Evaluation as EvaluationSpec
-from ptapi.spec import PostTrainJobSpec
+from ptapi.spec import PostTrainJobSpec, Rollout
 from ptapi.spec.algorithm import DynamicSampling, Overlong
 from ptapi.spec.algorithm import Grpo as GrpoSpec
 from pttrainer.algorithms.grpo import Grpo
@@ -67,6 +67,8 @@ class FakeSampler:
 
 class FakeContext:
     """What Grpo uses of a context; scores count as they are asked for."""
+
+    deliver: Any = None
 
     def __init__(self, grpo: GrpoSpec, **training: Any) -> None:
         self.spec = PostTrainJobSpec.model_validate(
@@ -219,6 +221,20 @@ def test_saved_arrays_keep_every_bit() -> None:
     back = saved.from_json(json.loads(json.dumps(saved.to_json(batch))))
     assert back.tokens_BT.tobytes() == odd.tobytes()
     assert back.ref_logps_BT is None
+
+
+def test_the_old_policy_of_stale_samples_is_that_of_their_first_update() -> None:
+    grpo_spec, sampler = GrpoSpec(group_size=2, updates_per_batch=2), FakeSampler(half_right)
+    context = FakeContext(grpo_spec)
+    rollout = Rollout(max_new_tokens=8, placement="disaggregated", max_staleness=2)
+    context.spec = context.spec.model_copy(update={"rollout": rollout})
+    context.deliver = lambda params: params
+    grpo = Grpo(cast(Context, context), grpo_spec, QUESTIONS, cast(Sampler, sampler), None)
+    batches = [grpo.next_batch(step, f"after {step}") for step in range(6)]
+    assert [facts["staleness"] for _, facts in batches] == [0, 0, 2, 2, 2, 2]
+    assert context.scored == ["after 0", "after 2", "after 4"]
+    assert grpo.state()["drawn"] == 8  # one batch of two prompts ahead
+    assert context.saved[3][0]["version"] == 0
 
 
 def test_dynamic_sampling_replaces_groups_without_spread_and_gives_up_in_the_end() -> None:

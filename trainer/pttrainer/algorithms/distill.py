@@ -17,8 +17,9 @@ With `selfTeacher` the teacher is the student, on-policy: as it was before the f
 moving average (SDFT, 2601.19897), or as it is. `privilegedContext` puts into its prompt what the student is not told;
 the student's completion follows, and both are compared where they predict the same token of it.
 
-What is left out: teachers with other tokenizers, teachers behind a server, a self-teacher for the data's completions.
-Degenerate case: a student that is its teacher, and is told the same, has loss and gradient 0.
+What is left out: teachers with other tokenizers, teachers behind a server, a self-teacher for the data's completions, a
+correction for samples of older weights (`rollout.maxStaleness`), because what the teacher says of a completion is true
+of it whoever said it. Degenerate case: a student that is its teacher, and is told the same, has loss and gradient 0.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.held_out import Evaluation
+from pttrainer.rollout.pipeline import Drawn, Pipeline
 from pttrainer.rollout.protocol import Draw
 from pttrainer.rollout.sampling import Sampler, sampling_of
 
@@ -101,14 +103,18 @@ class Distill(Loss):
         self._order = Order(rows, training.seed)
         self._drawn = 0
         self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * rows / training.batch_size))
+        bound = context.spec.rollout.max_staleness
+        self._ahead = Pipeline(bound, self.total_steps, self._is_on_policy, context.deliver, self._roll_out)
         self.needs_params = asked is not None
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
-        """A step's completions come from the student or from the data, by a coin that (seed, step) tosses."""
-        coin = np.random.default_rng((self._context.spec.training.seed, step)).random()
-        if self._given is None or coin < self._share:
-            return self._roll_out(step, params)
-        return next(self._given), {}
+        """A step's completions come from the student or from the data."""
+        if self._given is not None and not self._is_on_policy(step):
+            self._ahead.give(step, params)
+            return next(self._given), {}
+        drawn = self._ahead.next(step, params)
+        self._context.save_samples(step + 1, drawn.table)
+        return drawn.batch, drawn.facts
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Divergence and perplexity on held-out completions, and rewards of greedy ones if asked for."""
@@ -118,23 +124,36 @@ class Distill(Loss):
             divergence += float(stats.divergence_BT.sum(dtype="float64"))
             nll -= float(stats.logps_BT.sum(dtype="float64"))
             count += float(batch.mask_BT.sum(dtype="float64"))
-        rewards = {} if self._evaluation is None else self._evaluation.run(params)
+        rewards = {} if self._evaluation is None else self._judged(self._evaluation, params)
         if not count:
             return rewards
         perplexity = math.exp(min(nll / count, 700.0))
         return {rundir.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity, **rewards}
 
     def state(self) -> dict[str, Any]:
-        """Prompts drawn, and the position in the data."""
-        return {"drawn": self._drawn, "given": None if self._given is None else self._given.state()}
+        """Prompts drawn, batches drawn ahead, and the position in the data."""
+        ahead = self._ahead.state()  # first: it waits for what still draws prompts
+        return {"drawn": self._drawn, "given": None if self._given is None else self._given.state(), "ahead": ahead}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         self._drawn = int(state["drawn"])
         if self._given is not None:
             self._given.restore(state["given"])
+        self._ahead.restore(state["ahead"])
 
-    def _roll_out(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
+    def _is_on_policy(self, step: int) -> bool:
+        """A coin that (seed, step) tosses, where there are both kinds of completions."""
+        if self._given is None or self._asked is None:
+            return self._asked is not None
+        coin: float = np.random.default_rng((self._context.spec.training.seed, step)).random()
+        return coin < self._share
+
+    def _judged(self, evaluation: Evaluation, params: Params) -> Mapping[str, float]:
+        self._ahead.wait()
+        return evaluation.run(params if self._context.deliver is None else self._context.deliver(params))
+
+    def _roll_out(self, step: int, weights: Params) -> Drawn:
         assert self._asked is not None
         questions, sampler = self._asked
         training = self._context.spec.training
@@ -143,7 +162,7 @@ class Distill(Loss):
         sampling = sampling_of(self._context.spec)
         places = [self._order[number] for number in numbers]
         chosen = [questions[place] for place in places]
-        judged = sampler.sample(params, chosen, numbers, 1, sampling, Draw(training.seed, step))
+        judged = sampler.sample(weights, chosen, numbers, 1, sampling, Draw(training.seed, step))
         advantages_P1 = np.zeros((len(chosen), 1))
         pad_id = self._context.tokenizer.pad_id
         laid = groups.lay_out(judged.groups, advantages_P1, pad_id, training.sequence_length)
@@ -151,8 +170,8 @@ class Distill(Loss):
         if self._told is not None:
             batch = with_teacher(batch, judged.groups, [self._told[place] for place in places], pad_id)
         table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
-        self._context.save_samples(step + 1, table)
-        return batch, {**groups.facts(judged.groups), **judged.facts, "seconds/generate": judged.generate_s}
+        facts = {**groups.facts(judged.groups), **judged.facts, "seconds/generate": judged.generate_s}
+        return Drawn(batch, facts, table)
 
 
 def build(context: Context) -> Distill:

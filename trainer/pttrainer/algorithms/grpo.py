@@ -8,8 +8,9 @@ advantages (`advantages`). The loss of a token is
 reduced as the variant's paper says, with weights from the mask of the whole step. With `updatesPerBatch` = μ,
 μ optimizer steps use the same samples; `old` log-probs are then computed once, before the first of them.
 
-What is left out: samples from older weights (every rollout uses the newest). Degenerate case: with μ = 1 the
-ratio is 1 everywhere, the loss is about 0 and says nothing; watch reward, entropy and gradient norm.
+With `rollout.maxStaleness` the samples are of older weights (`rollout.pipeline`); `old` is still the policy at the
+first update, so the second factor corrects for them, too. Degenerate case: with μ = 1 the ratio is 1 everywhere, the
+loss is about 0 and says nothing; watch reward, entropy and gradient norm.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out, saved, sharing
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.held_out import Evaluation
+from pttrainer.rollout.pipeline import Drawn, Pipeline
 from pttrainer.rollout.protocol import Draw
 from pttrainer.rollout.sampling import Judged, Sampler, reward_facts, training_sampling
 
@@ -104,39 +106,58 @@ class Grpo(Loss):
         self._facts: dict[str, float] = {}
         rollouts = math.ceil((training.epochs or 1.0) * len(train) / self._prompts)
         self.total_steps = training.steps or rollouts * spec.updates_per_batch
+        bound = context.spec.rollout.max_staleness
+        self._ahead = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """A new rollout, or, within its μ updates, the same batch again."""
-        if self._batch is None or step % self._spec.updates_per_batch == 0:
-            self._batch, self._facts = self._roll_out(step, params)
+        if self._batch is None or self._is_first_update(step):
+            self._batch, self._facts = self._take(step, params)
         return self._batch, self._facts
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Rewards of greedy completions."""
-        return {} if self._evaluation is None else self._evaluation.run(params)
+        if self._evaluation is None:
+            return {}
+        self._ahead.wait()
+        return self._evaluation.run(params if self._context.deliver is None else self._context.deliver(params))
 
     def state(self) -> dict[str, Any]:
-        """Prompts drawn so far, and the rollout while it is still in use."""
+        """Prompts drawn so far, the rollout while it is still in use, and those that were drawn ahead."""
         in_use = self._batch if self._spec.updates_per_batch > 1 else None
-        return {"drawn": self._drawn, "batch": None if in_use is None else saved.to_json(in_use), "facts": self._facts}
+        ahead = self._ahead.state()  # first: it waits for what still draws prompts
+        batch = None if in_use is None else saved.to_json(in_use)
+        return {"drawn": self._drawn, "batch": batch, "facts": self._facts, "ahead": ahead}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
         self._drawn = int(state["drawn"])
         self._batch = None if state["batch"] is None else saved.from_json(state["batch"])
         self._facts = dict(state["facts"])
+        self._ahead.restore(state["ahead"])
 
-    def _roll_out(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
-        judged, replaced = self._collect(step, params)
+    def _is_first_update(self, step: int) -> bool:
+        return step % self._spec.updates_per_batch == 0
+
+    def _take(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
+        """The rollout of this step, with what the policy and the reference think of it now."""
+        drawn = self._ahead.next(step, params)
         started = time.monotonic()
+        batch, reference_s = self._with_scores(drawn.batch, params)
+        self._context.save_samples(step + 1, drawn.table)
+        return batch, {
+            **drawn.facts,
+            "seconds/score": time.monotonic() - started,
+            **({} if self._reference is None else {"seconds/reference": reference_s}),
+        }
+
+    def _roll_out(self, step: int, weights: Params) -> Drawn:
+        """Samples and what follows from them alone. weights: wherever they sample."""
+        judged, replaced = self._collect(step, weights)
         rewards_PG = groups.rewards(judged.groups)
         advantages_PG = self._advantages(rewards_PG)
-        batch, reference_s = self._with_scores(self._lay_out(judged.groups, advantages_PG), params)
-        self._context.save_samples(
-            step + 1, groups.table(step + 1, judged.groups, advantages_PG, groups.MAX_TABLE_ROWS)
-        )
         sampled = sum(sample.length for group in judged.groups for sample in group.samples)
-        return batch, {
+        facts = {
             **reward_facts(judged.groups),
             **groups.facts(judged.groups),
             **_group_facts(rewards_PG, advantages_PG),
@@ -144,10 +165,10 @@ class Grpo(Loss):
             **judged.facts,
             "seconds/generate": judged.generate_s,
             "seconds/reward": judged.reward_s,
-            "seconds/score": time.monotonic() - started,
-            **({} if self._reference is None else {"seconds/reference": reference_s}),
             "sampled_tokens_per_second": sampled / judged.generate_s,
         }
+        table = groups.table(step + 1, judged.groups, advantages_PG, groups.MAX_TABLE_ROWS)
+        return Drawn(self._lay_out(judged.groups, advantages_PG), facts, table)
 
     def _collect(self, step: int, params: Params) -> tuple[Judged, int]:
         """Judged groups; with dynamic sampling, groups without spread are replaced as long as tries last."""

@@ -39,6 +39,7 @@ from pttrainer.reduce import Metric
 
 if TYPE_CHECKING:
     from pttrainer.chat import Chat
+    from pttrainer.rollout.transfer import Transfer
     from pttrainer.storage import Place
     from pttrainer.tokenizer import Tokenizer
 
@@ -51,7 +52,8 @@ class Context:
     initial_params(): the weights the run started from, loaded again (a frozen reference model).
     place(tree): global host arrays onto the mesh, rows split over devices. fetch(tree): back to every host.
     save_samples(step, rows): the sample table of a step in the run directory. note(text): a line for a person.
-    leader: true on the one process that writes. run: the run directory.
+    leader: true on the one process that writes. run: the run directory. transfer: to the devices that only sample;
+    None where those that train do.
     """
 
     spec: PostTrainJobSpec
@@ -67,6 +69,12 @@ class Context:
     note: Callable[[str], None]
     leader: bool
     run: Place
+    transfer: Transfer | None = None
+
+    @property
+    def deliver(self) -> Callable[[Params], Params] | None:
+        """Weights to the devices that only sample, as they are wanted there."""
+        return None if self.transfer is None else self.transfer.deliver
 
     def rows_at_once(self, rows: int) -> int:
         """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""

@@ -7,10 +7,12 @@ Left out: generations that libtpu does not know; then the formula alone answers.
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 from typing import Any
 
 from ptapi.accelerators import Slice
+from ptapi.split import HOST_SHAPE
 from pttrainer.errors import ConfigError
 
 GIB = 2**30
@@ -43,8 +45,9 @@ def topology_name(slice_: Slice) -> str:
 def topology_options(slice_: Slice) -> dict[str, Any]:
     """What libtpu must be told beside the name."""
     options: dict[str, Any] = {}
-    if slice_.chips == 1:
-        options["chips_per_host_bounds"] = (1, 1, 1)
+    if slice_.chips < math.prod(HOST_SHAPE):
+        sides = [int(side) for side in slice_.topology.split("x")]
+        options["chips_per_host_bounds"] = (*sides, 1, 1)[:3]
     if slice_.generation == "v4":
         options["chip_config_name"] = "megacore"  # else two devices per chip, which is not how v4 is used
     if slice_.slices > 1:

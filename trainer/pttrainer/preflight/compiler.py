@@ -79,7 +79,7 @@ def train_step(of: Subject, level: Level) -> Compiled:
 
 def compiled(of: Subject, name: str, level: Level) -> Compiled:
     """Compiles one of the job's programs (`programs.LOWERED`). Nothing is allocated or run."""
-    mesh = sharding.make_mesh(of.shape, chips.devices(of.slice))
+    mesh = sharding.make_mesh(of.shape, chips.devices(of.training_slice))
     with jax.set_mesh(mesh), _level(level):
         started = time.monotonic()
         lowered = LOWERED[name](of, mesh)

@@ -45,7 +45,7 @@ def estimate(of: Subject, traffic: list[Traffic] | None, price: float | None = N
     hardware = total * (RECOMPUTED if of.model.remat == "full" else 1.0)
     assert slice_.peak_bf16_tflops is not None
     assert slice_.hbm_gbytes_per_s is not None
-    compute = hardware / (slice_.peak_bf16_tflops * 1e12 * slice_.total_chips)
+    compute = hardware / (slice_.peak_bf16_tflops * 1e12 * of.training_slice.total_chips)
     hbm = _hbm_bytes(of) * per_chip / (slice_.hbm_gbytes_per_s * 1e9)
     ici = _network(traffic, False, None if slice_.ici_gbytes_per_s is None else slice_.ici_gbytes_per_s / 2, per_chip)
     dcn = _network(traffic, True, None if slice_.dcn_gbits_per_s is None else slice_.dcn_gbits_per_s / 8, per_chip)

@@ -10,6 +10,7 @@ The compiler's word on the train step always wins over the formula's; a rollout'
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import time
 from typing import Literal, NamedTuple
 
@@ -108,7 +109,7 @@ def _compiled(of: Subject, depth: Depth, until: float | None) -> _Compiled:
         one = _ask(of, TRAIN_STEP, level, until, found)
         if one is None:
             return found
-        found = found._replace(traffic=collectives(one.text, of.slice.devices) if one.fits else None)
+        found = found._replace(traffic=collectives(one.text, of.training_slice.devices) if one.fits else None)
         share = one.peak / chips.usable_bytes(of.slice)
         if depth == "auto" and (share < ROOMY or share > HOPELESS):
             break
@@ -174,6 +175,9 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         f"every row has {training.sequence_length} tokens, one example each, and all of them are trained on",
         "time is a roofline: the slowest of arithmetic, memory and network at their published rates",
     ]
+    if of.sampler is not None:
+        count, tensor = math.prod(of.sampler), of.sampler[sharding.MESH_AXES.index("tensor")]
+        said.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
     said += [f"the {name} was not compiled and is not counted" for name in others(of) if name not in names]
     if not names:
         said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")

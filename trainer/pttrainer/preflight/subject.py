@@ -20,7 +20,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
-from pttrainer import algorithms, sharding
+from ptapi.split import split_of
+from pttrainer import algorithms, placement, sharding
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Objective
 from pttrainer.assemble import model_of, open_source
@@ -46,6 +47,8 @@ class Subject:
     shape: sharding.Shape
     teacher: Model | None = None
     """Of distillation; of a student that teaches itself, the student."""
+    sampler: sharding.Shape | None = None
+    """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
 
     @property
     def config(self) -> ModelConfig:
@@ -79,14 +82,35 @@ class Subject:
         pieces = self.axis("sequence")
         rows, tokens = self.micro_rows * pieces, self.spec.training.sequence_length // pieces
         platform = "cpu" if self.slice.is_cpu else "tpu"
-        size = largest_chunk(rows, tokens, self.config.vocab_size, self.slice.total_devices, platform)
+        size = largest_chunk(rows, tokens, self.config.vocab_size, self.devices, platform)
         return rows * size // (self.row_shards * pieces)
+
+    @property
+    def devices(self) -> int:
+        """That train."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def training_slice(self) -> Slice:
+        """The chips that train."""
+        split = split_of(self.spec)
+        return self.slice if split is None else split.trainer
+
+    @cached_property
+    def sampling_slice(self) -> Slice:
+        """The chips that sample."""
+        split = split_of(self.spec)
+        return self.slice if split is None else split.sampler
 
     @cached_property
     def mesh(self) -> AbstractMesh:
-        """The mesh without devices: enough for shardings."""
-        axis_types = (AxisType.Auto,) * len(sharding.MESH_AXES)
-        return AbstractMesh(self.shape, sharding.MESH_AXES, axis_types=axis_types)
+        """The mesh that trains without devices: enough for shardings."""
+        return _abstract_mesh(self.shape)
+
+    @cached_property
+    def sampler_mesh(self) -> AbstractMesh:
+        """The mesh that samples."""
+        return self.mesh if self.sampler is None else _abstract_mesh(self.sampler)
 
     @cached_property
     def held(self) -> Inputs:
@@ -109,13 +133,18 @@ def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subjec
     training = spec.training
     config = config or read_config(spec)
     model = model_of(config, training, "cpu" if slice_.is_cpu else "tpu")
-    shape = sharding.mesh_shape(training.parallelism, slice_.total_devices, slice_.slices)
+    shape, sampler = placement.shapes(spec, model, slice_.total_devices)
     objective, teacher = _objective(spec, model)
     step = program(spec, model, objective, spec.training.steps or UNKNOWN_STEPS)
-    made = Subject(spec, slice_, model, step, shape, teacher)
+    made = Subject(spec, slice_, model, step, shape, teacher, sampler)
     check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
     sharding.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
     return made
+
+
+def _abstract_mesh(shape: sharding.Shape) -> AbstractMesh:
+    axis_types = (AxisType.Auto,) * len(sharding.MESH_AXES)
+    return AbstractMesh(shape, sharding.MESH_AXES, axis_types=axis_types)
 
 
 def read_config(spec: PostTrainJobSpec) -> ModelConfig:

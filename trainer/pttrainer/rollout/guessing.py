@@ -60,9 +60,11 @@ def _drafted(context: Context, spec: DraftModel) -> Speculation:
             f"{FIELD}: {spec.uri}: has {source.config.vocab_size} tokens, but the tokenizer has "
             f"{context.tokenizer.size}; accepted: a draft with the model's tokenizer"
         )
-    whole = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
-    stored = source.params(model, whole, seed=context.spec.training.seed)
-    weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, context.mesh))(stored)
+    mesh = context.mesh if context.transfer is None else context.transfer.mesh
+    whole = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
+    with jax.set_mesh(mesh):
+        stored = source.params(model, whole, seed=context.spec.training.seed)
+        weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, mesh))(stored)
     seconds = time.monotonic() - started
     context.note(f"draft: {spec.uri}, {source.config.parameters:,} weights, {seconds:.1f} s")
     return Speculation(Draft(spec.tokens, model), weights, model)

@@ -135,11 +135,14 @@ def native_sampler(context: Context) -> Sampler:
 
 
 def _engine(context: Context) -> Engine:
-    """The model itself, or vLLM."""
+    """The model itself, on the devices that train or on those that only sample; or vLLM."""
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
-    guesses, slots = guessing.speculation(context), context.spec.rollout.slots
-    return NativeEngine(context.model, context.tokenizer, context.place, context.fetch, context.mesh, slots, guesses)
+    slots, transfer, guesses = context.spec.rollout.slots, context.transfer, guessing.speculation(context)
+    model, words, fetch = context.model, context.tokenizer, context.fetch
+    if transfer is None:
+        return NativeEngine(model, words, context.place, fetch, context.mesh, slots, guesses)
+    return NativeEngine(model, words, transfer.place, fetch, transfer.mesh, slots, guesses, delivered=True)
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:

@@ -16,6 +16,7 @@ numbers come from its own key, so a sample is the same in any batch, either way,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -45,7 +46,8 @@ class NativeEngine:
     """Batched sampling with `model`. `place` and `fetch` move arrays between this host and the mesh.
 
     mesh: where weights are spread for decoding; unset, they stay where they are. rows: most rows at once;
-    unset, what `sizes` says. speculation: how tokens are guessed; unset, they are not.
+    unset, what `sizes` says. speculation: how tokens are guessed; unset, they are not. delivered: weights come as
+    `for_decoding` makes them, and lie where they should.
     """
 
     def __init__(
@@ -57,18 +59,26 @@ class NativeEngine:
         mesh: Mesh | None = None,
         rows: int | None = None,
         speculation: Speculation | None = None,
+        *,
+        delivered: bool = False,
     ) -> None:
         self._speculation = speculation
         self._model, self._tokenizer = model, tokenizer
-        self._place, self._fetch, self._rows = place, fetch, rows
+        self._place, self._fetch, self._rows, self._mesh = place, fetch, rows, mesh
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
         where = None if mesh is None else decoding_shardings(model, mesh)
-        self._weights = jax.jit(model.for_decoding, out_shardings=where)
+        self._weights = _as_they_are if delivered else jax.jit(model.for_decoding, out_shardings=where)
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
         """`samples` completions of each prompt."""
+        with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+            return self._generate(params, prompts, samples, sampling, draw)
+
+    def _generate(
+        self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
+    ) -> Completions:
         ledger = Ledger(self._tokenizer, sampling, len(prompts) * samples)
         run = _Run(self, self._weights(params), prompts, samples, sampling, draw, ledger)
         most = self._most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
@@ -94,6 +104,10 @@ class NativeEngine:
         draft = None if self._speculation is None else self._speculation.draft
         most = self._rows or sizes.rows_at_once(self._model, longest, draft)
         return max(most - most % self._row_shards, 1)
+
+
+def _as_they_are(params: Params) -> Params:
+    return params
 
 
 @lru_cache(maxsize=16)

@@ -20,18 +20,18 @@ CACHE_SHARE = 0.3
 
 
 def rows_that_fit(model: Model, tokens: int, draft: Model | None = None) -> int:
-    """Rows of this length whose keys and values fit the memory for them, on all devices together; those of a draft
-    model too."""
+    """Rows of this length whose keys and values fit the memory for them, on all devices of the mesh together; those of
+    a draft model too."""
     per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens
     stats = jax.local_devices()[0].memory_stats() or {}
     per_device = int(stats["bytes_limit"] * CACHE_SHARE) if "bytes_limit" in stats else CACHE_BYTES
     is_shared_memory = jax.default_backend() == "cpu"
-    return max(1, per_device * (1 if is_shared_memory else jax.device_count()) // per_row)
+    return max(1, per_device * (1 if is_shared_memory else sharding.devices()) // per_row)
 
 
 def rows_at_once(model: Model, tokens: int, draft: Model | None = None) -> int:
     """Rows of this length that are sampled at once, where the job does not say how many."""
-    useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * jax.device_count()
+    useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * sharding.devices()
     return min(useful, rows_that_fit(model, tokens, draft))
 
 

@@ -16,6 +16,7 @@ from tests.builders.preflight import job, spec
 
 from ptapi import accelerators
 from ptapi.load import dump_job
+from ptapi.spec import Pathways
 from pttrainer import sharding
 from pttrainer import step as steps
 from pttrainer.__main__ import main
@@ -26,7 +27,7 @@ from pttrainer.preflight import advice, chips, compiler, formula, outside, table
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate, step_flops
 from pttrainer.preflight.judge import judge
-from pttrainer.preflight.subject import bytes_per_device, inputs, subject
+from pttrainer.preflight.subject import Subject, bytes_per_device, inputs, subject
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 
@@ -97,6 +98,26 @@ def test_with_vllm_nothing_of_the_native_engine_lies_on_the_chips() -> None:
     assert names(endpoint="http://vllm:8000", weightsDirectory="/shared") == {}
     beside = names(memoryShare=0.25)
     assert beside == {"vLLM": int(0.25 * chips.usable_bytes(subject(spec("llama3.2-1b", "v6e-8")).slice))}
+
+
+def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of_training() -> None:
+    fields = {"batchSize": 64, "sequenceLength": 4096}
+    apart = {"maxNewTokens": 2048, "placement": "disaggregated"}
+
+    def stale(bound: int) -> Subject:
+        asked = spec("llama3.1-8b", "v6e-8", algorithm="grpo", **fields, rollout=apart | {"maxStaleness": bound})
+        return subject(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
+
+    one, two = stale(1), stale(2)
+    assert one.shape == two.shape == (1, 4, 1, 1, 1)
+    assert (one.sampler, two.sampler) == ((4, 1, 1, 1, 1), (2, 1, 2, 1, 1))  # 16 GB, or twice that, in half of 32 GiB
+    for of in (one, two):
+        found = {buffer.name: buffer.bytes for buffer in outside.outside(of)}
+        assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
+        assert found["weights under way"] == 2**28 / 4
+        # 64 rows on 4 or 2 copies: 32 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, of 2,048 + 2,048 tokens.
+        assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 4096
+        assert outside.rollout_peak(of, outside.outside(of)) == sum(found.values())
 
 
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
