@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pttrainer.algorithms import policy_loss
+from pttrainer.algorithms import policy_loss, policy_metrics
 from pttrainer.algorithms.policy_loss import VARIANTS, Clip
 
 # Two sequences of three and two tokens; ratios of exp(0.3), exp(-0.3), 1, exp(0.1), 2.
@@ -203,3 +203,16 @@ def test_losses_are_the_same_whatever_order_padding_micro_batches_and_devices(na
     np.testing.assert_allclose(turned_gradient, gradient[order], atol=1e-7)
     np.testing.assert_allclose(parts[1][1], gradient[1::4], atol=1e-7)
     np.testing.assert_allclose(spread_gradient, gradient, atol=1e-7)
+
+
+def test_a_clip_is_counted_where_it_takes_effect() -> None:
+    ratio, advantages = jnp.array([[0.5, 0.5, 1.5, 1.5, 6.0, 6.0]]), jnp.array([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]])
+
+    def counted(name: str) -> list[list[float]]:
+        variant = policy_loss.VARIANTS[name]
+        found = policy_metrics.of_ratio(ratio, advantages, variant.clip, cuts_weight=variant.cuts_weight)
+        means = (found[f"clip_fraction/{side}"] for side in ("low", "high"))
+        return [np.asarray(mean[0], float)[0].tolist() for mean in means]
+
+    assert counted("grpo") == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0]]
+    assert counted("cispo") == [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]

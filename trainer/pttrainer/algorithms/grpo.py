@@ -65,7 +65,9 @@ class Loss:
         loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
         importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
         loss_BT = loss_BT * importance_BT
-        metrics = policy_metrics.of_ratio(ratio_BT, batch.advantages_BT, self._clip)
+        metrics = policy_metrics.of_ratio(
+            ratio_BT, batch.advantages_BT, self._clip, cuts_weight=self._variant.cuts_weight
+        )
         metrics |= policy_metrics.of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
         metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
         if batch.ref_logps_BT is not None:

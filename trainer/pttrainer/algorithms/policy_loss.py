@@ -44,7 +44,8 @@ class Clip(NamedTuple):
 class Variant(NamedTuple):
     """What a loss's paper uses: (lp, old, A, mask, clip) -> (loss, ratio), reduction, advantage, clip.
 
-    by_token: a token's loss does not look at others of its sequence.
+    by_token: a token's loss does not look at others of its sequence. cuts_weight: the clip bounds a token's weight by
+    an absolute number, and no gradient is lost.
     """
 
     loss: Callable[[Array, Array, Array, Array, Clip], tuple[Array, Array]]
@@ -52,6 +53,7 @@ class Variant(NamedTuple):
     advantage: str
     clip: Clip
     by_token: bool = True
+    cuts_weight: bool = False
 
 
 def log_ratio(logps_BT: Array, old_BT: Array) -> Array:
@@ -120,7 +122,7 @@ VARIANTS: dict[str, Variant] = {
     "dapo": Variant(token, _token_mean, "group", Clip(0.2, 0.28)),
     "gspo": Variant(sequence, _sequence_mean, "group", Clip(3e-4, 4e-4), by_token=False),
     "gspo-token": Variant(sequence_by_token, _sequence_mean, "group", Clip(3e-4, 4e-4), by_token=False),
-    "cispo": Variant(cispo, _token_mean, "group", Clip(0.2, 5.0)),
+    "cispo": Variant(cispo, _token_mean, "group", Clip(0.2, 5.0), cuts_weight=True),
     "rloo": Variant(token, _token_mean, "leave-one-out", Clip(0.2, 0.2)),
 }
 """By the name in `spec.algorithm.grpo.loss`."""
