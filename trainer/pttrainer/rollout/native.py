@@ -66,8 +66,7 @@ class NativeEngine:
         self._model, self._tokenizer = model, tokenizer
         self._place, self._fetch, self._rows, self._mesh = place, fetch, rows, mesh
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
-        where = None if mesh is None else decoding_shardings(model, mesh)
-        self._weights = _as_they_are if delivered else jax.jit(model.for_decoding, out_shardings=where)
+        self._weights = Transfer(model, mesh)
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
@@ -197,6 +196,27 @@ class _Run:
             self._slots = min(2 * self._slots, self._most_slots)
             rows = self._functions["room"](self._slots, rows)
         return rows, seen
+
+
+class Transfer:
+    """The trained weights as the sampler wants them (`Model.for_decoding`), a part at a time: a program whose results
+    are gathered keeps each of them twice until it ends, which for all of them was more than a chip has."""
+
+    def __init__(self, model: Model, mesh: Mesh | None) -> None:
+        where = None if mesh is None else decoding_shardings(model, mesh)
+        self._layers = model.config.layers
+        self.layer = jax.jit(model.layer_for_decoding, out_shardings=where and where["layers"][0])
+        self.parts = {
+            name: jax.jit(model.part_for_decoding, out_shardings=where and {name: where[name]})
+            for name in decoding_shapes(model)
+            if name != "layers"
+        }
+
+    def __call__(self, params: Params) -> Params:
+        """Where `decode` reads them."""
+        layers = tuple(self.layer(params["layers"], np.int32(i)) for i in range(self._layers))
+        parts = (part({name: params[name]}) for name, part in self.parts.items())
+        return {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
 
 
 @lru_cache(maxsize=16)
