@@ -35,6 +35,11 @@ def rows_at_once(model: Model, tokens: int, draft: Model | None = None) -> int:
     return min(useful, rows_that_fit(model, tokens, draft))
 
 
+def rows_within(model: Model, tokens: int, devices: int, cache_bytes: int) -> int:
+    """The same on accelerators that are not here; cache_bytes: memory for keys and values of each."""
+    return min(ROWS_ON_DEVICE * devices, max(1, cache_bytes * devices // (token_bytes(model) * tokens)))
+
+
 def fewer_rows(rows: int, shards: int) -> int:
     """To how many rows a rollout shrinks when no more of its rows are active: a token costs what all of them cost. A
     quarter, so that few shapes are compiled; 0 where it stays as it is."""
