@@ -198,6 +198,18 @@ def test_the_key_forgets_names_and_data_and_nothing_that_a_verdict_follows_from(
     assert len({key(), *others}) == 7
 
 
+def test_the_oldest_verdicts_go_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "MOST", 4)
+    monkeypatch.setattr(remembered, "KEPT", 2)
+    uri, empty = f"file://{tmp_path}", PreflightStatus(outcome="Fits", line="")
+    for name in ("d", "c", "b", "a"):
+        remembered.remember(uri, name, empty, {})
+    (tmp_path / ".preflight" / "broken.json").write_text("{")
+    assert remembered.recall(uri, "d") is not None
+    remembered.remember(uri, "e", empty, {})
+    assert sorted(file.name for file in (tmp_path / ".preflight").iterdir()) == ["a.json", "e.json"]
+
+
 def test_reference_and_old_policy_are_scored_in_a_program_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
     plain = {**SMALL, "algorithm": "grpo"}
