@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import time
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -86,7 +86,7 @@ def judge(
         programs=programs,
         outside=buffers,
         largest=_largest(computed.parts, buffers),
-        weights=_weights(of),
+        arrays=_arrays(of),
         collectives=found.traffic,
         estimate=estimate(of, found.traffic, price, {one.name: one.collectives for one in found.programs}),
         assumptions=assumptions(of, programs, price),
@@ -187,14 +187,21 @@ def _largest(parts: list[Buffer], buffers: list[Buffer], count: int = 6) -> list
     return sorted([*parts, *buffers], key=lambda buffer: -buffer.bytes)[:count]
 
 
-def _weights(of: Subject, count: int = 5) -> list[Buffer]:
-    """The largest arrays of weights by name, without their moments and gradients."""
-    whole = of.model.whole(of.held.frozen, of.held.state.params)
+def _arrays(of: Subject, count: int = 8) -> list[Buffer]:
+    """The largest arrays of training's state by name: weights, moments, what is frozen, a teacher's weights."""
+    held = of.held
+    parts = {"": held.state.params, "optimizer": held.state.optimizer, "frozen": held.frozen, "teacher": held.teacher}
     named = [
-        Buffer(jax.tree_util.keystr(path, simple=True, separator="."), bytes_per_device(leaf), "always")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(whole)
+        Buffer(".".join([*([part] if part else []), *_words(path)]), bytes_per_device(leaf), "always")
+        for part, tree in parts.items()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
     return sorted(named, key=lambda buffer: -buffer.bytes)[:count]
+
+
+def _words(path: tuple[Any, ...]) -> list[str]:
+    """Names on the way to an array, without places in tuples."""
+    return [word for word in jax.tree_util.keystr(path, simple=True, separator="/").split("/") if not word.isdigit()]
 
 
 def assumptions(of: Subject, programs: list[Program], price: float | None) -> list[str]:

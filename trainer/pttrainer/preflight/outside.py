@@ -18,11 +18,18 @@ from pttrainer.preflight.subject import Subject, bytes_per_device
 
 @dataclass(frozen=True)
 class Buffer:
-    """Something resident. during: `train`, `rollout` or `always`; bytes are per device."""
+    """Something resident. during: `train`, `rollout` or `always`; bytes are per device. what: its arrays, if they have
+    one shape that says something: on a device."""
 
     name: str
     bytes: int
     during: str
+    what: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.name} ({self.what})" if self.what else self.name
 
 
 def outside(of: Subject) -> list[Buffer]:
@@ -64,8 +71,10 @@ def _cache(of: Subject, plan: Plan) -> list[Buffer]:
     """Keys and values of the rows that are sampled at once and of their prompts; refilled, the next prompts, too."""
     pool = rollouts.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
     own = rollouts.cache_bytes(of, plan.rows, plan.slots)
+    config = of.config
+    slots = f"{2 * config.layers} x {config.kv_heads} heads x {config.head_dim}, {plan.slots} slots of {plan.rows} rows"
     return [
-        Buffer("cache of keys and values", own, "rollout"),
+        Buffer("cache of keys and values", own, "rollout", f"{slots} over {of.row_shards} devices"),
         Buffer("cache of prompts", rollouts.prompts_bytes(of, plan) + pool, "rollout"),
     ]
 

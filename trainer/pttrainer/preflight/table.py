@@ -50,9 +50,9 @@ def _memory(of: Verdict) -> list[str]:
         rows.append(f"  {buffer.name:<34} {_gib(buffer.bytes * scale):>10} {'':>12} {'':>8}   during: {buffer.during}")
     rows.append(f"  {'peak, in the ' + of.peak_during:<34} {'':>10} {'':>12} {_gib(of.peak * scale):>8}")
     rows.append(f"  {'available':<34} {'':>10} {'':>12} {_gib(of.available * scale):>8}")
-    for title, buffers in (("largest", of.largest), ("largest weights", [] if of.fits else of.weights)):
+    for title, buffers in (("largest", of.largest), ("largest arrays", [] if of.fits else of.arrays)):
         if buffers:
-            rows.append(f"  {title}: " + ", ".join(f"{one.name} {_gib(one.bytes * scale)}" for one in buffers))
+            rows.append(f"  {title}: " + "; ".join(f"{one.label} {_gib(one.bytes * scale)}" for one in buffers))
     return rows
 
 

@@ -46,7 +46,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found out about a job. weights: the largest arrays of weights, by name."""
+    """Everything that was found out about a job. arrays: the largest of training's state, by name."""
 
     job: str
     model: str
@@ -65,7 +65,7 @@ class Verdict:
     programs: list[Program]
     outside: list[Buffer]
     largest: list[Buffer]
-    weights: list[Buffer]
+    arrays: list[Buffer]
     collectives: list[Traffic] | None
     estimate: Estimate
     assumptions: list[str]

@@ -268,8 +268,8 @@ def test_the_table_shows_what_is_largest_and_what_to_change() -> None:
     said = table.text(judge(job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096), "formula"))
     assert "does not fit: peak" in said.splitlines()[0]
     assert "optimizer state 7.48" in said
-    assert (
-        "largest weights: layers.mlp.down 0.88, layers.mlp.gate 0.88, layers.mlp.up 0.88" in said
-    )  # 32·4096·14336·4/8
+    # 32·4096·14336·4/8: three matrices, each with two moments
+    assert "largest arrays: layers.mlp.down 0.88; layers.mlp.gate 0.88; layers.mlp.up 0.88; optimizer.mu.layers" in said
+    assert "activations kept for the backward pass (inputs of 32 layers, [4096, 4096] each) 1.00" in said
     assert "smallest slices that hold it:\n" in said
     assert "training.steps is unset" in said
