@@ -44,12 +44,13 @@ def generation(of: Subject, sent: Sent) -> Generation | None:
     """None where nothing is sampled."""
     if not rollouts.samples_rollouts(of):
         return None
-    plan = rollouts.plan_of(of)
-    weights = bytes_per_device(rollouts.weights_of(of, of.mesh))
+    there = rollouts.sampler(of)
+    plan = rollouts.plan_of(there)
+    weights = bytes_per_device(rollouts.weights_of(there, there.mesh))
     transfer = roofline(of.slice, 0.0, _trained(of) + weights, sent.get(WEIGHTS))
-    prefill = _prefill(of, plan, weights, sent.get(PREFILL))
+    prefill = _prefill(there, plan, weights, sent.get(PREFILL))
     slots = list(_slots(plan))
-    decode = _token(of, plan, sum(slots) / len(slots), weights, sent.get(DECODE))
+    decode = _token(there, plan, sum(slots) / len(slots), weights, sent.get(DECODE))
     parts = -(-plan.prompts // plan.pool)
     turns = plan.tokens // plan.new_tokens
     seconds = transfer.seconds + parts * prefill.seconds + turns * len(slots) * decode.seconds

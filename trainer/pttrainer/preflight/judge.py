@@ -25,7 +25,7 @@ from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.outside import Buffer
 from pttrainer.preflight.programs import SCORING, TRAIN_STEP, others
-from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS, cache_bytes, plan_of
+from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS, cache_bytes, plan_of, sampler
 from pttrainer.preflight.subject import Subject, bytes_per_device, subject
 from pttrainer.preflight.verdict import Program, Stage, Verdict
 
@@ -170,8 +170,9 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
         peaks[WEIGHTS] -= decisive[WEIGHTS].arguments  # are the state's
     if DECODE in peaks and decisive[DECODE].fits:
         # While the cache is made larger, the old half of it is there too.
-        plan, held = plan_of(of), decisive[DECODE].arguments
-        growing = cache_bytes(of, plan.rows, plan.slots // 2)
+        there, held = sampler(of), decisive[DECODE].arguments
+        plan = plan_of(there)
+        growing = cache_bytes(there, plan.rows, plan.slots // 2)
         peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
         if plan.is_refilled:  # rows wait while the next prompts are computed
             peaks[PREFILL] += held - decisive[WEIGHTS].output - decisive[PREFILL].output
@@ -220,7 +221,7 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         said.append(f"the formula was never compared with the compiler on {of.spec.algorithm.kind}")
     if ROLLOUT in others(of):
         by = "compiled" if DECODE in names else "computed, not compiled"
-        plan = plan_of(of)
+        plan = plan_of(sampler(of))
         said.append(
             f"prompts of {plan.prompt_tokens} tokens, completions of {plan.new_tokens}, all of them; "
             f"a rollout's memory is {by}; the time of rewards is not counted"

@@ -36,9 +36,12 @@ def outside(of: Subject) -> list[Buffer]:
     """Buffers of no train step, largest first."""
     if not rollouts.samples_rollouts(of):
         return []
-    plan = rollouts.plan_of(of)
-    weights = Buffer("rollout weights", bytes_per_device(rollouts.weights_of(of, of.mesh)), "rollout")
-    found = [*_reference(of), weights, *_cache(of, plan), _working(of, plan)]
+    there = rollouts.sampler(of)
+    plan = rollouts.plan_of(there)
+    weights = bytes_per_device(rollouts.weights_of(there, there.mesh))
+    split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
+    held = Buffer("rollout weights", weights, "rollout", split)
+    found = [*_reference(of), held, *_cache(there, plan), _working(there, plan)]
     return sorted(found, key=lambda buffer: -buffer.bytes)
 
 

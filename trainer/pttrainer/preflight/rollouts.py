@@ -94,8 +94,13 @@ def samples_rollouts(of: Subject) -> bool:
     return algorithm.learns_from_rewards or (algorithm.distill is not None and algorithm.distill.mode == "on-policy")
 
 
+def sampler(of: Subject) -> Subject:
+    """The job on the mesh that samples, which may split matrices more often than the one that trains."""
+    return replace(of, shape=native.sampler_shape(of.model, of.shape, chips.usable_bytes(of.slice)))
+
+
 def plan_of(of: Subject) -> Plan:
-    """As the engine would do it: prompts fill what completions leave of a row."""
+    """As the engine would do it: prompts fill what completions leave of a row. Here and below, of the `sampler`."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
     completions = of.spec.training.batch_size
     samples = 1 if of.spec.algorithm.grpo is None else of.spec.algorithm.grpo.group_size
@@ -126,23 +131,25 @@ def prompts_bytes(of: Subject, plan: Plan) -> int:
 
 
 def lowered(of: Subject, mesh: Mesh) -> Programs:
-    """All three programs on these devices, with the mesh in context."""
-    plan = plan_of(of)
+    """All three programs on these devices, with the mesh that trains in context."""
     held = inputs(of, mesh)
-    yield from _transfer(of, mesh, of.model.whole(held.frozen, held.state.params))
-    weights = weights_of(of, mesh)
+    there = native.sampler_mesh(of.model, mesh, chips.usable_bytes(of.slice))
+    yield from _transfer(of, there, of.model.whole(held.frozen, held.state.params))
+    plan, weights = plan_of(sampler(of)), weights_of(of, there)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
     functions = decoding.jitted(decoding.Decoding(of.model, ANY_END, how))
     number, key = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.uint32)
-    prefill = functions["prefill"].lower(plan.samples, weights, _prompts(plan, mesh), key, key, number, number)
+
+    def lower(name: str, *inputs: Any) -> Any:
+        with jax.set_mesh(there):
+            return functions[name].lower(*inputs)
+
+    prefill = lower("prefill", plan.samples, weights, _prompts(plan, there), key, key, number, number)
     pool = _made((yield Lowered(PREFILL, prefill, plan.pieces)))
-    if plan.is_refilled:
-        begin = functions["idle"].lower(plan.rows, plan.slots, pool)
-    else:
-        begin = functions["spread"].lower(plan.samples, plan.slots, pool)
-    rows = _made((yield Lowered(DECODE, begin)))
+    begin = ("idle", plan.rows) if plan.is_refilled else ("spread", plan.samples)
+    rows = _made((yield Lowered(DECODE, lower(*begin, plan.slots, pool))))
     source = pool if plan.is_refilled else None
-    yield Lowered(DECODE, functions["advance"].lower(weights, rows, source, number, number), turns=1)
+    yield Lowered(DECODE, lower("advance", weights, rows, source, number, number), turns=1)
 
 
 def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:
