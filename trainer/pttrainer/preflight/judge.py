@@ -26,7 +26,7 @@ from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.outside import Buffer
 from pttrainer.preflight.programs import SCORING, TRAIN_STEP, others
 from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS, cache_bytes, plan_of, sampler
-from pttrainer.preflight.subject import Subject, bytes_per_device, subject
+from pttrainer.preflight.subject import TOLD, Subject, bytes_per_device, is_told, subject
 from pttrainer.preflight.verdict import Program, Stage, Verdict
 
 Depth = Literal["auto", "formula", "fast", "full"]
@@ -219,6 +219,8 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
     if of.spec.algorithm.kind in ("distill", "ppo") and not names:
         said.append(f"the formula was never compared with the compiler on {of.spec.algorithm.kind}")
+    if is_told(of.spec):
+        said.append(f"the data hold {TOLD} of the teacher's tokens for each of the student's")
     if ROLLOUT in others(of):
         by = "compiled" if DECODE in names else "computed, not compiled"
         plan = plan_of(sampler(of))

@@ -23,7 +23,7 @@ from pttrainer.__main__ import main
 from pttrainer.data import batches
 from pttrainer.data.examples import Example
 from pttrainer.errors import ConfigError
-from pttrainer.preflight import advice, chips, compiler, formula, outside, table
+from pttrainer.preflight import advice, chips, compiler, formula, outside, programs, table
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate, step_flops
 from pttrainer.preflight.judge import judge
@@ -224,10 +224,17 @@ def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
     assert estimate(of, None).ici_seconds is None
 
 
-def test_preferences_are_judged_and_what_follows_from_the_data_is_not() -> None:
+def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
     assert judge(job("llama3.2-1b", "v6e-8", algorithm="dpo", batchSize=16), "formula").fits
-    with pytest.raises(ConfigError, match=r"offline: preflight does not know it, .* accepted: online, on-policy"):
-        judge(job("llama3.2-1b", "v6e-8", algorithm="distill", batchSize=16, options={"mode": "offline"}))
+    offline = {"algorithm": "distill", "batchSize": 2, "sequenceLength": 32, "options": {"mode": "offline"}}
+    said = judge(job("tiny", "v6e-1", **offline), "formula")
+    assert said.fits
+    assert "the data hold 64 of the teacher's tokens for each of the student's" in said.assumptions
+    of = subject(spec("tiny", "v6e-1", **offline))
+    mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        text = next(programs.LOWERED[programs.TRAIN_STEP](of, mesh)).program.as_text()
+    assert "tensor<2x32x64xi32>" in text  # the step reads them, and no teacher
 
 
 def test_a_teacher_lies_beside_its_student_in_the_format_it_computes_in() -> None:
