@@ -83,7 +83,7 @@ CASES = (
     _case("gemma3-12b", "v6e-32", "sft", 32, 4096, held=True, **LORA),
     _case("qwen3-30b-a3b", "v5e-64", "sft", 64, 2048, held=True, **QLORA),
     _case("qwen3-8b", "v5p-32", "sft", 16, 16384, held=True),
-    _case("llama3.2-3b", "v5e-32", "dpo", 64, 2048, microBatchSize=32, held=True),
+    _case("llama3.2-3b", "v5e-32", "dpo", 64, 2048, microBatchSize=32),
 )
 
 

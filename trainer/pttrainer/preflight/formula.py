@@ -6,7 +6,8 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
 
     loss        R + head · V·D/t + logits · N·V/t
                                               the head gathered, its gradient, and the logits of a chunk of N tokens;
-                                              more where it is the embedding, too, less where it is frozen
+                                              more where it is the embedding, too, less where it is frozen; logits
+                                              are fewer there, where the loss is one of tokens
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
     accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only; with
@@ -98,7 +99,9 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     if is_split and not is_frozen and not config.tied_head:
         each += fitted.second_head
     head = each * config.vocab_size * config.d_model / tensor
-    of_logits = fitted.tied_logits if config.tied_head and not is_frozen else fitted.logits
+    # Losses of whole rows (`by_token` false) go another way: a chunk's logits are made again in the backward pass.
+    is_lean = config.tied_head and not is_frozen and of.program.objective.by_token
+    of_logits = fitted.tied_logits if is_lean else fitted.logits
     logits = of_logits * of.head_tokens_per_device * config.vocab_size / tensor
     loss = [
         kept,
