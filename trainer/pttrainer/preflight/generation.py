@@ -68,8 +68,9 @@ def generation(of: Subject, sent: Sent) -> Generation | None:
 
 def _share(of: Subject) -> float:
     algorithm = of.spec.algorithm
-    if algorithm.grpo is not None:
-        return 1.0 / algorithm.grpo.updates_per_batch
+    rewarded = algorithm.grpo or algorithm.ppo
+    if rewarded is not None:
+        return 1.0 / rewarded.updates_per_batch
     assert algorithm.distill is not None
     return algorithm.distill.student_share
 

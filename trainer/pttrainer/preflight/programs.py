@@ -58,7 +58,8 @@ def shallow(of: Subject) -> tuple[Subject, Subject] | None:
 
 
 def _with_layers(of: Subject, layers: int) -> Subject:
-    return subject(of.spec, replace(of.config, layers=layers, local_layers=of.config.local_layers[:layers]))
+    config = replace(of.config, layers=layers, local_layers=of.config.local_layers[:layers])
+    return replace(subject(of.spec, config), whole=of)
 
 
 def _train_step(of: Subject, mesh: Mesh) -> Programs:

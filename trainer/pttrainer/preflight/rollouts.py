@@ -96,16 +96,21 @@ def samples_rollouts(of: Subject) -> bool:
 
 def sampler(of: Subject) -> Subject:
     """The job on the mesh that samples, which may split matrices more often than the one that trains."""
-    return replace(of, shape=native.sampler_shape(of.model, of.shape, chips.usable_bytes(of.slice)))
+    return replace(of, shape=native.sampler_shape(_deep(of).model, of.shape, chips.usable_bytes(of.slice)))
+
+
+def _deep(of: Subject) -> Subject:
+    """What decides how many rows and shards there are, with all of its layers."""
+    return of.whole or of
 
 
 def plan_of(of: Subject) -> Plan:
     """As the engine would do it: prompts fill what completions leave of a row. Here and below, of the `sampler`."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
     completions = of.spec.training.batch_size
-    samples = 1 if of.spec.algorithm.grpo is None else of.spec.algorithm.grpo.group_size
+    samples = of.spec.algorithm.samples_per_prompt
     cache = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE)
-    most = rollout.slots or sizes.rows_within(of.model, length, of.slice.total_devices, cache)
+    most = rollout.slots or sizes.rows_within(_deep(of).model, length, of.slice.total_devices, cache)
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
     return Plan(completions, samples, rows, pool, max(length - rollout.max_new_tokens, 1), rollout.max_new_tokens)
@@ -133,7 +138,7 @@ def prompts_bytes(of: Subject, plan: Plan) -> int:
 def lowered(of: Subject, mesh: Mesh) -> Programs:
     """All three programs on these devices, with the mesh that trains in context."""
     held = inputs(of, mesh)
-    there = native.sampler_mesh(of.model, mesh, chips.usable_bytes(of.slice))
+    there = native.reshaped(mesh, sampler(of).shape)
     yield from _transfer(of, there, of.model.whole(held.frozen, held.state.params))
     plan, weights = plan_of(sampler(of)), weights_of(of, there)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)

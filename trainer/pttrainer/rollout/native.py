@@ -236,10 +236,14 @@ def sampler_shape(model: Model, shape: sharding.Shape, memory: int | None) -> sh
 
 
 def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
-    """The devices of the mesh that trains, in the same order: so one program reads from one and writes to the other."""
+    """The mesh that samples, beside the one that trains."""
     data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in sharding.MESH_AXES)
-    shape = sampler_shape(model, (data, fsdp, tensor, sequence, expert), memory)
-    return mesh if shape[2] == tensor else Mesh(mesh.devices.reshape(shape), sharding.MESH_AXES)
+    return reshaped(mesh, sampler_shape(model, (data, fsdp, tensor, sequence, expert), memory))
+
+
+def reshaped(mesh: Mesh, shape: sharding.Shape) -> Mesh:
+    """The devices of the mesh in the same order: so one program reads from the one and writes to the other."""
+    return mesh if mesh.devices.shape == shape else Mesh(mesh.devices.reshape(shape), sharding.MESH_AXES)
 
 
 def decoding_shardings(model: Model, mesh: Mesh) -> Any:

@@ -13,6 +13,7 @@ from pttrainer.preflight import rollouts
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.generation import generation
+from pttrainer.preflight.programs import shallow
 from pttrainer.preflight.rollouts import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.subject import Subject, subject
 
@@ -80,3 +81,12 @@ def test_what_a_token_sends_may_be_what_it_costs() -> None:
     found = generation(asked(), {DECODE: [Traffic("all-gather", 1, int(6e10))]})
     assert found is not None
     assert found.programs[DECODE].bound == "network"
+
+
+def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
+    of = subject(spec("llama3.1-70b", "v5p-128", **{**EIGHT, "batchSize": 1024}, rollout={"maxNewTokens": 1024}))
+    pair = shallow(of)
+    assert pair is not None
+    for each in pair:
+        assert rollouts.sampler(each).shape == rollouts.sampler(of).shape == (1, 16, 4, 1, 1)
+        assert rollouts.plan_of(rollouts.sampler(each)) == rollouts.plan_of(rollouts.sampler(of))
