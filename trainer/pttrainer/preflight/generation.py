@@ -46,7 +46,7 @@ def generation(of: Subject, sent: Sent) -> Generation | None:
         return None
     there = rollouts.sampler(of)
     plan = rollouts.plan_of(there)
-    weights = bytes_per_device(rollouts.weights_of(there, there.mesh))
+    weights = bytes_per_device(rollouts.weights_of(of.model, there.mesh))
     transfer = roofline(of.slice, 0.0, _trained(of) + weights, sent.get(WEIGHTS))
     prefill = _prefill(there, plan, weights, sent.get(PREFILL))
     slots = list(_slots(plan))

@@ -164,10 +164,11 @@ def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> 
 def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
     """Of the programs that were compiled, with what stands beside them: training's state, a reference, and what the
     rollout itself keeps."""
-    beside = outside.state(of) + outside.resident(buffers, "scoring")
+    drafted = sum(buffer.bytes for buffer in buffers if buffer.name == outside.DRAFT)  # an argument of two of them
+    beside = outside.state(of) + outside.resident(buffers, "scoring") - drafted
     peaks = {name: decisive[name].peak + beside for name in (WEIGHTS, PREFILL, DECODE) if name in decisive}
     if WEIGHTS in peaks:
-        peaks[WEIGHTS] -= decisive[WEIGHTS].arguments  # are the state's
+        peaks[WEIGHTS] += drafted - decisive[WEIGHTS].arguments  # are the state's
     if DECODE in peaks and decisive[DECODE].fits:
         # While the cache is made larger, the old half of it is there too.
         there, held = sampler(of), decisive[DECODE].arguments
@@ -175,7 +176,7 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
         growing = cache_bytes(there, plan.rows, plan.slots // 2)
         peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
         if plan.is_refilled:  # rows wait while the next prompts are computed
-            peaks[PREFILL] += held - decisive[WEIGHTS].output - decisive[PREFILL].output
+            peaks[PREFILL] += held - decisive[WEIGHTS].output - decisive[PREFILL].output - drafted
     return peaks
 
 

@@ -2,8 +2,8 @@
 
 With reinforcement learning the two halves of a step take turns on the same chips: a rollout holds the training state
 (moments included), the weights once more in the compute format, and the cache of keys and values; the update holds the
-state and its own temporaries. A reference model stays through both. Where a rollout's programs were compiled, what they
-hold is the compiler's word, and only what stands beside them is added.
+state and its own temporaries. A reference model and a draft model stay through both. Where a rollout's programs were
+compiled, what they hold is the compiler's word, and only what stands beside them is added.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pttrainer.models import Model
 from pttrainer.preflight import rollouts
 from pttrainer.preflight.rollouts import Plan
 from pttrainer.preflight.subject import Subject, bytes_per_device
+from pttrainer.rollout import sizes
+
+DRAFT = "draft weights"
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,14 @@ def outside(of: Subject) -> list[Buffer]:
         return []
     there = rollouts.sampler(of)
     plan = rollouts.plan_of(there)
-    weights = bytes_per_device(rollouts.weights_of(there, there.mesh))
+    weights = bytes_per_device(rollouts.weights_of(of.model, there.mesh))
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
     held = Buffer("rollout weights", weights, "rollout", split)
     found = [*_reference(of), held, *_cache(there, plan), _working(there, plan)]
+    draft = rollouts.draft_of(of)
+    if draft is not None:
+        drafted = bytes_per_device(rollouts.weights_of(draft, there.mesh))
+        found += [Buffer(DRAFT, drafted, "always"), _draft_cache(there, plan, draft)]
     return sorted(found, key=lambda buffer: -buffer.bytes)
 
 
@@ -82,6 +90,13 @@ def _cache(of: Subject, plan: Plan) -> list[Buffer]:
     ]
 
 
+def _draft_cache(of: Subject, plan: Plan, draft: Model) -> Buffer:
+    """Its keys and values, of prompts too, in proportion to the model's."""
+    own = rollouts.cache_bytes(of, plan.rows, plan.slots) + rollouts.prompts_bytes(of, plan)
+    size = own * sizes.token_bytes(draft) // sizes.token_bytes(of.model)
+    return Buffer("cache of the draft", size, "rollout")
+
+
 def _working(of: Subject, plan: Plan) -> Buffer:
     """The largest of what is there one after the other: the prompts' scores and activations, the logits of one token as
     computed and as sampled from, the smaller cache while it is made larger."""
@@ -91,7 +106,12 @@ def _working(of: Subject, plan: Plan) -> Buffer:
     scores = 4 * here * config.heads * piece * plan.prompt_slots // tensor
     each = {
         "prompts: scores and activations": scores + 4 * here * piece * max(config.d_ff, config.d_model),
-        "logits of one token": 2 * 4 * math.ceil(plan.rows / of.row_shards) * config.vocab_size // tensor,
+        "logits of one token": 2
+        * 4
+        * math.ceil(plan.rows / of.row_shards)
+        * max(plan.ahead, 1)
+        * config.vocab_size
+        // tensor,
         "the smaller cache while it grows": rollouts.cache_bytes(of, plan.rows, plan.slots // 2),
     }
     name = max(each, key=lambda name: each[name])

@@ -19,11 +19,14 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from pttrainer import sharding
-from pttrainer.models import Params
+from pttrainer.models import Model, Params
 from pttrainer.preflight import chips
 from pttrainer.preflight.subject import Subject, inputs, placed
-from pttrainer.rollout import decoding, native, sizes
+from pttrainer.rollout import decoding, guessing, native, prefill, sizes
+from pttrainer.rollout.draft import Draft
+from pttrainer.rollout.ngram import Ngram
 from pttrainer.rollout.sampling import sampling_of
+from pttrainer.rollout.speculation import Proposer
 
 ROLLOUT = "rollout"
 WEIGHTS, PREFILL, DECODE = f"{ROLLOUT}/weights", f"{ROLLOUT}/prefill", f"{ROLLOUT}/decode"
@@ -59,6 +62,8 @@ class Plan:
     pool: int
     prompt_tokens: int
     new_tokens: int
+    ahead: int = 0
+    """Tokens that are guessed at once."""
 
     @property
     def is_refilled(self) -> bool:
@@ -71,7 +76,7 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        return sizes.slots_for(self.new_tokens)
+        return sizes.slots_for(self.new_tokens + self.ahead)
 
     @property
     def prompt_slots(self) -> int:
@@ -80,7 +85,7 @@ class Plan:
     @property
     def pieces(self) -> int:
         """In which a prompt is computed."""
-        return self.prompt_slots // decoding.prefill_piece(self.pool, self.prompt_slots)
+        return self.prompt_slots // prefill.prefill_piece(self.pool, self.prompt_slots)
 
     @property
     def tokens(self) -> int:
@@ -110,16 +115,38 @@ def plan_of(of: Subject) -> Plan:
     completions = of.spec.training.batch_size
     samples = of.spec.algorithm.samples_per_prompt
     cache = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE)
-    most = rollout.slots or sizes.rows_within(_deep(of).model, length, of.slice.total_devices, cache)
+    ahead, draft = guessing.ahead(of.spec), draft_of(of)
+    each = sizes.token_bytes(_deep(of).model) + (0 if draft is None else sizes.token_bytes(draft))
+    most = rollout.slots or sizes.rows_within(each * (length + ahead), of.slice.total_devices, cache)
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
-    return Plan(completions, samples, rows, pool, max(length - rollout.max_new_tokens, 1), rollout.max_new_tokens)
+    prompt = max(length - rollout.max_new_tokens, 1)
+    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, ahead)
 
 
-def weights_of(of: Subject, mesh: Mesh | AbstractMesh) -> Params:
-    """The sampler's weights, as shapes where they lie."""
-    where = native.decoding_shardings(of.model, mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same
-    made: Params = jax.tree.map(placed, native.decoding_shapes(of.model), where)
+def draft_of(of: Subject) -> Model | None:
+    """The model that guesses tokens, if one does."""
+    asked = of.spec.rollout.speculative
+    if asked is None or asked.draft is None:
+        return None
+    return guessing.draft_model(asked.draft, of.model, _silent, weights=False)[1]
+
+
+def _proposer(of: Subject) -> Proposer | None:
+    """What guesses tokens, if anything does, without the weights that it may have."""
+    asked, draft = of.spec.rollout.speculative, draft_of(of)
+    if asked is None:
+        return None
+    if draft is not None and asked.draft is not None:
+        return Draft(asked.draft.tokens, draft)
+    assert asked.ngram is not None
+    return Ngram(asked.ngram.tokens, asked.ngram.longest)
+
+
+def weights_of(model: Model, mesh: Mesh | AbstractMesh) -> Params:
+    """Weights of a model as the sampler has them, as shapes where they lie."""
+    where = native.decoding_shardings(model, mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same
+    made: Params = jax.tree.map(placed, native.decoding_shapes(model), where)
     return made
 
 
@@ -140,21 +167,23 @@ def lowered(of: Subject, mesh: Mesh) -> Programs:
     held = inputs(of, mesh)
     there = native.reshaped(mesh, sampler(of).shape)
     yield from _transfer(of, there, of.model.whole(held.frozen, held.state.params))
-    plan, weights = plan_of(sampler(of)), weights_of(of, there)
+    plan, weights, draft = plan_of(sampler(of)), weights_of(of.model, there), draft_of(of)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
-    functions = decoding.jitted(decoding.Decoding(of.model, ANY_END, how))
+    proposer = _proposer(of)
+    guessed = () if proposer is None else (None if draft is None else weights_of(draft, there),)
+    functions = decoding.jitted(decoding.Decoding(of.model, ANY_END, how, proposer))
     number, key = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.uint32)
 
     def lower(name: str, *inputs: Any) -> Any:
         with jax.set_mesh(there):
             return functions[name].lower(*inputs)
 
-    prefill = lower("prefill", plan.samples, weights, _prompts(plan, there), key, key, number, number)
+    prefill = lower("prefill", plan.samples, weights, _prompts(plan, there), key, key, number, number, *guessed)
     pool = _made((yield Lowered(PREFILL, prefill, plan.pieces)))
     begin = ("idle", plan.rows) if plan.is_refilled else ("spread", plan.samples)
     rows = _made((yield Lowered(DECODE, lower(*begin, plan.slots, pool))))
     source = pool if plan.is_refilled else None
-    yield Lowered(DECODE, lower("advance", weights, rows, source, number, number), turns=1)
+    yield Lowered(DECODE, lower("advance", weights, rows, source, number, number, *guessed), turns=1)
 
 
 def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:
@@ -165,7 +194,7 @@ def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:
         yield Lowered(WEIGHTS, part.lower({name: whole[name]}), times=1)
 
 
-def _prompts(plan: Plan, mesh: Mesh) -> decoding.Padded:
+def _prompts(plan: Plan, mesh: Mesh) -> prefill.Padded:
     """As `session.put` lays them out."""
 
     def one(shape: tuple[int, ...], dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
@@ -173,9 +202,13 @@ def _prompts(plan: Plan, mesh: Mesh) -> decoding.Padded:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=where)
 
     P = (plan.pool,)
-    return decoding.Padded(one((plan.pool, plan.prompt_slots)), one(P), one(P, jnp.uint32), one(P))
+    return prefill.Padded(one((plan.pool, plan.prompt_slots)), one(P), one(P, jnp.uint32), one(P))
 
 
 def _made(compiled: Any) -> Any:
     """What a compiled program returns, as shapes where it leaves them."""
     return jax.tree.map(placed, compiled.out_info, compiled.output_shardings)
+
+
+def _silent(line: str) -> None:
+    del line

@@ -83,7 +83,9 @@ class NativeEngine:
         weights = self._weights(params)
         with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
             run = _Run(self, weights, prompts, samples, sampling, draw, ledger)
-            most = self._most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
+            most = self._most_rows(
+                max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead
+            )
             if len(prompts) * samples <= most:
                 run.all_at_once()
             else:
