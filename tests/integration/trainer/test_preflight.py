@@ -5,7 +5,6 @@ Needs libtpu: `make aot`.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -19,15 +18,9 @@ import pytest
 from tests.builders.preflight import job
 
 from ptapi.load import dump_job
-from pttrainer.preflight import chips
-from pttrainer.preflight.judge import judge
-from pttrainer.preflight.subject import read_config
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
-
-LONGEST = 13568
-"""Longest rows of the job below that the compiler of libtpu 0.0.42.1 finds room for, in steps of 128."""
 
 
 def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, Any]]:
@@ -67,14 +60,3 @@ def test_a_hopeless_job_is_refused_with_what_it_needs_and_what_there_is(tmp_path
     assert refused["compileSeconds"] < 120
     assert any(option["fits"] for option in said["options"])
     assert said["smallest"]
-
-
-@pytest.mark.parametrize(("length", "fits"), [(LONGEST, True), (LONGEST + 128, False)])
-def test_what_fits_by_a_hair_and_what_does_not_is_decided_by_the_compile_of_training(length: int, fits: bool) -> None:
-    """Two layers of a model on one chip; the next longer rows need half a percent of the chip more."""
-    chips.prepare_environment()
-    asked = job("llama3.2-1b", "v5e-1", batchSize=8, sequenceLength=length)
-    said = judge(asked, config=dataclasses.replace(read_config(asked.spec), layers=2))
-    assert (said.stage, said.fits) == ("full", fits)
-    assert said.peak / said.available == pytest.approx(1.0, abs=0.03)
-    assert bool(said.smallest) != fits
