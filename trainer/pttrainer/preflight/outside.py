@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ptapi.spec import Vllm
 from pttrainer.models import Model
-from pttrainer.preflight import rollouts
+from pttrainer.preflight import chips, rollouts
 from pttrainer.preflight.rollouts import Plan
 from pttrainer.preflight.subject import Subject, bytes_per_device
 from pttrainer.rollout import sizes
+from pttrainer.rollout.vllm import inprocess
 
 DRAFT = "draft weights"
 
@@ -38,6 +40,8 @@ class Buffer:
 
 def outside(of: Subject) -> list[Buffer]:
     """Buffers of no train step, largest first."""
+    if of.spec.rollout.vllm is not None and rollouts.has_rollouts(of):
+        return [*_reference(of), *_vllm(of, of.spec.rollout.vllm)]
     if not rollouts.samples_rollouts(of):
         return []
     there = rollouts.sampler(of)
@@ -76,6 +80,14 @@ def _reference(of: Subject) -> list[Buffer]:
         return []
     state = of.held.state
     return [Buffer("reference weights", bytes_per_device(state.params), "always")]
+
+
+def _vllm(of: Subject, vllm: Vllm) -> list[Buffer]:
+    """In the trainer's process it takes its share once and for all; a server has devices of its own."""
+    if vllm.endpoint is not None:
+        return []
+    share = vllm.memory_share or inprocess.MEMORY_SHARE
+    return [Buffer("vLLM", int(chips.usable_bytes(of.slice) * share), "always")]
 
 
 def _cache(of: Subject, plan: Plan) -> list[Buffer]:

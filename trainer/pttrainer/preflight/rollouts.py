@@ -94,7 +94,12 @@ class Plan:
 
 
 def samples_rollouts(of: Subject) -> bool:
-    """Whether this job samples completions on the chips that it trains on."""
+    """Whether this job samples completions by the model itself, on the chips that it trains on."""
+    return has_rollouts(of) and of.spec.rollout.vllm is None
+
+
+def has_rollouts(of: Subject) -> bool:
+    """Whether it learns from completions of its own."""
     algorithm = of.spec.algorithm
     return algorithm.learns_from_rewards or (algorithm.distill is not None and algorithm.distill.mode == "on-policy")
 
