@@ -80,6 +80,10 @@ CASES = (
     _case("qwen3-8b", "v6e-16", "grpo", 32, 4096, held=True, **LORA),
     _case("gemma3-27b", "v6e-16", "dpo", 16, 2048, held=True, **QLORA),
     _case("qwen3-1.7b", "v6e-4", "sft", 16, 4096, microBatchSize=8, held=True),
+    _case("gemma3-12b", "v6e-32", "sft", 32, 4096, held=True, **LORA),
+    _case("qwen3-30b-a3b", "v5e-64", "sft", 64, 2048, held=True, **QLORA),
+    _case("qwen3-8b", "v5p-32", "sft", 16, 16384, held=True),
+    _case("llama3.2-3b", "v5e-32", "dpo", 64, 2048, microBatchSize=32),
 )
 
 

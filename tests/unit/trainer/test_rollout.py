@@ -15,7 +15,7 @@ from pttrainer.losses import token_stats
 from pttrainer.models import Model, Params, preset
 from pttrainer.rollout import sizes
 from pttrainer.rollout.choose import choose, row_keys, uniforms
-from pttrainer.rollout.native import NativeEngine
+from pttrainer.rollout.native import NativeEngine, Transfer
 from pttrainer.rollout.prefill import prefill_piece
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.sizes import fewer_rows, rows_at_once, rows_that_fit, slots_for
@@ -70,6 +70,16 @@ def logps_of(prompt: Prompt, tokens: list[int], temperature: float = 1.0) -> np.
     logits_TV = logits_of(prompt, tokens).astype(np.float64) / temperature
     logps_TV = logits_TV - np.log(np.exp(logits_TV).sum(axis=1, keepdims=True))
     return logps_TV[np.arange(len(tokens)), tokens]
+
+
+def test_weights_that_are_moved_part_by_part_are_those_that_decode_asks_for() -> None:
+    plain, params = model_and_params()
+    model = dataclasses.replace(plain, compute_dtype="bfloat16")
+    moved, wanted = Transfer(model, None)(params), model.for_decoding(params)
+    assert jax.tree.structure(moved) == jax.tree.structure(wanted)
+    assert all(
+        x.dtype == y.dtype and (x == y).all() for x, y in zip(*map(jax.tree.leaves, (moved, wanted)), strict=True)
+    )
 
 
 def test_log_probs_are_those_of_the_training_forward() -> None:

@@ -265,7 +265,7 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
     context = SimpleNamespace(
         spec=job, model=Model(preset("tiny")), mesh=mesh, tokenizer=byte_tokenizer(), note=notes.append
     )
-    made = guessing.speculation(cast(Context, context))
+    made = guessing.speculation(cast(Context, context), mesh)
     assert made is not None
     assert made.draft is not None
     assert isinstance(made.proposer, Draft)
@@ -275,7 +275,7 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
     assert guessing.ahead(job) == 2
     context.tokenizer = SimpleNamespace(size=265)
     with pytest.raises(ConfigError, match=r"speculative\.draft\.uri: random://demo: has 264 tokens, but .* 265"):
-        guessing.speculation(cast(Context, context))
+        guessing.speculation(cast(Context, context), mesh)
 
 
 def test_preflight_counts_a_drafts_weights_and_cache_and_the_logits_of_all_guesses() -> None:

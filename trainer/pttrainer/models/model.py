@@ -192,9 +192,16 @@ class Model:
         Slicing the stack inside the token loop would copy every weight at every token; do this once per
         rollout, outside the loop.
         """
-        cast = _cast(params, self.compute_dtype)
-        layers = tuple(jax.tree.map(lambda x, i=i: x[i], cast["layers"]) for i in range(self.config.layers))
-        return {**cast, "layers": layers}
+        layers = tuple(self.layer_for_decoding(params["layers"], i) for i in range(self.config.layers))
+        return {**self.part_for_decoding({**params, "layers": {}}), "layers": layers}
+
+    def layer_for_decoding(self, layers: Params, i: int | Array) -> Params:
+        """One layer of the stack, as `decode` wants it."""
+        return self.part_for_decoding(jax.tree.map(lambda x: x[i], layers))
+
+    def part_for_decoding(self, part: Params) -> Params:
+        """Weights outside the stack, as `decode` wants them."""
+        return _cast(part, self.compute_dtype)
 
     def head(self, params: Params) -> Array:
         """The output head [V, D]: logits are hidden_BTD @ head_VD.T. Tied heads are the embedding.

@@ -36,7 +36,7 @@ def brief(of: Verdict, key: str = "", *, remembered: bool = False) -> PreflightS
         tokens_per_second_per_chip=_round(of.estimate.tokens_per_second_per_chip),
         chip_hours=None if of.estimate.chip_hours is None else _round(of.estimate.chip_hours),
         programs=[PreflightProgram(name=p.name, stage=p.stage, peak_gib=_round(p.peak * scale)) for p in of.programs],
-        largest=[f"{buffer.name} {buffer.bytes * scale:.1f} GiB" for buffer in of.largest[:BUFFERS]],
+        largest=[f"{buffer.label} {buffer.bytes * scale:.1f} GiB" for buffer in of.largest[:BUFFERS]],
         changes=[_change(option) for option in fitting],
         smallest=[option.change for option in held],
         notes=[note[:300] for note in of.notes[:4]],

@@ -1,8 +1,9 @@
 """What a compiled program sends between devices: its collectives by kind, counted in the compiler's own text.
 
 A collective in a loop counts as often as the loop turns; the compiler writes the number of turns as the constant that
-the loop's condition compares with. Of a conditional, the branch that sends more counts. Bytes are those that one
-device sends and receives at least: (n − 1)/n of a gathered or scattered array, twice that for a sum, n devices.
+the loop's condition compares with; of a loop that ends by what it computes, the caller says it. Of a conditional, the
+branch that sends more counts. Bytes are those that one device sends and receives at least: (n − 1)/n of a gathered or
+scattered array, twice that for a sum, n devices.
 Left out: arrays of less than a kilobyte.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,13 +34,34 @@ class Traffic:
     bytes: int
     between_slices: bool = False
 
+    def times(self, count: int) -> Traffic:
+        """Of so many runs."""
+        return Traffic(self.kind, count * self.count, count * self.bytes, self.between_slices)
+
 
 Sums = Counter[tuple[str, bool, str]]
 """(kind, between slices, "count" or "bytes") -> sum."""
 
 
-def collectives(text: str, devices_per_slice: int) -> list[Traffic]:
-    """The traffic of one run of the program, largest first."""
+def grown(few: Sequence[Traffic], more: Sequence[Traffic], steps: float) -> tuple[Traffic, ...]:
+    """What a program sends with `steps` times as many layers more as that of `more` has more than that of `few`."""
+    sums: tuple[Sums, Sums] = (Counter(), Counter())
+    for total, traffic in zip(sums, (few, more), strict=True):
+        for one in traffic:
+            total[one.kind, one.between_slices, "count"] += one.count
+            total[one.kind, one.between_slices, "bytes"] += one.bytes
+    at = {key: round(sums[0][key] + steps * (sums[1][key] - sums[0][key])) for key in sums[0] | sums[1]}
+    return tuple(
+        Traffic(kind, at[kind, slow, "count"], at[kind, slow, "bytes"], slow) for kind, slow in _largest_first(at)
+    )
+
+
+def _largest_first(sums: Mapping[tuple[str, bool, str], int]) -> list[tuple[str, bool]]:
+    return sorted({key[:2] for key in sums}, key=lambda key: -sums[(*key, "bytes")])
+
+
+def collectives(text: str, devices_per_slice: int, turns: int | None = None) -> list[Traffic]:
+    """The traffic of one run of the program, largest first. turns: of its loops, where they do not say."""
     bodies = _computations(text)
     entry = next((name for name, (is_entry, _) in bodies.items() if is_entry), None)
 
@@ -58,8 +81,8 @@ def collectives(text: str, devices_per_slice: int) -> list[Traffic]:
             return _one(shape, name, line, devices_per_slice, is_start=operation[2].endswith("-start"))
         if name == "while":
             condition, body = (_named(line, key)[0] for key in ("condition", "body"))
-            turns = _turns(bodies.get(condition, (False, []))[1])
-            return Counter({key: turns * value for key, value in of(body).items()})
+            count = turns or _turns(bodies.get(condition, (False, []))[1])
+            return Counter({key: count * value for key, value in of(body).items()})
         if name == "conditional":
             branches = [of(branch) for key in _BRANCHES for branch in _named(line, key)]
             return max(branches, key=lambda sums: sum(v for k, v in sums.items() if k[2] == "bytes"), default=Counter())
@@ -69,8 +92,9 @@ def collectives(text: str, devices_per_slice: int) -> list[Traffic]:
         return total
 
     sums = of(entry) if entry is not None else Counter()
-    kinds = sorted({key[:2] for key in sums}, key=lambda key: -sums[(*key, "bytes")])
-    return [Traffic(kind, sums[kind, slow, "count"], sums[kind, slow, "bytes"], slow) for kind, slow in kinds]
+    return [
+        Traffic(kind, sums[kind, slow, "count"], sums[kind, slow, "bytes"], slow) for kind, slow in _largest_first(sums)
+    ]
 
 
 _BRANCHES = ("branch_computations", "true_computation", "false_computation")

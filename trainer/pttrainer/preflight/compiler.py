@@ -3,6 +3,9 @@
 Two levels. `fast` (no optimisation) refuses what is hopeless and costs seconds; `full` is the compile that training
 uses. A step that does not fit is refused by the compiler with the memory that it would need. Whether it compiles
 decides, not the sum of its parts: the compiler spends free memory on speed, and recomputes when memory is short.
+
+A rollout's programs hold every layer by itself, so their fast compile is of two shallow models, and what the whole one
+takes follows from them.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer import sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import chips
-from pttrainer.preflight.programs import LOWERED, TRAIN_STEP
+from pttrainer.preflight.collectives import Traffic, collectives, grown
+from pttrainer.preflight.programs import LOWERED, TRAIN_STEP, shallow
+from pttrainer.preflight.rollouts import ROLLOUT
 from pttrainer.preflight.subject import Subject, subject
 
 Level = Literal["fast", "full"]
@@ -47,11 +52,31 @@ class Compiled:
     temporaries: int = 0
     output: int = 0
     has: int | None = None
-    text: str = ""
+    traffic: tuple[Traffic, ...] = ()
+
+    def beside(self, other: Compiled, times: int) -> Compiled:
+        """With a program that runs after it so many times, and whose results stay."""
+        arguments, output = self.arguments + other.arguments, self.output + times * other.output
+        temporaries = max(self.temporaries, other.temporaries)
+        return Compiled(
+            self.fits and other.fits,
+            self.seconds + other.seconds,
+            arguments + output + temporaries,
+            arguments,
+            temporaries,
+            output,
+            self.has or other.has,
+            (*self.traffic, *(one.times(times) for one in other.traffic)),
+        )
 
 
-def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = None) -> Compiled | str:
-    """A program compiled in a process of its own, because a compiler that meets a bug of its own, or takes too much
+Answer = dict[str, Compiled]
+"""By name of program."""
+NOTHING = Compiled(True, 0.0, 0)
+
+
+def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = None) -> Answer | str:
+    """Programs compiled in a process of its own, because a compiler that meets a bug of its own, or takes too much
     host memory, ends its process. A text: why there is no answer."""
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
@@ -61,7 +86,7 @@ def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = Non
     try:
         if not receiver.poll(limit_s):
             return f"the TPU compiler was stopped after {limit_s:.0f} s"
-        found: Compiled | Exception = receiver.recv()
+        found: Answer | Exception = receiver.recv()
     except EOFError:
         return "the TPU compiler ended abruptly (a bug of its own, or host memory)"
     finally:
@@ -74,23 +99,60 @@ def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = Non
 
 def train_step(of: Subject, level: Level) -> Compiled:
     """Compiles the step that this job trains with. Nothing is allocated or run."""
-    return compiled(of, TRAIN_STEP, level)
+    return compiled(of, TRAIN_STEP, level)[TRAIN_STEP]
 
 
-def compiled(of: Subject, name: str, level: Level) -> Compiled:
-    """Compiles one of the job's programs (`programs.LOWERED`). Nothing is allocated or run."""
-    mesh = sharding.make_mesh(of.shape, chips.devices(of.training_slice))
+def compiled(of: Subject, name: str, level: Level) -> Answer:
+    """Compiles what a name stands for (`programs.LOWERED`), up to the first program that is refused."""
+    pair = shallow(of) if name == ROLLOUT and level == "fast" else None
+    if pair is None:
+        return _compiled(of, name, level)
+    few, more = (_compiled(each, name, level) for each in pair)
+    steps = (of.config.layers - pair[0].config.layers) / (pair[1].config.layers - pair[0].config.layers)
+    has = chips.usable_bytes(of.slice)
+    return {program: deeper(few[program], more[program], steps, has) for program in few if program in more}
+
+
+def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
+    """What a model takes with `steps` times as many layers more as `more` has more than `few`. A refused one says what
+    it needs, too."""
+
+    def of(name: str) -> int:
+        return int((1 - steps) * getattr(few, name) + steps * getattr(more, name))
+
+    peak = of("peak")
+    return Compiled(
+        few.fits and more.fits and peak <= has,
+        few.seconds + more.seconds,
+        peak,
+        of("arguments"),
+        of("temporaries"),
+        of("output"),
+        has,
+        grown(few.traffic, more.traffic, steps),
+    )
+
+
+def _compiled(of: Subject, name: str, level: Level) -> Answer:
+    mesh = sharding.make_mesh(of.shape, chips.devices(of.slice))
+    found: Answer = {}
     with jax.set_mesh(mesh), _level(level):
-        started = time.monotonic()
-        lowered = LOWERED[name](of, mesh)
-        try:
-            made = lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            needs = out_of_memory(str(error))
-            if needs is None:
-                raise
-            return Compiled(False, time.monotonic() - started, needs[0], has=needs[1])
-        return _measured(made, time.monotonic() - started)
+        programs, made, asked = LOWERED[name](of, mesh), None, None
+        while True:
+            started = time.monotonic()
+            try:
+                asked = programs.send(made)
+                made = asked.program.compile()
+            except StopIteration:
+                return found
+            except jax.errors.JaxRuntimeError as error:
+                needs = out_of_memory(str(error))
+                if needs is None or asked is None:
+                    raise
+                return found | {asked.name: Compiled(False, time.monotonic() - started, needs[0], has=needs[1])}
+            one = _measured(made, time.monotonic() - started, of.slice.devices, asked.turns)
+            before = found.get(asked.name, NOTHING)
+            found[asked.name] = one if asked.times is None else before.beside(one, asked.times)
 
 
 def _answer(
@@ -120,7 +182,7 @@ def out_of_memory(message: str) -> tuple[int, int] | None:
     return None if needs is None or has is None else (_bytes(needs), _bytes(has))
 
 
-def _measured(compiled: Any, seconds: float) -> Compiled:
+def _measured(compiled: Any, seconds: float, devices_per_slice: int, turns: int | None) -> Compiled:
     memory = compiled.memory_analysis()
     return Compiled(
         True,
@@ -129,7 +191,7 @@ def _measured(compiled: Any, seconds: float) -> Compiled:
         arguments=int(memory.argument_size_in_bytes),
         temporaries=int(memory.temp_size_in_bytes),
         output=int(memory.output_size_in_bytes),
-        text=compiled.as_text(),
+        traffic=tuple(collectives(compiled.as_text(), devices_per_slice, turns)),
     )
 
 

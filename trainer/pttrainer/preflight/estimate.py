@@ -1,8 +1,7 @@
-"""How fast a step can be at best, and what the run costs: a roofline of arithmetic, memory and network.
+"""How fast a step can be at best, and what the run costs: a roofline of the update, and of the rollout before it.
 
-The slowest of three limits: FLOPs at the chip's peak, HBM traffic at its bandwidth, collectives at the links'. Real
-steps are slower, by what does not overlap and by how far kernels are from the peak; so time is "at least" and tokens
-per second "at most". Rollouts and rewards are not in it.
+Real steps are slower (`roofline`), so time is "at least" and tokens per second "at most". Scoring passes, rewards and
+evaluation are not in it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import numpy as np
 from pttrainer import flops
 from pttrainer.batch import Batch
 from pttrainer.preflight.collectives import Traffic
+from pttrainer.preflight.generation import Generation, Sent, generation
+from pttrainer.preflight.roofline import roofline
 from pttrainer.preflight.subject import Subject, bytes_per_device
 
 RECOMPUTED = 4 / 3
@@ -22,46 +23,46 @@ RECOMPUTED = 4 / 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one optimizer step. None: nobody knows (no compiled program, no published bandwidth, no price)."""
+    """Of one optimizer step. None: nobody knows (no compiled program, no published bandwidth, no price), or nothing is
+    sampled. flops, and what follows, are those of the update; `seconds` is update and rollout."""
 
     flops: float
     bound: str
     seconds: float
+    update_seconds: float
     compute_seconds: float
     hbm_seconds: float
     ici_seconds: float | None
     dcn_seconds: float | None
+    generation: Generation | None
     tokens_per_second_per_chip: float
     steps: int | None
     chip_hours: float | None
     cost: float | None
 
 
-def estimate(of: Subject, traffic: list[Traffic] | None, price: float | None = None) -> Estimate:
-    """traffic: of the compiled step, per device. price: of a chip-hour."""
+def estimate(
+    of: Subject, traffic: list[Traffic] | None, price: float | None = None, sent: Sent | None = None
+) -> Estimate:
+    """traffic: of the compiled step, per device; sent: of the rollout's programs. price: of a chip-hour."""
     slice_, training = of.slice, of.spec.training
-    per_chip = slice_.jax_devices_per_chip
     total = step_flops(of)
-    hardware = total * (RECOMPUTED if of.model.remat == "full" else 1.0)
-    assert slice_.peak_bf16_tflops is not None
-    assert slice_.hbm_gbytes_per_s is not None
-    compute = hardware / (slice_.peak_bf16_tflops * 1e12 * of.training_slice.total_chips)
-    hbm = _hbm_bytes(of) * per_chip / (slice_.hbm_gbytes_per_s * 1e9)
-    ici = _network(traffic, False, None if slice_.ici_gbytes_per_s is None else slice_.ici_gbytes_per_s / 2, per_chip)
-    dcn = _network(traffic, True, None if slice_.dcn_gbits_per_s is None else slice_.dcn_gbits_per_s / 8, per_chip)
-    limits = {"arithmetic": compute, "memory": hbm, "network": (ici or 0.0) + (dcn or 0.0)}
-    bound = max(limits, key=lambda name: limits[name])
-    seconds = limits[bound]
+    limits = roofline(slice_, total * (RECOMPUTED if of.model.remat == "full" else 1.0), _hbm_bytes(of), traffic)
+    sampled = generation(of, sent or {})
+    sampling = 0.0 if sampled is None else sampled.seconds
+    seconds = limits.seconds + sampling
     tokens = training.batch_size * training.sequence_length
     hours = None if training.steps is None else seconds * training.steps * slice_.total_chips / 3600
     return Estimate(
         flops=total,
-        bound=bound,
+        bound="sampling" if sampling > limits.seconds else limits.bound,
         seconds=seconds,
-        compute_seconds=compute,
-        hbm_seconds=hbm,
-        ici_seconds=ici,
-        dcn_seconds=dcn,
+        update_seconds=limits.seconds,
+        compute_seconds=limits.compute_seconds,
+        hbm_seconds=limits.hbm_seconds,
+        ici_seconds=limits.ici_seconds,
+        dcn_seconds=limits.dcn_seconds,
+        generation=sampled,
         tokens_per_second_per_chip=tokens / seconds / slice_.total_chips,
         steps=training.steps,
         chip_hours=hours,
@@ -85,10 +86,3 @@ def _hbm_bytes(of: Subject) -> float:
     passes = 3 * of.spec.training.batch_size // of.micro_rows
     weights = of.config.parameters * 2 / of.axis("tensor") / of.axis("expert")
     return 2.0 * state + frozen + passes * weights
-
-
-def _network(traffic: list[Traffic] | None, slow: bool, gbytes_per_s: float | None, per_chip: int) -> float | None:
-    """Seconds: each direction of a chip's links carries half of the published number."""
-    if traffic is None or gbytes_per_s is None:
-        return None
-    return sum(one.bytes for one in traffic if one.between_slices is slow) * per_chip / (gbytes_per_s * 1e9)

@@ -6,7 +6,8 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
 
     loss        R + head · V·D/t + logits · N·V/t
                                               the head gathered, its gradient, and the logits of a chunk of N tokens;
-                                              more where it is the embedding, too, less where it is frozen
+                                              more where it is the embedding, too, less where it is frozen; logits
+                                              are fewer there, where the loss is one of tokens
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
     accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only; with
@@ -86,29 +87,35 @@ def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
 def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     """The moments of a step at which memory is highest, each with what is alive then."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
-    kept = Buffer("kept for the backward pass", _kept(of), "train")
+    inputs = "inputs" if of.model.remat == "full" else "inputs and products"
+    stream = f"{inputs} of {config.layers} layers, [{tokens}, {config.d_model}] each"
+    kept = Buffer("activations kept for the backward pass", _kept(of), "train", stream)
     learner = of.program.learner
     if learner is not None and learner.critic.model is not None:
         # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
-        kept = Buffer("kept for the backward passes of policy and critic", 2 * _kept(of), "train")
+        kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
     is_frozen, is_split = of.model.adapters is not None, of.spec.training.batch_size != of.micro_rows
     each = fitted.frozen_head if is_frozen else fitted.tied_head if config.tied_head else fitted.head
     if is_split and not is_frozen and not config.tied_head:
         each += fitted.second_head
     head = each * config.vocab_size * config.d_model / tensor
-    of_logits = fitted.tied_logits if config.tied_head and not is_frozen else fitted.logits
+    # Losses of whole rows (`by_token` false) go another way: a chunk's logits are made again in the backward pass.
+    is_lean = config.tied_head and not is_frozen and of.program.objective.by_token
+    of_logits = fitted.tied_logits if is_lean else fitted.logits
     logits = of_logits * of.head_tokens_per_device * config.vocab_size / tensor
     loss = [
         kept,
         Buffer("head, gathered, and its gradient", int(head), "train"),
-        Buffer("logits of a chunk", int(logits), "train"),
+        Buffer(
+            "logits of a chunk", int(logits), "train", f"[{of.head_tokens_per_device}, {config.vocab_size // tensor}]"
+        ),
     ]
     guidance = [kept, *_guidance(of)]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
         kept,
         Buffer("gradients", gradients, "train"),
-        Buffer("activations of a layer", int(activations), "train"),
+        Buffer("activations of a layer", int(activations), "train", _widths(of)),
         Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
     ]
     if not is_split:
@@ -116,6 +123,11 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
     so_far = Buffer("gradients so far", gradients, "train")
     return [[*loss, so_far], [*layer, so_far], [*guidance, so_far], accumulated]
+
+
+def _widths(of: Subject) -> str:
+    tensor, tokens = of.axis("tensor"), of.tokens_per_device
+    return f"MLP [{tokens}, {_feed_forward(of.config) // tensor}], attention [{tokens}, {_width(of.config) // tensor}]"
 
 
 def _guidance(of: Subject) -> list[Buffer]:

@@ -4,7 +4,8 @@
     fast      the compiler without optimisation: seconds; refuses what cannot fit, accepts what fits with room
     full      the compile that training uses: where the fast one leaves a doubt
 
-The compiler's word on the train step always wins over the formula's; a rollout's memory is computed only.
+The compiler's word always wins over the formula's. Of a rollout, the fast compile is of two shallow models and seldom
+leaves a doubt: most of what a rollout holds are its arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import time
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -20,11 +21,12 @@ from ptapi.spec import PostTrainJob
 from pttrainer import sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import advice, chips, compiler, formula, outside
-from pttrainer.preflight.collectives import Traffic, collectives
+from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.outside import Buffer
-from pttrainer.preflight.programs import TRAIN_STEP, others
-from pttrainer.preflight.subject import Subject, bytes_per_device, subject
+from pttrainer.preflight.programs import SCORING, TRAIN_STEP, others
+from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS, cache_bytes, plan_of, sampler
+from pttrainer.preflight.subject import TOLD, Subject, bytes_per_device, is_told, subject
 from pttrainer.preflight.verdict import Program, Stage, Verdict
 
 Depth = Literal["auto", "formula", "fast", "full"]
@@ -34,6 +36,8 @@ ROOMY = 0.8
 there is more."""
 HOPELESS = 1.15
 """Share above which it is, too: full optimisation saved up to about a tenth where memory was short."""
+CLOSE = 0.03
+"""A rollout's peak so near to all of a device's memory, either way, is compiled at full depth."""
 
 
 def judge(
@@ -82,9 +86,9 @@ def judge(
         programs=programs,
         outside=buffers,
         largest=_largest(computed.parts, buffers),
-        weights=_weights(of),
+        arrays=_arrays(of),
         collectives=found.traffic,
-        estimate=estimate(of, found.traffic, price),
+        estimate=estimate(of, found.traffic, price, {one.name: one.collectives for one in found.programs}),
         assumptions=assumptions(of, programs, price),
         notes=found.notes,
         options=[] if fits else advice.options(of),
@@ -106,65 +110,100 @@ def _compiled(of: Subject, depth: Depth, until: float | None) -> _Compiled:
     found = _Compiled([], None, [])
     levels: tuple[compiler.Level, ...] = ("fast", "full") if depth in ("auto", "full") else ("fast",)
     for level in levels:
-        one = _ask(of, TRAIN_STEP, level, until, found)
-        if one is None:
+        answer = _ask(of, TRAIN_STEP, level, until, found)
+        if answer is None:
             return found
-        found = found._replace(traffic=collectives(one.text, of.training_slice.devices) if one.fits else None)
+        one = answer[TRAIN_STEP]
+        found = found._replace(traffic=list(one.traffic) if one.fits else None)
         share = one.peak / chips.usable_bytes(of.slice)
         if depth == "auto" and (share < ROOMY or share > HOPELESS):
             break
     if found.programs[-1].fits:
         for name in others(of):
-            _ask(of, name, levels[0], until, found)
+            answer = _ask(of, name, levels[0], until, found)
+            if name == ROLLOUT and answer is not None and len(levels) > 1 and _is_close(of, found.programs):
+                _ask(of, name, levels[1], until, found)
     return found
+
+
+def _is_close(of: Subject, programs: list[Program]) -> bool:
+    peaks = _rollout_peaks(of, {one.name: one for one in programs}, outside.outside(of))
+    return abs(max(peaks.values()) / chips.usable_bytes(of.slice) - 1) < CLOSE
 
 
 def _ask(
     of: Subject, name: str, level: compiler.Level, until: float | None, found: _Compiled
-) -> compiler.Compiled | None:
+) -> compiler.Answer | None:
     """One compile, noted in `found`; None where there is no answer."""
     left = None if until is None else max(0.0, until - time.monotonic())
-    one = compiler.in_a_child(of, name, level, left)
-    if isinstance(one, str):
-        instead = "" if found.programs else "; the formula answers instead"
-        found.notes.append(f"{name}, {level} compile: {one}{instead}")
+    answer = compiler.in_a_child(of, name, level, left)
+    if isinstance(answer, str):
+        instead = "; the formula answers instead" if name in (ROLLOUT, TRAIN_STEP) and not found.programs else ""
+        found.notes.append(f"{name}, {level} compile: {answer}{instead}")
         return None
-    found.programs.append(_program(name, level, one))
-    return one
+    found.programs.extend(_program(program, level, one) for program, one in answer.items())
+    return answer
 
 
 def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
     """Bytes per device at the highest moment of each phase, everything counted that is there then."""
-    held = of.held
     peaks = {TRAIN_STEP: decisive[TRAIN_STEP].peak + outside.resident(buffers, "train")}
-    rollout = outside.rollout_peak(of, buffers)
-    if rollout:
-        peaks["rollout"] = rollout
-    # Other passes take weights alone; the rest of the training state stays where it is.
-    critic = None if held.state.critic is None else held.state.critic.params
-    used = (held.state.params, critic, held.frozen)
-    unused = bytes_per_device((held.state, held.frozen)) - bytes_per_device(used)
-    for name in decisive.keys() - {TRAIN_STEP}:
-        peaks[name] = decisive[name].peak + unused + outside.resident(buffers, "scoring")
+    computed = outside.rollout_peak(of, buffers)
+    if computed:
+        peaks |= _rollout_peaks(of, decisive, buffers) or {ROLLOUT: computed}
+    if SCORING in decisive:
+        # It takes weights alone (a critic's, too); the rest of the training state stays where it is.
+        held = of.held
+        critic = None if held.state.critic is None else held.state.critic.params
+        used = (held.state.params, critic, held.frozen)
+        unused = bytes_per_device((held.state, held.frozen)) - bytes_per_device(used)
+        peaks[SCORING] = decisive[SCORING].peak + unused + outside.resident(buffers, "scoring")
+    return peaks
+
+
+def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
+    """Of the programs that were compiled, with what stands beside them: training's state, a reference, and what the
+    rollout itself keeps."""
+    drafted = sum(buffer.bytes for buffer in buffers if buffer.name == outside.DRAFT)  # an argument of two of them
+    beside = outside.state(of) + outside.resident(buffers, "scoring") - drafted
+    peaks = {name: decisive[name].peak + beside for name in (WEIGHTS, PREFILL, DECODE) if name in decisive}
+    if WEIGHTS in peaks:
+        peaks[WEIGHTS] += drafted - decisive[WEIGHTS].arguments  # are the state's
+    if DECODE in peaks and decisive[DECODE].fits:
+        # While the cache is made larger, the old half of it is there too.
+        there, held = sampler(of), decisive[DECODE].arguments
+        plan = plan_of(there)
+        growing = cache_bytes(there, plan.rows, plan.slots // 2)
+        peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
+        if plan.is_refilled:  # rows wait while the next prompts are computed
+            peaks[PREFILL] += held - decisive[WEIGHTS].output - decisive[PREFILL].output - drafted
     return peaks
 
 
 def _program(name: str, stage: Stage, one: compiler.Compiled) -> Program:
-    return Program(name, stage, one.fits, one.peak, one.arguments, one.temporaries, one.output, round(one.seconds, 1))
+    sizes = (one.peak, one.arguments, one.temporaries, one.output)
+    return Program(name, stage, one.fits, *sizes, round(one.seconds, 1), list(one.traffic))
 
 
 def _largest(parts: list[Buffer], buffers: list[Buffer], count: int = 6) -> list[Buffer]:
     return sorted([*parts, *buffers], key=lambda buffer: -buffer.bytes)[:count]
 
 
-def _weights(of: Subject, count: int = 5) -> list[Buffer]:
-    """The largest arrays of weights by name, without their moments and gradients."""
-    whole = of.model.whole(of.held.frozen, of.held.state.params)
+def _arrays(of: Subject, count: int = 8) -> list[Buffer]:
+    """The largest arrays of training's state by name: weights, moments, what is frozen, a teacher's weights."""
+    held = of.held
+    parts = {"": held.state.params, "optimizer": held.state.optimizer, "frozen": held.frozen, "teacher": held.teacher}
     named = [
-        Buffer(jax.tree_util.keystr(path, simple=True, separator="."), bytes_per_device(leaf), "always")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(whole)
+        Buffer(".".join([*([part] if part else []), *_words(path)]), bytes_per_device(leaf), "always")
+        for part, tree in parts.items()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
     return sorted(named, key=lambda buffer: -buffer.bytes)[:count]
+
+
+def _words(path: tuple[Any, ...]) -> list[str]:
+    """Names on the way to an array, without places in tuples."""
+    return [word for word in jax.tree_util.keystr(path, simple=True, separator="/").split("/") if not word.isdigit()]
 
 
 def assumptions(of: Subject, programs: list[Program], price: float | None) -> list[str]:
@@ -175,18 +214,20 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         f"every row has {training.sequence_length} tokens, one example each, and all of them are trained on",
         "time is a roofline: the slowest of arithmetic, memory and network at their published rates",
     ]
-    if of.sampler is not None:
-        count, tensor = math.prod(of.sampler), of.sampler[sharding.MESH_AXES.index("tensor")]
-        said.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
-    said += [f"the {name} was not compiled and is not counted" for name in others(of) if name not in names]
+    if SCORING in others(of) and SCORING not in names:
+        said.append(f"the {SCORING} was not compiled and is not counted")
     if not names:
         said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
     if of.spec.algorithm.kind in ("distill", "ppo") and not names:
         said.append(f"the formula was never compared with the compiler on {of.spec.algorithm.kind}")
-    if any(buffer.during == "rollout" for buffer in outside.outside(of)):
-        prompt = max(training.sequence_length - of.spec.rollout.max_new_tokens, 1)
+    if is_told(of.spec):
+        said.append(f"the data hold {TOLD} of the teacher's tokens for each of the student's")
+    if ROLLOUT in others(of):
+        by = "compiled" if DECODE in names else "computed, not compiled"
+        plan = plan_of(sampler(of))
         said.append(
-            f"prompts of {prompt} tokens; a rollout's memory is computed, not compiled; its time is not counted"
+            f"prompts of {plan.prompt_tokens} tokens, completions of {plan.new_tokens}, all of them; "
+            f"a rollout's memory is {by}; the time of rewards is not counted"
         )
     if of.spec.evaluation.every_steps or of.spec.data.eval is not None:
         said.append("evaluation is not counted")

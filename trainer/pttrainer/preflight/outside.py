@@ -2,8 +2,8 @@
 
 With reinforcement learning the two halves of a step take turns on the same chips: a rollout holds the training state
 (moments included), the weights once more in the compute format, and the cache of keys and values; the update holds the
-state and its own temporaries. A reference model and a draft model stay through both. Rollout sizes are computed, not
-compiled. Where other devices sample (`rollout.placement`), they hold all of a rollout and nothing of training.
+state and its own temporaries. A reference model and a draft model stay through both. Where a rollout's programs were
+compiled, what they hold is the compiler's word, and only what stands beside them is added.
 """
 
 from __future__ import annotations
@@ -11,39 +11,49 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import jax
-
 from ptapi.spec import Vllm
-from pttrainer import placement, sharding
 from pttrainer.models import Model
-from pttrainer.preflight import chips
-from pttrainer.preflight.subject import Subject, bytes_per_device, placed
-from pttrainer.rollout import guessing, native, sizes
-from pttrainer.rollout.transfer import CHUNK_BYTES
+from pttrainer.preflight import chips, rollouts
+from pttrainer.preflight.rollouts import Plan
+from pttrainer.preflight.subject import Subject, bytes_per_device
+from pttrainer.rollout import sizes
 from pttrainer.rollout.vllm import inprocess
+
+DRAFT = "draft weights"
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Something resident. during: `train`, `rollout` or `always`; bytes are per device."""
+    """Something resident. during: `train`, `rollout` or `always`; bytes are per device. what: its arrays, if they have
+    one shape that says something: on a device."""
 
     name: str
     bytes: int
     during: str
+    what: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.name} ({self.what})" if self.what else self.name
 
 
 def outside(of: Subject) -> list[Buffer]:
     """Buffers of no train step, largest first."""
-    algorithm = of.spec.algorithm
-    if not algorithm.learns_from_rewards and (algorithm.distill is None or algorithm.distill.mode != "on-policy"):
-        return []
-    if of.spec.rollout.vllm is not None:
+    if of.spec.rollout.vllm is not None and rollouts.has_rollouts(of):
         return [*_reference(of), *_vllm(of, of.spec.rollout.vllm)]
-    draft = _draft(of)
-    found = [*_reference(of), *_weights(of), *_cache(of, draft), _logits(of)]
+    if not rollouts.samples_rollouts(of):
+        return []
+    there = rollouts.sampler(of)
+    plan = rollouts.plan_of(there)
+    weights = bytes_per_device(rollouts.weights_of(of.model, there.mesh))
+    split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
+    held = Buffer("rollout weights", weights, "rollout", split)
+    found = [*_reference(of), held, *_cache(there, plan), _working(there, plan)]
+    draft = rollouts.draft_of(of)
     if draft is not None:
-        during = "always" if of.sampler is None else "rollout"
-        found.append(Buffer("draft weights", _decoding_bytes(of, draft), during))
+        drafted = bytes_per_device(rollouts.weights_of(draft, there.mesh))
+        found += [Buffer(DRAFT, drafted, "always"), _draft_cache(there, plan, draft)]
     return sorted(found, key=lambda buffer: -buffer.bytes)
 
 
@@ -52,14 +62,16 @@ def resident(buffers: list[Buffer], phase: str) -> int:
     return sum(buffer.bytes for buffer in buffers if buffer.during in (phase, "always"))
 
 
+def state(of: Subject) -> int:
+    """Bytes of training's own that stay while completions are sampled."""
+    return bytes_per_device((of.held.state, of.held.frozen, of.held.teacher))
+
+
 def rollout_peak(of: Subject, buffers: list[Buffer]) -> int:
-    """Bytes per device while completions are sampled; 0 where none are."""
+    """Bytes per device while completions are sampled, computed; 0 where none are."""
     if not any(buffer.during == "rollout" for buffer in buffers):
         return 0
-    if of.sampler is not None:
-        return sum(buffer.bytes for buffer in buffers if buffer.during == "rollout")
-    held = of.held
-    return bytes_per_device((held.state, held.frozen, held.teacher)) + resident(buffers, "rollout")
+    return state(of) + resident(buffers, "rollout")
 
 
 def _reference(of: Subject) -> list[Buffer]:
@@ -78,55 +90,41 @@ def _vllm(of: Subject, vllm: Vllm) -> list[Buffer]:
     return [Buffer("vLLM", int(chips.usable_bytes(of.slice) * share), "always")]
 
 
-def _weights(of: Subject) -> list[Buffer]:
-    """In every version that is held at once, and what of the next one is under way."""
-    held = Buffer("rollout weights", placement.copies(of.spec) * _decoding_bytes(of, of.model), "rollout")
-    if of.sampler is None:
-        return [held]
-    return [held, Buffer("weights under way", CHUNK_BYTES // math.gcd(of.devices, math.prod(of.sampler)), "rollout")]
-
-
-def _decoding_bytes(of: Subject, model: Model) -> int:
-    """Weights as decoding wants them."""
-    shapes = native.decoding_shapes(model)
-    where = native.decoding_shardings(model, of.sampler_mesh)  # type: ignore[arg-type]  # makes the same shardings
-    return bytes_per_device(jax.tree.map(placed, shapes, where))
-
-
-def _draft(of: Subject) -> Model | None:
-    """The model that guesses, if one does."""
-    speculative = of.spec.rollout.speculative
-    if speculative is None or speculative.draft is None:
-        return None
-    return guessing.draft_model(speculative.draft, of.model, _silent, weights=False)[1]
-
-
-def _cache(of: Subject, draft: Model | None) -> list[Buffer]:
-    """Keys and values of the rows that are sampled at once, a draft's too, and the old half while the cache is made
-    larger."""
-    rollout, length = of.spec.rollout, of.spec.training.sequence_length
-    per_token = sizes.token_bytes(of.model) + (0 if draft is None else sizes.token_bytes(draft))
-    mesh = of.sampler_mesh
-    budget = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE) * mesh.size
-    most = rollout.slots or sizes.ROWS_ON_DEVICE * mesh.size
-    rows = min(of.spec.training.batch_size, most, max(1, budget // (per_token * length)))
-    slots = sizes.slots_for(rollout.max_new_tokens + guessing.ahead(of.spec))
-    prompt = max(length - rollout.max_new_tokens, 1)
-    heads = of.config.kv_heads if draft is None else math.gcd(of.config.kv_heads, draft.config.kv_heads)
-    spread = sharding.mesh_size(mesh, "batch") * math.gcd(mesh.shape["tensor"], heads)
-    per_device = math.ceil(rows / spread) * per_token
+def _cache(of: Subject, plan: Plan) -> list[Buffer]:
+    """Keys and values of the rows that are sampled at once and of their prompts; refilled, the next prompts, too."""
+    pool = rollouts.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
+    own = rollouts.cache_bytes(of, plan.rows, plan.slots)
+    config = of.config
+    slots = f"{2 * config.layers} x {config.kv_heads} heads x {config.head_dim}, {plan.slots} slots of {plan.rows} rows"
     return [
-        Buffer("cache of keys and values", per_device * (slots + prompt), "rollout"),
-        Buffer("the smaller cache while it grows", per_device * (slots // 2), "rollout"),
+        Buffer("cache of keys and values", own, "rollout", f"{slots} over {of.row_shards} devices"),
+        Buffer("cache of prompts", rollouts.prompts_bytes(of, plan) + pool, "rollout"),
     ]
 
 
-def _logits(of: Subject) -> Buffer:
-    """Of one token of every row, or of all that are guessed at once, twice: as computed and as sampled from."""
-    mesh, at_once = of.sampler_mesh, max(guessing.ahead(of.spec), 1)
-    rows = math.ceil(of.spec.training.batch_size / sharding.mesh_size(mesh, "batch")) * at_once
-    return Buffer("logits of one token", 2 * 4 * rows * of.config.vocab_size // mesh.shape["tensor"], "rollout")
+def _draft_cache(of: Subject, plan: Plan, draft: Model) -> Buffer:
+    """Its keys and values, of prompts too, in proportion to the model's."""
+    own = rollouts.cache_bytes(of, plan.rows, plan.slots) + rollouts.prompts_bytes(of, plan)
+    size = own * sizes.token_bytes(draft) // sizes.token_bytes(of.model)
+    return Buffer("cache of the draft", size, "rollout")
 
 
-def _silent(line: str) -> None:
-    del line
+def _working(of: Subject, plan: Plan) -> Buffer:
+    """The largest of what is there one after the other: the prompts' scores and activations, the logits of one token as
+    computed and as sampled from, the smaller cache while it is made larger."""
+    config, tensor = of.config, of.axis("tensor")
+    here = math.ceil(plan.pool / of.row_shards)
+    piece = plan.prompt_slots // plan.pieces
+    scores = 4 * here * config.heads * piece * plan.prompt_slots // tensor
+    each = {
+        "prompts: scores and activations": scores + 4 * here * piece * max(config.d_ff, config.d_model),
+        "logits of one token": 2
+        * 4
+        * math.ceil(plan.rows / of.row_shards)
+        * max(plan.ahead, 1)
+        * config.vocab_size
+        // tensor,
+        "the smaller cache while it grows": rollouts.cache_bytes(of, plan.rows, plan.slots // 2),
+    }
+    name = max(each, key=lambda name: each[name])
+    return Buffer(name, each[name], "rollout")

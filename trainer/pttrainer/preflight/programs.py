@@ -3,30 +3,34 @@
     train step       one optimizer step
     scoring pass     log-probs without gradient: of the reference model, or of the policy before its first update; with
                      a critic, its values too
+    rollout          three programs one after the other (`rollouts`)
 
 A scoring pass takes all rows of the batch at once, where the step takes micro-batches, so it can need more. What is
-left out: rollouts (computed in `outside`), evaluation.
+left out: evaluation.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from jax.sharding import Mesh
 
 from pttrainer import step as steps
 from pttrainer.algorithms import preference_loss
-from pttrainer.preflight.subject import Subject, batch, inputs
+from pttrainer.preflight import rollouts
+from pttrainer.preflight.rollouts import ROLLOUT, Lowered, Programs
+from pttrainer.preflight.subject import Subject, batch, inputs, subject
 
 TRAIN_STEP = "train step"
 SCORING = "scoring pass"
 
 
 def others(of: Subject) -> list[str]:
-    """What this job runs on its chips beside its step and rollouts."""
-    return [SCORING] if scored_rows(of) else []
+    """What this job runs on its chips beside its step."""
+    return [*([SCORING] if scored_rows(of) else []), *([ROLLOUT] if rollouts.samples_rollouts(of) else [])]
 
 
 def scored_rows(of: Subject) -> int:
@@ -42,17 +46,34 @@ def scored_rows(of: Subject) -> int:
     return 0
 
 
-def _train_step(of: Subject, mesh: Mesh) -> Any:
-    return of.program.train_step(of.program.layout(mesh)).lower(*inputs(of, mesh))
+def shallow(of: Subject) -> tuple[Subject, Subject] | None:
+    """The job with few layers, and with twice as many: what a rollout's programs take grows by the same with each
+    layer, and they are compiled layer by layer, which at full depth takes minutes. None where the model has few."""
+    local = of.config.local_layers
+    period = next(n for n in range(1, len(local) + 2) if local[n:] == local[: len(local) - n])
+    few = max(period, 2)
+    if of.config.layers <= 3 * few:
+        return None
+    return _with_layers(of, few), _with_layers(of, 2 * few)
 
 
-def _scoring(of: Subject, mesh: Mesh) -> Any:
+def _with_layers(of: Subject, layers: int) -> Subject:
+    config = replace(of.config, layers=layers, local_layers=of.config.local_layers[:layers])
+    return replace(subject(of.spec, config), whole=of)
+
+
+def _train_step(of: Subject, mesh: Mesh) -> Programs:
+    yield Lowered(TRAIN_STEP, of.program.train_step(of.program.layout(mesh)).lower(*inputs(of, mesh)))
+
+
+def _scoring(of: Subject, mesh: Mesh) -> Programs:
     held = inputs(of, mesh)
     if held.state.critic is not None:
-        return _values(of, mesh)
+        yield Lowered(SCORING, _values(of, mesh))
+        return
     score: Any = steps.score_step(of.model, of.program.layout(mesh).whole)
     weights = of.model.whole(held.frozen, held.state.params)
-    return score.lower(weights, batch(of, mesh, scored_rows(of)), of.program.objective.temperature)
+    yield Lowered(SCORING, score.lower(weights, batch(of, mesh, scored_rows(of)), of.program.objective.temperature))
 
 
 def _values(of: Subject, mesh: Mesh) -> Any:
@@ -68,4 +89,8 @@ def _values(of: Subject, mesh: Mesh) -> Any:
     return step.lower(weights, held.state.critic.params, batch(of, mesh, scored_rows(of)))
 
 
-LOWERED: dict[str, Callable[[Subject, Mesh], Any]] = {TRAIN_STEP: _train_step, SCORING: _scoring}
+LOWERED: dict[str, Callable[[Subject, Mesh], Programs]] = {
+    TRAIN_STEP: _train_step,
+    SCORING: _scoring,
+    ROLLOUT: rollouts.lowered,
+}

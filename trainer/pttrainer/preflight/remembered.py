@@ -2,13 +2,15 @@
 
 They lie beside the runs (`<output.uri>/.preflight/<key>.json`), as the compilation cache does: who may write there runs
 jobs there anyway, and whoever submits the job again finds them. The key is a hash of everything that a verdict follows
-from: model, algorithm, training, rollout, chips, how deep to compile, versions, and the trainer's own code.
+from: model, algorithm, training, rollout, chips, how deep to compile, versions, and the trainer's own code. Once one of
+these changes, most verdicts are never asked for again, so the oldest go.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from pttrainer.models import ModelConfig
 
 _PARTS = {"algorithm", "training", "rollout", "evaluation", "accelerator"}
 Document = dict[str, Any]
+MOST, KEPT = 250, 200
+"""Verdicts that are kept: from MOST on, the newest KEPT. Their age stands in them, so that all are read then."""
 
 
 def key(spec: PostTrainJobSpec, config: ModelConfig, depth: str, versions: dict[str, str]) -> str:
@@ -42,8 +46,22 @@ def recall(output_uri: str, key: str) -> tuple[PreflightStatus, Document] | None
 
 def remember(output_uri: str, key: str, brief: PreflightStatus, verdict: Document) -> None:
     """Raises StorageError, or ConfigError, where it cannot be written."""
-    document = {"brief": brief.model_dump(mode="json", by_alias=True), "verdict": verdict}
-    storage.place(_uri(output_uri)).write(f"{key}.json", json.dumps(document).encode())
+    written = datetime.now(UTC).isoformat()
+    document = {"brief": brief.model_dump(mode="json", by_alias=True), "verdict": verdict, "written": written}
+    place = storage.place(_uri(output_uri))
+    place.write(f"{key}.json", json.dumps(document).encode())
+    names = [name for name in place.names() if name.endswith(".json")]
+    if len(names) > MOST:
+        for name in sorted(names, key=lambda name: _written(place, name))[:-KEPT]:
+            place.remove(name)
+
+
+def _written(place: storage.Place, name: str) -> str:
+    """When; one that cannot be read is older than all."""
+    try:
+        return str(json.loads(place.read(name) or b"{}").get("written", ""))
+    except ValueError:
+        return ""
 
 
 def _uri(output_uri: str) -> str:

@@ -173,4 +173,4 @@ def _confirmed(job: PostTrainJob, of: Subject, candidate: Candidate) -> str | No
     said = compiler.in_a_child(changed, TRAIN_STEP, "fast")
     if isinstance(said, str):
         return "formula"
-    return "fast compile" if said.fits else None
+    return "fast compile" if said[TRAIN_STEP].fits else None

@@ -27,13 +27,15 @@ from pttrainer.algorithms.protocol import Objective
 from pttrainer.assemble import model_of, open_source
 from pttrainer.batch import Batch
 from pttrainer.chunks import largest_chunk
+from pttrainer.divergence import Hearsay
 from pttrainer.models import Model, ModelConfig, Params
-from pttrainer.preflight.chips import NotJudgedError
 from pttrainer.program import Program, program
 from pttrainer.session import check_batch
 
 UNKNOWN_STEPS = 1000
 """Length of a run whose data nobody has read: a number in the schedule, not in any shape."""
+TOLD = 64
+"""Tokens of a teacher that offline data are taken to hold for each of the student's: nobody has read them."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Subject:
     shape: sharding.Shape
     teacher: Model | None = None
     """Of distillation; of a student that teaches itself, the student."""
-    sampler: sharding.Shape | None = None
-    """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
+    whole: Subject | None = None
+    """What this is a shallow form of, where it is one."""
 
     @property
     def config(self) -> ModelConfig:
@@ -162,7 +164,8 @@ def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
     own = _self_teacher(of.spec)
     if own is not None:  # a second copy of what is trained, unless it is its average or itself
         return Inputs(state, batch(of, mesh), frozen, state.params if own.weights == "initial" else {})
-    return Inputs(state, batch(of, mesh), frozen, _teacher(of.teacher, mesh))
+    teacher = {} if is_told(of.spec) else _teacher(of.teacher, mesh)
+    return Inputs(state, batch(of, mesh), frozen, teacher)
 
 
 def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
@@ -176,8 +179,17 @@ def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Ba
         plain = plain._replace(
             teacher_tokens_BU=ids, teacher_positions_BU=ids, teacher_segment_ids_BU=ids, teacher_slots_BT=ids
         )
+    if is_told(of.spec):
+        there = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, (*shape, TOLD)))
+        ids, logps = (jax.ShapeDtypeStruct((*shape, TOLD), x, sharding=there) for x in (jnp.int32, jnp.float32))
+        return plain._replace(teacher_ids_BTK=ids, teacher_logps_BTK=logps)
     more = EXTRA.get(of.spec.algorithm.kind)
     return plain if more is None else plain._replace(**dict[str, Any](dict.fromkeys(more(of.spec), numbers)))
+
+
+def is_told(spec: PostTrainJobSpec) -> bool:
+    """Whether the data hold what a teacher said."""
+    return spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
 
 
 def bytes_per_device(tree: Any, tiled: bool = False) -> int:
@@ -228,13 +240,10 @@ def _objective(spec: PostTrainJobSpec, model: Model) -> tuple[Objective, Model |
         from pttrainer.algorithms import distill as of_itself
 
         return of_itself.Loss(of_itself.guide_of_itself(distilled, model), {}), model
-    if distilled.teacher is None:
-        raise NotJudgedError(
-            "spec.algorithm.distill.mode: offline: preflight does not know it, because the data say how many of the "
-            "teacher's tokens a row holds; accepted: online, on-policy"
-        )
     from pttrainer.algorithms import distill  # here: with it come data and rollouts, which others do not need
 
+    if distilled.teacher is None or is_told(spec):
+        return distill.Loss(Hearsay(distilled.beta), {}), None
     uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
     teacher = open_source(uri, field, _silent, distilled.teacher.revision, weights=False).config
     guide = distill.guide_of(distilled, teacher, model)

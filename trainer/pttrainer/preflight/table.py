@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pttrainer.preflight.generation import Generation
+from pttrainer.preflight.rollouts import DECODE
 from pttrainer.preflight.verdict import Option, Verdict
 
 OPTIONS_SHOWN = 12
@@ -48,9 +50,9 @@ def _memory(of: Verdict) -> list[str]:
         rows.append(f"  {buffer.name:<34} {_gib(buffer.bytes * scale):>10} {'':>12} {'':>8}   during: {buffer.during}")
     rows.append(f"  {'peak, in the ' + of.peak_during:<34} {'':>10} {'':>12} {_gib(of.peak * scale):>8}")
     rows.append(f"  {'available':<34} {'':>10} {'':>12} {_gib(of.available * scale):>8}")
-    for title, buffers in (("largest", of.largest), ("largest weights", [] if of.fits else of.weights)):
+    for title, buffers in (("largest", of.largest), ("largest arrays", [] if of.fits else of.arrays)):
         if buffers:
-            rows.append(f"  {title}: " + ", ".join(f"{one.name} {_gib(one.bytes * scale)}" for one in buffers))
+            rows.append(f"  {title}: " + "; ".join(f"{one.label} {_gib(one.bytes * scale)}" for one in buffers))
     return rows
 
 
@@ -58,8 +60,9 @@ def _time(of: Verdict) -> list[str]:
     e = of.estimate
     network = "" if e.ici_seconds is None else f", network {e.ici_seconds + (e.dcn_seconds or 0.0):.3g} s"
     rows = [
-        f"  step         at least {e.seconds:.3g} s ({e.bound}): arithmetic {e.compute_seconds:.3g} s, "
-        f"memory {e.hbm_seconds:.3g} s{network}; {e.flops:.3g} FLOPs",
+        f"  step         at least {e.seconds:.3g} s ({e.bound})",
+        f"  update       {e.flops:.3g} FLOPs, {e.compute_seconds:.3g} s; memory {e.hbm_seconds:.3g} s{network}",
+        *_sampling(e.generation),
         f"  tokens       at most {e.tokens_per_second_per_chip:,.0f} per second and chip",
     ]
     if e.chip_hours is not None:
@@ -69,6 +72,18 @@ def _time(of: Verdict) -> list[str]:
         where = " between slices" if one.between_slices else ""
         rows.append(f"  {one.kind:<12} {one.count:,} times{where}, {one.bytes / 2**30:,.1f} GiB per device")
     return rows
+
+
+def _sampling(of: Generation | None) -> list[str]:
+    if of is None:
+        return []
+    token = of.programs[DECODE]
+    often = "" if of.share == 1.0 else f", {of.share:.3g} of it each step"
+    return [
+        f"  rollout      {of.rows:,} rows at once, at most {of.tokens_per_second:,.0f} tokens/s in all: weights "
+        f"{of.transfer_seconds:.3g} s, prompts {of.prefill_seconds:.3g} s, tokens {of.decode_seconds:.3g} s "
+        f"({1000 * token.seconds:.3g} ms each, {token.bound}){often}"
+    ]
 
 
 def _option(one: Option) -> str:

@@ -6,7 +6,7 @@ Memory is in bytes per JAX device, because that is what a program has; `devicesP
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pttrainer.preflight.collectives import Traffic
@@ -18,7 +18,7 @@ Stage = Literal["formula", "fast", "full"]
 
 @dataclass(frozen=True)
 class Program:
-    """A program's memory. stage: who says so. compile_seconds: None for the formula."""
+    """A program's memory, and what it sends and takes at least. stage: who says so. None, empty: not compiled."""
 
     name: str
     stage: Stage
@@ -28,6 +28,7 @@ class Program:
     temporaries: int
     output: int
     compile_seconds: float | None = None
+    collectives: list[Traffic] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found out about a job. weights: the largest arrays of weights, by name."""
+    """Everything that was found out about a job. arrays: the largest of training's state, by name."""
 
     job: str
     model: str
@@ -64,7 +65,7 @@ class Verdict:
     programs: list[Program]
     outside: list[Buffer]
     largest: list[Buffer]
-    weights: list[Buffer]
+    arrays: list[Buffer]
     collectives: list[Traffic] | None
     estimate: Estimate
     assumptions: list[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 import jax
+from jax.sharding import Mesh
 
 from ptapi.spec import DraftModel, PostTrainJobSpec
 from pttrainer import sharding
@@ -25,15 +26,15 @@ from pttrainer.sources import Note
 FIELD = "spec.rollout.speculative.draft.uri"
 
 
-def speculation(context: Context) -> Speculation | None:
-    """How the job guesses; None where it does not. Raises ConfigError."""
+def speculation(context: Context, mesh: Mesh) -> Speculation | None:
+    """How the job guesses on the mesh that samples; None where it does not. Raises ConfigError."""
     spec = context.spec.rollout.speculative
     if spec is None:
         return None
     if spec.ngram is not None:
         return Speculation(Ngram(spec.ngram.tokens, spec.ngram.longest))
     assert spec.draft is not None
-    return _drafted(context, spec.draft)
+    return _drafted(context, spec.draft, mesh)
 
 
 def ahead(spec: PostTrainJobSpec) -> int:
@@ -52,7 +53,7 @@ def draft_model(spec: DraftModel, target: Model, note: Note, *, weights: bool = 
     return source, Model(source.config, target.compute_dtype, target.compute_dtype)
 
 
-def _drafted(context: Context, spec: DraftModel) -> Speculation:
+def _drafted(context: Context, spec: DraftModel, mesh: Mesh) -> Speculation:
     started = time.monotonic()
     source, model = draft_model(spec, context.model, context.note)
     if source.config.vocab_size < context.tokenizer.size:
@@ -60,11 +61,9 @@ def _drafted(context: Context, spec: DraftModel) -> Speculation:
             f"{FIELD}: {spec.uri}: has {source.config.vocab_size} tokens, but the tokenizer has "
             f"{context.tokenizer.size}; accepted: a draft with the model's tokenizer"
         )
-    mesh = context.mesh if context.transfer is None else context.transfer.mesh
-    whole = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
-    with jax.set_mesh(mesh):
-        stored = source.params(model, whole, seed=context.spec.training.seed)
-        weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, mesh))(stored)
+    whole = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
+    stored = source.params(model, whole, seed=context.spec.training.seed)
+    weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, mesh))(stored)
     seconds = time.monotonic() - started
     context.note(f"draft: {spec.uri}, {source.config.parameters:,} weights, {seconds:.1f} s")
     return Speculation(Draft(spec.tokens, model), weights, model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -27,10 +28,10 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
 from pttrainer.rewards.runner import Runner
-from pttrainer.rollout import groups, guessing
+from pttrainer.rollout import groups, guessing, sizes
 from pttrainer.rollout.episodes import EpisodeSampler
 from pttrainer.rollout.groups import Group
-from pttrainer.rollout.native import NativeEngine
+from pttrainer.rollout.native import NativeEngine, sampler_mesh
 from pttrainer.rollout.protocol import Draw, Engine, Sampling
 from pttrainer.rollout.sampling import Sampler, reward_facts
 from pttrainer.rollout.vllm.engine import vllm_engine
@@ -138,11 +139,12 @@ def _engine(context: Context) -> Engine:
     """The model itself, on the devices that train or on those that only sample; or vLLM."""
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
-    slots, transfer, guesses = context.spec.rollout.slots, context.transfer, guessing.speculation(context)
-    model, words, fetch = context.model, context.tokenizer, context.fetch
-    if transfer is None:
-        return NativeEngine(model, words, context.place, fetch, context.mesh, slots, guesses)
-    return NativeEngine(model, words, transfer.place, fetch, transfer.mesh, slots, guesses, delivered=True)
+    from pttrainer.session import put  # here: a session imports the algorithms, and they this module
+
+    mesh = sampler_mesh(context.model, context.mesh, sizes.memory())
+    place = context.place if mesh is context.mesh else partial(put, mesh)
+    guesses, slots = guessing.speculation(context, mesh), context.spec.rollout.slots
+    return NativeEngine(context.model, context.tokenizer, place, context.fetch, mesh, slots, guesses)
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:

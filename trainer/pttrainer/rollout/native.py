@@ -45,9 +45,9 @@ STOP_CHECK_TOKENS = 16
 class NativeEngine:
     """Batched sampling with `model`. `place` and `fetch` move arrays between this host and the mesh.
 
-    mesh: where weights are spread for decoding; unset, they stay where they are. rows: most rows at once;
-    unset, what `sizes` says. speculation: how tokens are guessed; unset, they are not. delivered: weights come as
-    `for_decoding` makes them, and lie where they should.
+    mesh: where weights are spread for decoding, which `place` knows; its devices are those that train, in their order
+    (`sampler_mesh`); unset, weights stay where they are. rows: most rows at once; unset, what `sizes` says.
+    speculation: how tokens are guessed; unset, they are not.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class NativeEngine:
     ) -> None:
         self._speculation = speculation
         self._model, self._tokenizer = model, tokenizer
-        self._place, self._fetch, self._rows, self._mesh = place, fetch, rows, mesh
+        self._place, self._fetch, self._rows = place, fetch, rows
+        self._mesh = mesh
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
-        where = None if mesh is None else decoding_shardings(model, mesh)
-        self._weights = _as_they_are if delivered else jax.jit(model.for_decoding, out_shardings=where)
+        self._weights = Transfer(model, mesh)
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
@@ -80,12 +80,16 @@ class NativeEngine:
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
         ledger = Ledger(self._tokenizer, sampling, len(prompts) * samples)
-        run = _Run(self, self._weights(params), prompts, samples, sampling, draw, ledger)
-        most = self._most_rows(max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead)
-        if len(prompts) * samples <= most:
-            run.all_at_once()
-        else:
-            run.refilled(most)
+        weights = self._weights(params)
+        with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+            run = _Run(self, weights, prompts, samples, sampling, draw, ledger)
+            most = self._most_rows(
+                max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead
+            )
+            if len(prompts) * samples <= most:
+                run.all_at_once()
+            else:
+                run.refilled(most)
         return ledger.completions()._replace(facts=run.facts)
 
     def compiled(self, sampling: Sampling) -> dict[str, Any]:
@@ -199,11 +203,49 @@ class _Run:
         return rows, seen
 
 
+class Transfer:
+    """The trained weights as the sampler wants them (`Model.for_decoding`), a part at a time: a program whose results
+    are gathered keeps each of them twice until it ends, which for all of them was more than a chip has."""
+
+    def __init__(self, model: Model, mesh: Mesh | None) -> None:
+        where = None if mesh is None else decoding_shardings(model, mesh)
+        self._layers = model.config.layers
+        self.layer = jax.jit(model.layer_for_decoding, out_shardings=where and where["layers"][0])
+        self.parts = {
+            name: jax.jit(model.part_for_decoding, out_shardings=where and {name: where[name]})
+            for name in decoding_shapes(model)
+            if name != "layers"
+        }
+
+    def __call__(self, params: Params) -> Params:
+        """Where `decode` reads them."""
+        layers = tuple(self.layer(params["layers"], np.int32(i)) for i in range(self._layers))
+        parts = (part({name: params[name]}) for name, part in self.parts.items())
+        return {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
+
+
 @lru_cache(maxsize=16)
 def decoding_shapes(model: Model) -> Params:
     """Shapes of `for_decoding`'s weights."""
     shapes: Params = jax.eval_shape(model.for_decoding, model.abstract())
     return shapes
+
+
+def sampler_shape(model: Model, shape: sharding.Shape, memory: int | None) -> sharding.Shape:
+    """Of the mesh that samples, beside one of this shape that trains (`sizes.sampler_shape`)."""
+    weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(decoding_shapes(model)))
+    return sizes.sampler_shape(model, weights, shape, memory)
+
+
+def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
+    """The mesh that samples, beside the one that trains."""
+    data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in sharding.MESH_AXES)
+    return reshaped(mesh, sampler_shape(model, (data, fsdp, tensor, sequence, expert), memory))
+
+
+def reshaped(mesh: Mesh, shape: sharding.Shape) -> Mesh:
+    """The devices of the mesh in the same order: so one program reads from the one and writes to the other."""
+    return mesh if mesh.devices.shape == shape else Mesh(mesh.devices.reshape(shape), sharding.MESH_AXES)
 
 
 def decoding_shardings(model: Model, mesh: Mesh) -> Any:

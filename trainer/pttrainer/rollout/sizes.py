@@ -6,6 +6,7 @@ import jax
 
 from pttrainer import sharding
 from pttrainer.models import Model, ModelConfig, pages
+from pttrainer.sharding import Shape
 
 FIRST_SLOTS = 128
 """Slots that rows begin with; doubled whenever the oldest needs more."""
@@ -17,14 +18,37 @@ CACHE_BYTES = 2 * 2**30
 """Memory for keys and values per device, where the device does not say how much it has."""
 CACHE_SHARE = 0.3
 """Share of a device's memory for keys and values."""
+WEIGHTS_SHARE = 0.35
+"""Share of it up to which the sampler's weights are whole over `fsdp`: training's state and a cache are there too."""
+
+
+def memory() -> int | None:
+    """Bytes of a device here; None where it does not say (a CPU)."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit")
+
+
+def sampler_shape(model: Model, weights: int, shape: Shape, memory: int | None) -> Shape:
+    """The mesh that samples, on the devices of the one that trains: `tensor` takes of `fsdp` what it needs, so that the
+    weights (bytes of all of them) take no more of a device than their share. Key heads stay whole."""
+    data, fsdp, tensor, *rest = shape
+    more = 1
+    while (
+        memory is not None
+        and weights > WEIGHTS_SHARE * memory * tensor * more
+        and fsdp % (2 * more) == 0
+        and model.config.kv_heads % (2 * more * tensor) == 0
+    ):
+        more *= 2
+    return (data, fsdp // more, tensor * more, rest[0], rest[1])
 
 
 def rows_that_fit(model: Model, tokens: int, draft: Model | None = None) -> int:
     """Rows of this length whose keys and values fit the memory for them, on all devices of the mesh together; those of
     a draft model too."""
     per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens
-    stats = jax.local_devices()[0].memory_stats() or {}
-    per_device = int(stats["bytes_limit"] * CACHE_SHARE) if "bytes_limit" in stats else CACHE_BYTES
+    limit = memory()
+    per_device = CACHE_BYTES if limit is None else int(limit * CACHE_SHARE)
     is_shared_memory = jax.default_backend() == "cpu"
     return max(1, per_device * (1 if is_shared_memory else sharding.devices()) // per_row)
 
@@ -33,6 +57,12 @@ def rows_at_once(model: Model, tokens: int, draft: Model | None = None) -> int:
     """Rows of this length that are sampled at once, where the job does not say how many."""
     useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * sharding.devices()
     return min(useful, rows_that_fit(model, tokens, draft))
+
+
+def rows_within(each: int, devices: int, cache_bytes: int) -> int:
+    """The same on accelerators that are not here. each: bytes of a row's keys and values; cache_bytes: memory for them,
+    of a device."""
+    return min(ROWS_ON_DEVICE * devices, max(1, cache_bytes * devices // each))
 
 
 def fewer_rows(rows: int, shards: int) -> int:

@@ -53,7 +53,7 @@ def test_the_reference_is_counted_with_a_penalty_and_rollouts_and_the_scoring_pa
     assert "reference weights" not in names
     assert "cache of keys and values" in names
     assert "reference weights" in [buffer.name for buffer in outside.outside(ppo(klCoefficient=0.1))]
-    assert programs.others(ppo(updatesPerBatch=1)) == [programs.SCORING]
+    assert programs.others(ppo(updatesPerBatch=1)) == [programs.SCORING, "rollout"]
 
 
 @pytest.mark.parametrize(("weights", "copies"), [("initial", 1), ("average", 0), ("current", 0)])

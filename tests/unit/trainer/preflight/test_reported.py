@@ -15,9 +15,11 @@ from ptapi.rundir import Termination
 from ptapi.status import PreflightStatus
 from pttrainer.preflight import chips, compiler, programs, remembered
 from pttrainer.preflight.brief import BYTES, assignments, brief, outcome
+from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.compiler import Compiled
 from pttrainer.preflight.judge import judge
 from pttrainer.preflight.reported import report
+from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS
 from pttrainer.preflight.subject import bytes_per_device, subject
 from pttrainer.preflight.verdict import Verdict
 
@@ -48,13 +50,16 @@ def said(log: Path) -> PreflightStatus:
     return found
 
 
-def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str) -> list[tuple[str, str]]:
-    """A compiler that is there and answers this; what it was asked for."""
+def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str, **others: Compiled) -> list[tuple[str, str]]:
+    """A compiler that is there and answers this; of a rollout, its three programs. What it was asked for."""
     asked: list[tuple[str, str]] = []
 
-    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> Compiled | str:
+    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> compiler.Answer | str:
         asked.append((name, level))
-        return answer
+        if isinstance(answer, str):
+            return answer
+        names = (WEIGHTS, PREFILL, DECODE) if name == ROLLOUT else (name,)
+        return {each: others.get(each.rpartition("/")[2], answer) for each in names}
 
     monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(compiler, "in_a_child", in_a_child)
@@ -193,6 +198,18 @@ def test_the_key_forgets_names_and_data_and_nothing_that_a_verdict_follows_from(
     assert len({key(), *others}) == 7
 
 
+def test_the_oldest_verdicts_go_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "MOST", 4)
+    monkeypatch.setattr(remembered, "KEPT", 2)
+    uri, empty = f"file://{tmp_path}", PreflightStatus(outcome="Fits", line="")
+    for name in ("d", "c", "b", "a"):
+        remembered.remember(uri, name, empty, {})
+    (tmp_path / ".preflight" / "broken.json").write_text("{")
+    assert remembered.recall(uri, "d") is not None
+    remembered.remember(uri, "e", empty, {})
+    assert sorted(file.name for file in (tmp_path / ".preflight").iterdir()) == ["a.json", "e.json"]
+
+
 def test_reference_and_old_policy_are_scored_in_a_program_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = compiles(monkeypatch, Compiled(True, 1.0, peak=3 * GIB))
     plain = {**SMALL, "algorithm": "grpo"}
@@ -201,16 +218,64 @@ def test_reference_and_old_policy_are_scored_in_a_program_of_their_own(monkeypat
     judge(job(**plain, options={"updatesPerBatch": 2}))
     judge(job(**{**SMALL, "algorithm": "dpo"}))
     judge(job(**{**SMALL, "algorithm": "dpo"}, options={"loss": "simpo"}))
-    step, score = ("train step", "fast"), ("scoring pass", "fast")
-    assert asked == [step, step, score, step, score, step, score, step]
+    step, score, rollout = ("train step", "fast"), ("scoring pass", "fast"), ("rollout", "fast")
+    assert asked == [step, rollout, step, score, rollout, step, score, rollout, step, score, step]
 
 
 def test_while_one_scores_the_optimizer_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiles(monkeypatch, Compiled(True, 1.0, peak=9 * GIB))
     asked = job(**SMALL, algorithm="grpo", options={"updatesPerBatch": 2})
+    small = Compiled(True, 1.0, peak=GIB)
+    compiles(monkeypatch, Compiled(True, 1.0, peak=9 * GIB), weights=small, prefill=small, decode=small)
     found = judge(asked)
     assert found.peak_during == "scoring pass"
     assert found.peak == 9 * GIB + bytes_per_device(subject(asked.spec).held.state.optimizer) + 8 + 4
+
+
+def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = Compiled(True, 1.0, peak=5 * GIB, arguments=2 * GIB, output=3 * GIB)
+    prefill = Compiled(True, 1.0, peak=6 * GIB, arguments=3 * GIB, output=GIB)
+    decode = Compiled(True, 1.0, peak=7 * GIB, arguments=6 * GIB, output=2 * GIB)
+    asked = job(**SMALL, algorithm="grpo", options={"beta": 0.1, "groupSize": 4}, rollout={"slots": 4})
+    compiles(monkeypatch, Compiled(True, 1.0, peak=GIB), weights=weights, prefill=prefill, decode=decode)
+    found, of = judge(asked), subject(asked.spec)
+    state, reference = bytes_per_device((of.held.state, of.held.frozen)), bytes_per_device(of.held.state.params)
+    # The second pool of prompts is computed while rows wait: what decoding holds, without weights and pool.
+    assert found.peak_during == "rollout/prefill"
+    assert found.peak == 6 * GIB + (6 - 3 - 1) * GIB + state + reference
+    whole = job(**SMALL, algorithm="grpo", options={"beta": 0.1, "groupSize": 4})
+    assert judge(whole).peak_during == "rollout/decode"
+    assert judge(whole).peak == 7 * GIB + state + reference
+    assert "a rollout's memory is compiled" in " ".join(judge(whole).assumptions)
+
+
+def test_a_rollout_that_fits_by_a_hair_is_compiled_at_full_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = job(**SMALL, algorithm="grpo")
+    held = bytes_per_device(subject(asked.spec).held.state)
+    has = int(15.75 * GIB)
+    for share, levels in ((0.9, ["fast"]), (0.99, ["fast", "full"]), (1.01, ["fast", "full"]), (1.1, ["fast"])):
+        small, decode = Compiled(True, 1.0, peak=GIB), Compiled(True, 1.0, peak=int(share * has) - held)
+        seen = compiles(monkeypatch, small, decode=decode)
+        assert judge(asked).fits == (share < 1)
+        assert [level for name, level in seen if name == ROLLOUT] == levels
+
+
+def test_what_a_deep_model_takes_follows_from_two_shallow_ones() -> None:
+    few = Compiled(True, 1.0, peak=10, arguments=6, output=2, traffic=(Traffic("all-gather", 4, 100),))
+    more = Compiled(True, 1.0, peak=14, arguments=9, output=2, traffic=(Traffic("all-gather", 6, 150),))
+    deep = compiler.deeper(few, more, steps=15.0, has=70)  # two layers, four, 32
+    assert (deep.peak, deep.arguments, deep.output) == (70, 51, 2)
+    assert deep.fits
+    assert not compiler.deeper(few, more, 15.0, has=69).fits
+    assert deep.traffic == (Traffic("all-gather", 34, 850),)
+
+
+@pytest.mark.parametrize(("model", "depths"), [("llama3.1-8b", (2, 4)), ("gemma2-9b", (2, 4)), ("gemma3-4b", (6, 12))])
+def test_shallow_models_have_whole_periods_of_layers(model: str, depths: tuple[int, int]) -> None:
+    of = subject(job(**{**SMALL, "model": model}).spec)
+    pair = programs.shallow(of)
+    assert pair is not None
+    assert tuple(each.config.layers for each in pair) == depths
+    assert pair[0].config.local_layers == of.config.local_layers[: depths[0]]
 
 
 def test_every_program_lowers_from_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,5 +287,5 @@ def test_every_program_lowers_from_shapes(monkeypatch: pytest.MonkeyPatch) -> No
     of = subject(job("tiny", "cpu-1", algorithm="grpo", options={"beta": 0.1}, batchSize=2, sequenceLength=32).spec)
     mesh = sharding.make_mesh((1, 1, 1, 1, 1), jax.devices()[:1])
     with jax.set_mesh(mesh):
-        text = programs.LOWERED[programs.SCORING](of, mesh).as_text()
+        text = next(programs.LOWERED[programs.SCORING](of, mesh)).program.as_text()
     assert "tensor<2x32x" in text

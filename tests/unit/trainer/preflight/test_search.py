@@ -59,9 +59,9 @@ def test_groups_of_reinforcement_learning_stay_together() -> None:
 def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def in_a_child(of: Any, name: str, level: str) -> Compiled:
+    def in_a_child(of: Any, name: str, level: str) -> dict[str, Compiled]:
         asked.append((of.spec.training.lora is not None, name, level))
-        return Compiled(len(asked) > 1, 1.0, peak=9 * GIB)
+        return {name: Compiled(len(asked) > 1, 1.0, peak=9 * GIB)}
 
     monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(compiler, "in_a_child", in_a_child)
