@@ -134,7 +134,8 @@ def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
 
 
 def _compiled(of: Subject, name: str, level: Level) -> Answer:
-    mesh = sharding.make_mesh(of.shape, chips.devices(of.slice))
+    mesh = sharding.make_mesh(of.shape, chips.devices(of.training_slice))
+    devices = (of.sampling_slice if name == ROLLOUT else of.training_slice).devices
     found: Answer = {}
     with jax.set_mesh(mesh), _level(level):
         programs, made, asked = LOWERED[name](of, mesh), None, None
@@ -150,7 +151,7 @@ def _compiled(of: Subject, name: str, level: Level) -> Answer:
                 if needs is None or asked is None:
                     raise
                 return found | {asked.name: Compiled(False, time.monotonic() - started, needs[0], has=needs[1])}
-            one = _measured(made, time.monotonic() - started, of.slice.devices, asked.turns)
+            one = _measured(made, time.monotonic() - started, devices, asked.turns)
             before = found.get(asked.name, NOTHING)
             found[asked.name] = one if asked.times is None else before.beside(one, asked.times)
 

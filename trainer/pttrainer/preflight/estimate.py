@@ -24,7 +24,8 @@ RECOMPUTED = 4 / 3
 @dataclass(frozen=True)
 class Estimate:
     """Of one optimizer step. None: nobody knows (no compiled program, no published bandwidth, no price), or nothing is
-    sampled. flops, and what follows, are those of the update; `seconds` is update and rollout."""
+    sampled. flops, and what follows, are those of the update; `seconds` is update and rollout, one after
+    the other, or the longer one where others sample while these train."""
 
     flops: float
     bound: str
@@ -47,10 +48,13 @@ def estimate(
     """traffic: of the compiled step, per device; sent: of the rollout's programs. price: of a chip-hour."""
     slice_, training = of.slice, of.spec.training
     total = step_flops(of)
-    limits = roofline(slice_, total * (RECOMPUTED if of.model.remat == "full" else 1.0), _hbm_bytes(of), traffic)
+    limits = roofline(
+        of.training_slice, total * (RECOMPUTED if of.model.remat == "full" else 1.0), _hbm_bytes(of), traffic
+    )
     sampled = generation(of, sent or {})
     sampling = 0.0 if sampled is None else sampled.seconds
-    seconds = limits.seconds + sampling
+    is_overlapped = of.sampler is not None and of.spec.rollout.max_staleness > 0
+    seconds = max(limits.seconds, sampling) if is_overlapped else limits.seconds + sampling
     tokens = training.batch_size * training.sequence_length
     hours = None if training.steps is None else seconds * training.steps * slice_.total_chips / 3600
     return Estimate(

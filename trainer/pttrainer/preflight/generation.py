@@ -47,7 +47,7 @@ def generation(of: Subject, sent: Sent) -> Generation | None:
     there = rollouts.sampler(of)
     plan = rollouts.plan_of(there)
     weights = bytes_per_device(rollouts.weights_of(of.model, there.mesh))
-    transfer = roofline(of.slice, 0.0, _trained(of) + weights, sent.get(WEIGHTS))
+    transfer = roofline(of.sampling_slice, 0.0, _trained(of) + weights, sent.get(WEIGHTS))
     prefill = _prefill(there, plan, weights, sent.get(PREFILL))
     slots = list(_slots(plan))
     decode = _token(there, plan, sum(slots) / len(slots), weights, sent.get(DECODE))
@@ -96,7 +96,7 @@ def _prefill(of: Subject, plan: Plan, weights: int, traffic: Sequence[Traffic] |
     idle = max(1.0, of.row_shards / plan.pool)
     total = idle * (2.0 * tokens * config.layers * flops.active_weights(config) + scores)
     hbm = plan.pieces * weights + rollouts.cache_bytes(of, plan.pool, plan.prompt_slots)
-    return roofline(of.slice, total, hbm, traffic)
+    return roofline(of.sampling_slice, total, hbm, traffic)
 
 
 def _token(of: Subject, plan: Plan, slots: float, weights: int, traffic: Sequence[Traffic] | None) -> Roofline:
@@ -107,4 +107,4 @@ def _token(of: Subject, plan: Plan, slots: float, weights: int, traffic: Sequenc
     scores = 4.0 * config.heads * config.head_dim * config.layers * seen
     cache = rollouts.prompts_bytes(of, plan) + rollouts.cache_bytes(of, rows, 1) * slots
     idle = max(1.0, of.row_shards / rows)
-    return roofline(of.slice, idle * rows * (2.0 * products + scores), weights + cache, traffic)
+    return roofline(of.sampling_slice, idle * rows * (2.0 * products + scores), weights + cache, traffic)

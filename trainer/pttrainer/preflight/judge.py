@@ -18,14 +18,14 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 from ptapi.spec import PostTrainJob
-from pttrainer import sharding
+from pttrainer import placement, sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import advice, chips, compiler, formula, outside
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.outside import Buffer
 from pttrainer.preflight.programs import SCORING, TRAIN_STEP, others
-from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS, cache_bytes, plan_of, sampler
+from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS, cache_bytes, plan_of, sampler, weights_of
 from pttrainer.preflight.subject import TOLD, Subject, bytes_per_device, is_told, subject
 from pttrainer.preflight.verdict import Program, Stage, Verdict
 
@@ -165,7 +165,7 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
     """Of the programs that were compiled, with what stands beside them: training's state, a reference, and what the
     rollout itself keeps."""
     drafted = sum(buffer.bytes for buffer in buffers if buffer.name == outside.DRAFT)  # an argument of two of them
-    beside = outside.state(of) + outside.resident(buffers, "scoring") - drafted
+    beside = _beside(of, buffers, drafted)
     peaks = {name: decisive[name].peak + beside for name in (WEIGHTS, PREFILL, DECODE) if name in decisive}
     if WEIGHTS in peaks:
         peaks[WEIGHTS] += drafted - decisive[WEIGHTS].arguments  # are the state's
@@ -176,8 +176,20 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
         growing = cache_bytes(there, plan.rows, plan.slots // 2)
         peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
         if plan.is_refilled:  # rows wait while the next prompts are computed
-            peaks[PREFILL] += held - decisive[WEIGHTS].output - decisive[PREFILL].output - drafted
+            computed = bytes_per_device(weights_of(of.model, there.mesh))
+            weights = decisive[WEIGHTS].output if WEIGHTS in decisive else computed
+            peaks[PREFILL] += held - weights - decisive[PREFILL].output - drafted
     return peaks
+
+
+def _beside(of: Subject, buffers: list[Buffer], drafted: int) -> int:
+    """What stands beside a rollout's programs: training's state and a reference; on other devices, the versions of the
+    weights that are not sampled from, and what of the next is under way."""
+    if of.sampler is None:
+        return outside.state(of) + outside.resident(buffers, "scoring") - drafted
+    sizes = {buffer.name: buffer.bytes for buffer in buffers}
+    copies = placement.copies(of.spec)
+    return sizes["rollout weights"] * (copies - 1) // copies + sizes[outside.UNDER_WAY]
 
 
 def _program(name: str, stage: Stage, one: compiler.Compiled) -> Program:
@@ -214,6 +226,9 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         f"every row has {training.sequence_length} tokens, one example each, and all of them are trained on",
         "time is a roofline: the slowest of arithmetic, memory and network at their published rates",
     ]
+    if of.sampler is not None:
+        count, tensor = math.prod(of.sampler), of.sampler[sharding.MESH_AXES.index("tensor")]
+        said.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
     if SCORING in others(of) and SCORING not in names:
         said.append(f"the {SCORING} was not compiled and is not counted")
     if not names:

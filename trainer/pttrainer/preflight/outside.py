@@ -3,7 +3,8 @@
 With reinforcement learning the two halves of a step take turns on the same chips: a rollout holds the training state
 (moments included), the weights once more in the compute format, and the cache of keys and values; the update holds the
 state and its own temporaries. A reference model and a draft model stay through both. Where a rollout's programs were
-compiled, what they hold is the compiler's word, and only what stands beside them is added.
+compiled, what they hold is the compiler's word, and only what stands beside them is added. Where other devices sample
+(`rollout.placement`), they hold all of a rollout and nothing of training.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import math
 from dataclasses import dataclass
 
 from ptapi.spec import Vllm
+from pttrainer import placement
 from pttrainer.models import Model
 from pttrainer.preflight import chips, rollouts
 from pttrainer.preflight.rollouts import Plan
 from pttrainer.preflight.subject import Subject, bytes_per_device
 from pttrainer.rollout import sizes
+from pttrainer.rollout.transfer import CHUNK_BYTES
 from pttrainer.rollout.vllm import inprocess
 
-DRAFT = "draft weights"
+DRAFT, UNDER_WAY = "draft weights", "weights under way"
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,13 @@ def outside(of: Subject) -> list[Buffer]:
     plan = rollouts.plan_of(there)
     weights = bytes_per_device(rollouts.weights_of(of.model, there.mesh))
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
-    held = Buffer("rollout weights", weights, "rollout", split)
-    found = [*_reference(of), held, *_cache(there, plan), _working(there, plan)]
+    held = Buffer("rollout weights", placement.copies(of.spec) * weights, "rollout", split)
+    found = [*_reference(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
     draft = rollouts.draft_of(of)
     if draft is not None:
         drafted = bytes_per_device(rollouts.weights_of(draft, there.mesh))
-        found += [Buffer(DRAFT, drafted, "always"), _draft_cache(there, plan, draft)]
+        during = "always" if of.sampler is None else "rollout"
+        found += [Buffer(DRAFT, drafted, during), _draft_cache(there, plan, draft)]
     return sorted(found, key=lambda buffer: -buffer.bytes)
 
 
@@ -71,7 +75,16 @@ def rollout_peak(of: Subject, buffers: list[Buffer]) -> int:
     """Bytes per device while completions are sampled, computed; 0 where none are."""
     if not any(buffer.during == "rollout" for buffer in buffers):
         return 0
+    if of.sampler is not None:
+        return sum(buffer.bytes for buffer in buffers if buffer.during == "rollout")
     return state(of) + resident(buffers, "rollout")
+
+
+def _under_way(of: Subject) -> list[Buffer]:
+    """What of the next weights is on its way to other devices."""
+    if of.sampler is None:
+        return []
+    return [Buffer(UNDER_WAY, CHUNK_BYTES // math.gcd(of.devices, math.prod(of.sampler)), "rollout")]
 
 
 def _reference(of: Subject) -> list[Buffer]:

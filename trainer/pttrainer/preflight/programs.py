@@ -59,7 +59,7 @@ def shallow(of: Subject) -> tuple[Subject, Subject] | None:
 
 def _with_layers(of: Subject, layers: int) -> Subject:
     config = replace(of.config, layers=layers, local_layers=of.config.local_layers[:layers])
-    return replace(subject(of.spec, config), whole=of)
+    return replace(subject(of.spec, config), sampler=of.sampler, whole=of)
 
 
 def _train_step(of: Subject, mesh: Mesh) -> Programs:

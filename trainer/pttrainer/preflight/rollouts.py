@@ -5,11 +5,13 @@
     rollout/decode    tokens of all rows, with the cache at its largest
 
 Each program's inputs lie where the program before it leaves them, so they are compiled one after the other. Left out:
-other engines than the native one; stop strings, which the host looks for; evaluation.
+other engines than the native one; the transfer to other devices, which goes piece by piece (`rollout.transfer`); stop
+strings, which the host looks for; evaluation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -105,7 +107,10 @@ def has_rollouts(of: Subject) -> bool:
 
 
 def sampler(of: Subject) -> Subject:
-    """The job on the mesh that samples, which may split matrices more often than the one that trains."""
+    """The job on the mesh that samples: that of other devices, or one of the same, which may split matrices more often
+    than the one that trains."""
+    if of.sampler is not None:
+        return replace(of, shape=of.sampler)
     return replace(of, shape=native.sampler_shape(_deep(of).model, of.shape, chips.usable_bytes(of.slice)))
 
 
@@ -122,7 +127,7 @@ def plan_of(of: Subject) -> Plan:
     cache = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE)
     ahead, draft = guessing.ahead(of.spec), draft_of(of)
     each = sizes.token_bytes(_deep(of).model) + (0 if draft is None else sizes.token_bytes(draft))
-    most = rollout.slots or sizes.rows_within(each * (length + ahead), of.slice.total_devices, cache)
+    most = rollout.slots or sizes.rows_within(each * (length + ahead), math.prod(of.shape), cache)
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
     prompt = max(length - rollout.max_new_tokens, 1)
@@ -168,10 +173,12 @@ def prompts_bytes(of: Subject, plan: Plan) -> int:
 
 
 def lowered(of: Subject, mesh: Mesh) -> Programs:
-    """All three programs on these devices, with the mesh that trains in context."""
-    held = inputs(of, mesh)
-    there = native.reshaped(mesh, sampler(of).shape)
-    yield from _transfer(of, there, of.model.whole(held.frozen, held.state.params))
+    """All three programs on these devices, with the mesh that trains in context; two where other devices sample."""
+    if of.sampler is None:
+        held, there = inputs(of, mesh), native.reshaped(mesh, sampler(of).shape)
+        yield from _transfer(of, there, of.model.whole(held.frozen, held.state.params))
+    else:
+        there = sharding.make_mesh(of.sampler, chips.devices(of.sampling_slice))
     plan, weights, draft = plan_of(sampler(of)), weights_of(of.model, there), draft_of(of)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)
     proposer = _proposer(of)

@@ -49,6 +49,8 @@ class Subject:
     shape: sharding.Shape
     teacher: Model | None = None
     """Of distillation; of a student that teaches itself, the student."""
+    sampler: sharding.Shape | None = None
+    """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
     whole: Subject | None = None
     """What this is a shallow form of, where it is one."""
 

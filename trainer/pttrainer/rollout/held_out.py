@@ -141,10 +141,14 @@ def _engine(context: Context) -> Engine:
         return vllm_engine(context, context.spec.rollout.vllm)
     from pttrainer.session import put  # here: a session imports the algorithms, and they this module
 
-    mesh = sampler_mesh(context.model, context.mesh, sizes.memory())
+    model, words, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
+    transfer = context.transfer
+    if transfer is not None:
+        guesses = guessing.speculation(context, transfer.mesh)
+        return NativeEngine(model, words, transfer.place, fetch, transfer.mesh, slots, guesses, delivered=True)
+    mesh = sampler_mesh(model, context.mesh, sizes.memory())
     place = context.place if mesh is context.mesh else partial(put, mesh)
-    guesses, slots = guessing.speculation(context, mesh), context.spec.rollout.slots
-    return NativeEngine(context.model, context.tokenizer, place, context.fetch, mesh, slots, guesses)
+    return NativeEngine(model, words, place, fetch, mesh, slots, guessing.speculation(context, mesh))
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:

@@ -47,7 +47,8 @@ class NativeEngine:
 
     mesh: where weights are spread for decoding, which `place` knows; its devices are those that train, in their order
     (`sampler_mesh`); unset, weights stay where they are. rows: most rows at once; unset, what `sizes` says.
-    speculation: how tokens are guessed; unset, they are not.
+    speculation: how tokens are guessed; unset, they are not. delivered: weights come as `for_decoding` makes them, and
+    lie where they should.
     """
 
     def __init__(
@@ -67,18 +68,12 @@ class NativeEngine:
         self._place, self._fetch, self._rows = place, fetch, rows
         self._mesh = mesh
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
-        self._weights = Transfer(model, mesh)
+        self._weights = _as_they_are if delivered else Transfer(model, mesh)
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
         """`samples` completions of each prompt."""
-        with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
-            return self._generate(params, prompts, samples, sampling, draw)
-
-    def _generate(
-        self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
-    ) -> Completions:
         ledger = Ledger(self._tokenizer, sampling, len(prompts) * samples)
         weights = self._weights(params)
         with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):

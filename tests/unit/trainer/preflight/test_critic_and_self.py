@@ -71,4 +71,5 @@ def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> Non
     of = ppo("cpu-8", critic={"kind": "model"})
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(of.shape), of.mesh.axis_names)
     with jax.set_mesh(mesh):
-        assert "func.func public @main" in programs.LOWERED[programs.SCORING](of, mesh).as_text()
+        [scored] = programs.LOWERED[programs.SCORING](of, mesh)
+        assert "func.func public @main" in scored.program.as_text()
