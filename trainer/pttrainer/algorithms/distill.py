@@ -184,7 +184,7 @@ def build(context: Context) -> Distill:
     if not on_policy or spec.student_share < 1.0:
         given = sft.read_rows(context, "train", learn_prompt=False, pack=True, told=told)
     asked = None
-    sampler = held_out.native_sampler(context) if on_policy or context.spec.rewards else None
+    sampler = held_out.job_sampler(context) if on_policy or context.spec.rewards else None
     if on_policy and sampler is not None:
         asked = (held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler), sampler)
     judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None

@@ -38,7 +38,7 @@ from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Metric, RowMean
 from pttrainer.rollout import saved
-from pttrainer.rollout.held_out import Evaluation, evaluation, native_sampler
+from pttrainer.rollout.held_out import Evaluation, evaluation, job_sampler
 
 
 class Loss:
@@ -176,7 +176,7 @@ def build(context: Context) -> Dpo:
     """Reads and tokenises the pairs; raises DataError on data that cannot be trained on."""
     train = _pairs(context, "train")
     assert train is not None
-    judged = evaluation(context, native_sampler(context)) if context.spec.rewards else None
+    judged = evaluation(context, job_sampler(context)) if context.spec.rewards else None
     return Dpo(context, train, _pairs(context, "eval"), judged)
 
 

@@ -228,7 +228,7 @@ def build(context: Context) -> Grpo:
     """Reads prompts and loads rewards; raises ConfigError, DataError or UserCodeError."""
     spec = context.spec.algorithm.grpo
     assert spec is not None
-    sampler = held_out.native_sampler(context)
+    sampler = held_out.job_sampler(context)
     train = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
     longest = max(len(question.tokens) for question in train)
     shared = sharing.prompt_slots(context, longest, spec.group_size)

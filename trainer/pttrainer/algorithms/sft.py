@@ -27,7 +27,7 @@ from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Mean, Metric
-from pttrainer.rollout.held_out import Evaluation, evaluation, native_sampler
+from pttrainer.rollout.held_out import Evaluation, evaluation, job_sampler
 
 
 def token(stats: TokenStats, spec: SftSpec) -> Array:
@@ -127,7 +127,7 @@ def build(context: Context) -> Sft:
 def _evaluation(context: Context) -> Evaluation | None:
     """Answers to held-out prompts are sampled only where the job says how they are judged."""
     is_asked = context.spec.rewards or context.spec.evaluation.answers
-    return evaluation(context, native_sampler(context)) if is_asked else None
+    return evaluation(context, job_sampler(context)) if is_asked else None
 
 
 def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, told: bool = False) -> PackedRows | None:

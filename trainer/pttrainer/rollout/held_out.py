@@ -125,7 +125,7 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
     return Evaluation(sampler, questions, sampling, spec.evaluation, passing)
 
 
-def native_sampler(context: Context) -> Sampler:
+def job_sampler(context: Context) -> Sampler:
     """The job's engine and its rewards; raises ConfigError or UserCodeError."""
     spec = context.spec
     engine = _engine(context)
