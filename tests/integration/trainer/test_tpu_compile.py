@@ -46,7 +46,7 @@ CONFIGS = {"llama": LLAMA, "gemma-2": GEMMA, "experts": EXPERTS, "sinks": SINKS}
 
 
 class CrossEntropy:
-    temperature, entropy, by_token = 1.0, False, True
+    temperature, entropy, level, by_token = 1.0, False, False, True
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Any, dict[str, Any]]:
         return -stats.logps_BT, {}
