@@ -31,13 +31,13 @@ demo: $(VENV)/.run  ## teach a small model to add, through the operator, in an e
 
 test: $(VENV)/.dev  ## every test (unit, then integration)
 	$(PYTEST) tests/unit -q -n 2
-	$(PYTEST) tests/integration -q -n 2 --dist loadfile
+	$(PYTEST) tests/integration -q
 
 unit: $(VENV)/.dev  ## the tests that need no cluster
 	$(PYTEST) tests/unit -q -n 2
 
 integration: $(VENV)/.dev  ## the tests on an API server, and real small training runs
-	$(PYTEST) tests/integration -q -n 2 --dist loadfile
+	$(PYTEST) tests/integration -q
 
 check: static unit  ## format, lint, types, layers, unit tests, generated files: before every commit
 
