@@ -1,10 +1,12 @@
 """Distillation: a student learns from a larger model what it does not learn from the same data in the same steps.
 
-The task is a cipher, each letter of a word becomes the next of the alphabet, shown by careless people: two in five of
-their letters are wrong. A larger model with more steps learns what they mean. A student with a fifth of its weights,
-after half of its steps on their answers, goes on in one of three ways for as many steps again, each with as many
-answers: on the people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), and on
-its predictions for the people's answers, from a file that holds the four likeliest tokens alone (`offline`).
+The task is a cipher, each letter of a word becomes the next of the alphabet, shown by careless people: half of their
+letters are wrong. A larger model with more steps learns what they mean. A student with a fifth of its weights, after
+two fifths of its steps on their answers, goes on in one of three ways, each with as many steps and answers: on the
+people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), and on its predictions
+for the people's answers, from a file that holds the four likeliest tokens alone (`offline`). How many letters are wrong
+and how many steps there are was chosen so that the control fails and the teacher learns: with two in five wrong and 100
+steps, the control learnt the cipher with seed 1, and on-policy distillation was half-way with seed 2.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 from task import Bar, Place, Spec, Task, Trial, write_rows
 
 EXACT = "eval/reward"
-LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.4
+LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.5
 ROWS, EVAL_ROWS = 3_000, 128
 TOLD = {"train.jsonl": "told.jsonl", "eval.jsonl": "told-eval.jsonl"}
 """What offline distillation reads instead."""
@@ -100,7 +102,7 @@ def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int) ->
 
 
 def teacher(place: Place) -> Spec:
-    return learning(place, "random://demo", {"sft": {}}, 300)
+    return learning(place, "random://demo", {"sft": {}}, 600)
 
 
 def start(place: Place) -> Spec:
@@ -108,16 +110,16 @@ def start(place: Place) -> Spec:
 
 
 def more(place: Place) -> Spec:
-    return learning(place, place.export("distillation/start"), {"sft": {}}, 100)
+    return learning(place, place.export("distillation/start"), {"sft": {}}, 150)
 
 
 def distilled(mode: str) -> Any:
-    """The second half of the student's steps, in this mode."""
+    """The rest of the student's steps, in this mode."""
 
     def spec(place: Place) -> Spec:
         source = {} if mode == "offline" else {"teacher": {"uri": place.export("distillation/teacher")}}
         algorithm = {"distill": {"mode": mode, "beta": 0.0, **source}}
-        return learning(place, place.export("distillation/start"), algorithm, 100)
+        return learning(place, place.export("distillation/start"), algorithm, 150)
 
     return spec
 
