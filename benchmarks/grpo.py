@@ -15,7 +15,6 @@ JAX peers are given such a cache as well.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import peertable
 from jobs import manifest
-from measure import Measured, measure
+from measure import Measured, in_turns, measure, median
 
 PEERS = Path(__file__).parent / "peers"
 sys.path.insert(0, str(PEERS))
@@ -120,17 +119,13 @@ def compare(work: Work, python: str, steps: int, turns: int) -> None:
         "ours": partial(ours, work, steps),
         work.peer: partial(theirs, work, python, steps),
     }
-    found: dict[str, list[Measured]] = {name: [] for name in sides}
-    with tempfile.TemporaryDirectory() as caches:
-        for _ in range(turns):
-            for name, run in sides.items():
-                found[name].append(run(Path(caches) / name))
+    found = in_turns(sides, turns)
     print(f"\nGRPO, {work.name}, against {work.peer}")
     for name, runs in found.items():
         print(
-            f"  {name:<6} {_median(runs, 'wall_s'):5.2f} s a step  {_median(runs, 'cpu_s'):5.2f} CPU-s  "
-            f"{_median(runs, 'peak_gb'):.2f} GB  first update after {runs[0].start_s:.1f} s cold, "
-            f"{_median(runs[1:] or runs, 'start_s'):.1f} s warm"
+            f"  {name:<6} {median(runs, 'wall_s'):5.2f} s a step  {median(runs, 'cpu_s'):5.2f} CPU-s  "
+            f"{median(runs, 'peak_gb'):.2f} GB  first update after {runs[0].start_s:.1f} s cold, "
+            f"{median(runs[1:] or runs, 'start_s'):.1f} s warm"
         )
     mine, peer = found["ours"], found[work.peer]
     print(
@@ -143,11 +138,7 @@ def compare(work: Work, python: str, steps: int, turns: int) -> None:
 
 
 def _share(mine: list[Measured], peer: list[Measured], field: str) -> float:
-    return _median(mine, field) / _median(peer, field)
-
-
-def _median(runs: list[Measured], field: str) -> float:
-    return statistics.median(getattr(run, field) for run in runs)
+    return median(mine, field) / median(peer, field)
 
 
 if __name__ == "__main__":

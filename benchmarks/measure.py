@@ -11,7 +11,9 @@ import os
 import re
 import statistics
 import subprocess
+import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,22 @@ def measure(command: list[str], environment: dict[str, str] | None = None) -> Me
         peak_gb=peak_kb / 1e6,
         tokens=statistics.median(tokens[WARM_UP:]),
     )
+
+
+def in_turns(sides: Mapping[str, Callable[[Path], Measured]], turns: int) -> dict[str, list[Measured]]:
+    """Runs every side so often, one after the other, so that what else the machine does touches all of them. Each is
+    given a directory of its own for what it compiles, kept from turn to turn."""
+    found: dict[str, list[Measured]] = {name: [] for name in sides}
+    with tempfile.TemporaryDirectory() as caches:
+        for _ in range(turns):
+            for name, run in sides.items():
+                found[name].append(run(Path(caches) / name))
+    return found
+
+
+def median(runs: Sequence[Measured], field: str) -> float:
+    """Of one figure over runs."""
+    return statistics.median(getattr(run, field) for run in runs)
 
 
 def _cpu_seconds(pid: int) -> float:

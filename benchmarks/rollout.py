@@ -14,14 +14,13 @@ JAX peers are given such a cache as well.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import peertable
-from measure import Measured, measure
+from measure import Measured, in_turns, measure, median
 
 HERE = Path(__file__).parent
 OURS = HERE / "native_rollout.py"
@@ -60,42 +59,38 @@ WORKS = (
 )
 
 
+def one_run(command: list[str], cache: Path) -> Measured:
+    """Of either side."""
+    return measure(command, {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu"})
+
+
 def compare(work: Work, python: str, steps: int, turns: int) -> None:
     """Both sides in turns, and the row that comes of it."""
     flags = [*work.flags, "--steps", str(steps)]
     sides = {
-        "ours": [sys.executable, str(OURS), *flags],
-        work.peer: [python, str(HERE / "peers" / work.script), *flags],
+        "ours": partial(one_run, [sys.executable, str(OURS), *flags]),
+        work.peer: partial(one_run, [python, str(HERE / "peers" / work.script), *flags]),
     }
-    found: dict[str, list[Measured]] = {name: [] for name in sides}
-    with tempfile.TemporaryDirectory() as caches:
-        for _ in range(turns):
-            for name, command in sides.items():
-                cache = str(Path(caches) / name)
-                found[name].append(measure(command, {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PLATFORMS": "cpu"}))
+    found = in_turns(sides, turns)
     print(f"\n{work.name}, against {work.peer}")
     for name, runs in found.items():
         print(
             f"  {name:<11} {_rate(runs, 'wall_s'):6.0f} tokens/s  {_rate(runs, 'cpu_s'):5.0f} per CPU-s  "
-            f"{_median(runs, 'peak_gb'):.2f} GB  first generation after {runs[0].start_s:.1f} s cold, "
-            f"{_median(runs[1:] or runs, 'start_s'):.1f} s warm"
+            f"{median(runs, 'peak_gb'):.2f} GB  first generation after {runs[0].start_s:.1f} s cold, "
+            f"{median(runs[1:] or runs, 'start_s'):.1f} s warm"
         )
     mine, peer = found["ours"], found[work.peer]
     print(
         f"  ratio       {_rate(mine, 'wall_s') / _rate(peer, 'wall_s'):.2f} x tokens/s (bound {work.bound}), "
         f"{_rate(mine, 'cpu_s') / _rate(peer, 'cpu_s'):.2f} x per CPU-s, "
-        f"{_median(mine, 'peak_gb') / _median(peer, 'peak_gb'):.2f} x memory, "
-        f"{_median(mine[1:] or mine, 'start_s') / _median(peer[1:] or peer, 'start_s'):.2f} x start",
+        f"{median(mine, 'peak_gb') / median(peer, 'peak_gb'):.2f} x memory, "
+        f"{median(mine[1:] or mine, 'start_s') / median(peer[1:] or peer, 'start_s'):.2f} x start",
         flush=True,
     )
 
 
 def _rate(runs: list[Measured], field: str) -> float:
-    return _median(runs, "tokens") / _median(runs, field)
-
-
-def _median(runs: list[Measured], field: str) -> float:
-    return statistics.median(getattr(run, field) for run in runs)
+    return median(runs, "tokens") / median(runs, field)
 
 
 if __name__ == "__main__":

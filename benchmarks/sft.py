@@ -14,7 +14,6 @@ second run of a user does; JAX peers are given such a cache as well.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import peertable
 from jobs import manifest
-from measure import Measured, measure
+from measure import Measured, in_turns, measure, median
 from peers.shapes import BATCH, LEARNING_RATE, LENGTH, LORA_ALPHA, LORA_RANK
 
 PEERS = Path(__file__).parent / "peers"
@@ -98,31 +97,23 @@ def compare(work: Work, python: str, steps: int, turns: int) -> None:
         "ours": lambda cache: ours(work, steps, cache),
         work.peer: partial(theirs, work, python, steps),
     }
-    found: dict[str, list[Measured]] = {name: [] for name in sides}
-    with tempfile.TemporaryDirectory() as caches:
-        for _ in range(turns):
-            for name, run in sides.items():
-                found[name].append(run(Path(caches) / name))
+    found = in_turns(sides, turns)
     print(f"\n{work.name}, against {work.peer}")
     for name, runs in found.items():
-        wall, cpu = _median(runs, "wall_s"), _median(runs, "cpu_s")
+        wall, cpu = median(runs, "wall_s"), median(runs, "cpu_s")
         print(
             f"  {name:<10} {BATCH * LENGTH / wall:6.0f} tokens/s  {BATCH * LENGTH / cpu:5.0f} per CPU-s  "
-            f"{_median(runs, 'peak_gb'):.2f} GB  first step after {runs[0].start_s:.1f} s cold, "
-            f"{_median(runs[1:] or runs, 'start_s'):.1f} s warm"
+            f"{median(runs, 'peak_gb'):.2f} GB  first step after {runs[0].start_s:.1f} s cold, "
+            f"{median(runs[1:] or runs, 'start_s'):.1f} s warm"
         )
     mine, peer = found["ours"], found[work.peer]
     print(
-        f"  ratio      {_median(peer, 'wall_s') / _median(mine, 'wall_s'):.2f} x tokens/s (bound {work.bound}), "
-        f"{_median(peer, 'cpu_s') / _median(mine, 'cpu_s'):.2f} x per CPU-s, "
-        f"{_median(mine, 'peak_gb') / _median(peer, 'peak_gb'):.2f} x memory, "
-        f"{_median(mine[1:] or mine, 'start_s') / _median(peer[1:] or peer, 'start_s'):.2f} x start",
+        f"  ratio      {median(peer, 'wall_s') / median(mine, 'wall_s'):.2f} x tokens/s (bound {work.bound}), "
+        f"{median(peer, 'cpu_s') / median(mine, 'cpu_s'):.2f} x per CPU-s, "
+        f"{median(mine, 'peak_gb') / median(peer, 'peak_gb'):.2f} x memory, "
+        f"{median(mine[1:] or mine, 'start_s') / median(peer[1:] or peer, 'start_s'):.2f} x start",
         flush=True,
     )
-
-
-def _median(runs: list[Measured], field: str) -> float:
-    return statistics.median(getattr(run, field) for run in runs)
 
 
 if __name__ == "__main__":
