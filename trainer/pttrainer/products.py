@@ -47,7 +47,12 @@ def active_weights(config: ModelConfig) -> int:
 def adapter_weights(config: ModelConfig, adapters: Adapters) -> int:
     """Weights of one layer's adapters that a token passes through: rank · (inputs + outputs) of each of their matrices;
     of experts, the chosen ones' and the router's."""
-    D, q, kv, experts = config.d_model, config.heads * config.head_dim, config.kv_heads * config.head_dim, config.experts
+    D, q, kv, experts = (
+        config.d_model,
+        config.heads * config.head_dim,
+        config.kv_heads * config.head_dim,
+        config.experts,
+    )
     inner = D + config.d_ff if experts is None else experts.per_token * (D + experts.d_ff)
     sizes = {"q": D + q, "k": D + kv, "v": D + kv, "o": q + D, "gate": inner, "up": inner, "down": inner}
     if experts is not None:

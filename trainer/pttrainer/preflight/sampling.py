@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ptapi.spec import PostTrainJobSpec
 from pttrainer import division
 from pttrainer.model_form import draft_of as draft_form
 from pttrainer.models import Form
@@ -77,7 +78,8 @@ def sampler(of: Subject) -> Subject:
     than the one that trains."""
     if of.sampler is not None:
         return replace(of, shape=of.sampler)
-    return replace(of, shape=sizes.sampler_shape(_deep(of).form, of.shape, chips.usable_bytes(of.slice)))
+    form, has = _deep(of).form, chips.usable_bytes(of.slice)
+    return replace(of, shape=sizes.sampler_shape(form, form.decoding_bytes, of.shape, has))
 
 
 def _deep(of: Subject) -> Subject:
@@ -93,18 +95,18 @@ def plan_of(of: Subject, *, filled: bool = False) -> Plan:
     completions = of.spec.training.batch_size
     samples = of.spec.algorithm.samples_per_prompt
     cache = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE)
-    ahead, draft = _ahead(of), draft_of(of)
+    guessed, draft = ahead(of.spec), draft_of(of)
     each = sum(sizes.token_bytes(form, filled=filled) for form in (_deep(of).form, draft) if form is not None)
-    most = rollout.slots or sizes.rows_within(each * (length + ahead), math.prod(of.shape), cache)
+    most = rollout.slots or sizes.rows_within(each * (length + guessed), math.prod(of.shape), cache)
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
     prompt = max(length - rollout.max_new_tokens, 1)
-    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, ahead)
+    return Plan(completions, samples, rows, pool, prompt, rollout.max_new_tokens, guessed)
 
 
-def _ahead(of: Subject) -> int:
+def ahead(spec: PostTrainJobSpec) -> int:
     """Tokens that are guessed for each pass; 0 without speculation."""
-    asked = of.spec.rollout.speculative
+    asked = spec.rollout.speculative
     one = None if asked is None else asked.ngram or asked.draft
     return 0 if one is None else one.tokens
 

@@ -230,7 +230,9 @@ def decoding_shapes(model: Model) -> Params:
 def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
     """The mesh that samples, beside the one that trains."""
     data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in division.MESH_AXES)
-    return reshaped(mesh, sizes.sampler_shape(model, (data, fsdp, tensor, sequence, expert), memory))
+    return reshaped(
+        mesh, sizes.sampler_shape(model, model.decoding_bytes, (data, fsdp, tensor, sequence, expert), memory)
+    )
 
 
 def reshaped(mesh: Mesh, shape: division.Shape) -> Mesh:

@@ -29,10 +29,9 @@ WEIGHTS_SHARE = 0.35
 """Share of it up to which the sampler's weights are whole over `fsdp`: training's state and a cache are there too."""
 
 
-def sampler_shape(model: Form, shape: Shape, memory: int | None) -> Shape:
+def sampler_shape(model: Form, weights: int, shape: Shape, memory: int | None) -> Shape:
     """The mesh that samples, on the devices of the one that trains: `tensor` takes of `fsdp` what it needs, so that the
-    weights take no more of a device than their share. Key heads stay whole."""
-    weights = model.decoding_bytes
+    weights (bytes of all of them) take no more of a device than their share. Key heads stay whole."""
     data, fsdp, tensor, *rest = shape
     more = 1
     while (
