@@ -91,8 +91,7 @@ def _factor(name: str, of: Declared, stacked: int) -> Declared:
     if not is_factored:
         return of
     axis = sides[-1 if name == "v_row" else -2]
-    shape, axes = (part[:axis] + part[axis + 1 :] for part in (of.shape, of.axes))
-    return Declared(shape, axes, of.dtype)
+    return Declared(of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :], of.dtype)
 
 
 def _count(name: str) -> Kept:

@@ -41,7 +41,7 @@ Weights = dict[Path, Declared]
 def decoder(config: ModelConfig) -> Weights:
     """A whole model without adapters, nothing quantised."""
     parts = {"attention": attention(config), "mlp": feed_forward(config)}
-    found = {("layers", part, name): one for part, named in parts.items() for name, one in named.items()}
+    found: Weights = {("layers", part, name): one for part, named in parts.items() for name, one in named.items()}
     found |= {("layers", name, "scale"): norm(config) for name in norms(config)}
     if config.qk_norm:
         found |= {("layers", "attention", name, "scale"): head_norm(config) for name in ("q_norm", "k_norm")}

@@ -182,7 +182,7 @@ def read_config(spec: PostTrainJobSpec) -> ModelConfig:
 def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and number format of a training batch's arrays by name, as the job's algorithm lays it out; rows: of
     another size."""
-    shape = (rows or spec.training.batch_size, spec.training.sequence_length)
+    shape: tuple[int, ...] = (rows or spec.training.batch_size, spec.training.sequence_length)
     ids, numbers = (shape, "int32"), (shape, "float32")
     plain = dict.fromkeys(("tokens_BT", "targets_BT", "positions_BT", "segment_ids_BT"), ids)
     plain |= dict.fromkeys(("mask_BT", "weight_BT"), numbers)
