@@ -27,6 +27,9 @@ from pttrainer.sources import NOTHING_PINNED, Note, Pinned
 from pttrainer.tokenizer import Tokenizer
 
 RANDOM = "random://"
+ONCE_ON_CPU = {"xla_backend_optimization_level": 1}
+"""How the program that draws random weights is compiled for a CPU: it runs once, and compiling it as well as a step's
+takes longer than running it."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,9 @@ class Source:
             whole = model.unquantised.abstract()
             params = load(self.config, self.directory, whole, shardings, self.called, quantizing)
             return params
-        params, changed = jax.jit(model.init_measured, out_shardings=(shardings, None))(jax.random.key(seed))
+        options = ONCE_ON_CPU if jax.default_backend() == "cpu" else None
+        init = jax.jit(model.init_measured, out_shardings=(shardings, None), compiler_options=options)
+        params, changed = init(jax.random.key(seed))
         for name, squares in changed.items():
             errors.add(name, squares)
         return params
