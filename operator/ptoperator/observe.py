@@ -109,7 +109,7 @@ def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
     if cloud is None or not _wants_cloud(seen):
         return seen
     found = cloud.look(seen.uid)
-    attempt = is_open(seen.status.capacity) if seen.jobset is None else None
+    attempt = is_open(seen.status.capacity) if seen.jobset is None or seen.is_held_by_kueue else None
     reservation = reservation_of(seen.job, attempt) if attempt else None
     if attempt is not None and reservation:
         found = replace(found, reservation=cloud.reservation(reservation, attempt.zone))
@@ -124,6 +124,8 @@ def _wants_cloud(seen: Observed) -> bool:
         return False
     capacity = seen.status.capacity
     if seen.status.phase.is_terminal:
+        return bool(capacity.node_pools) or is_open(capacity) is not None
+    if seen.is_held_by_kueue and not (seen.place and seen.place.has_quota):
         return bool(capacity.node_pools) or is_open(capacity) is not None
     is_waiting = not seen.current_pods or not all(map(is_scheduled, seen.current_pods))
     return seen.jobset is None or is_waiting
@@ -147,8 +149,11 @@ def _with_run_directory(seen: Observed) -> Observed:
 
 
 def _place(reader: Reader, seen: Observed) -> Place | None:
-    """Asked while Kueue holds the JobSet back."""
-    if not (seen.jobset_queue and seen.is_jobset_ours and seen.is_jobset_suspended and seen.jobset):
+    """Asked while Kueue holds the JobSet back, or seems to have let it run without asking for node pools."""
+    if seen.jobset is None or not seen.jobset_queue or not seen.is_jobset_ours:
+        return None
+    is_unasked = uses_pools(seen.job) and is_open(seen.status.capacity) is None
+    if not (seen.is_held_by_kueue or is_unasked):
         return None
     try:
         return kueue.look(reader, seen.namespace, seen.jobset_queue, str(seen.jobset["metadata"]["uid"]))

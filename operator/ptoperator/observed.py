@@ -19,6 +19,7 @@ from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.failure import PodFailure
 from ptoperator.kueue import Place
+from ptoperator.render.pod import pools_of
 from ptoperator.resources import Manifest
 
 _ENDED = ("Succeeded", "Failed")
@@ -110,17 +111,18 @@ class Observed:
         """The Kueue queue that the JobSet was made for."""
         return (self.jobset["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE) if self.jobset else None
 
+    @property
+    def is_held_by_kueue(self) -> bool:
+        """Whether Kueue keeps the JobSet from making pods."""
+        return self.is_jobset_ours and self.is_jobset_suspended and self.jobset_queue is not None
+
     @cached_property
     def jobset_pools(self) -> tuple[str, ...]:
         """The node pools that its pods may run on; none: any."""
         if self.jobset is None or not self.is_jobset_ours:
             return ()
-        template = self.jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-        affinity = ((template["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(
-            "requiredDuringSchedulingIgnoredDuringExecution"
-        ) or {"nodeSelectorTerms": []}
-        expressions = [each for term in affinity["nodeSelectorTerms"] for each in term.get("matchExpressions") or []]
-        return tuple(name for each in expressions if each["key"] == labels.NODE_POOL for name in each["values"])
+        templates = (each["template"]["spec"]["template"] for each in self.jobset["spec"]["replicatedJobs"])
+        return tuple(dict.fromkeys(name for each in templates for name in pools_of(each["spec"])))
 
     @property
     def jobset_restarts(self) -> int:

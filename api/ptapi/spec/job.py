@@ -57,7 +57,7 @@ class PostTrainJobSpec(SpecModel):
     run_policy: RunPolicy = RunPolicy()
     """Limits and lifecycle of the run."""
     queue: DnsName | None = None
-    """Kueue LocalQueue. Unset: not queued."""
+    """Kueue LocalQueue. Its quota comes before node pools are made, where `capacity` makes some. Unset: not queued."""
     queue_priority_class_name: DnsName | None = None
     """Kueue WorkloadPriorityClass: the job's place in `queue`. Unset: `priorityClassName` decides there too."""
     priority_class_name: DnsName | None = None
