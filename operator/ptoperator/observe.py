@@ -31,6 +31,7 @@ from ptoperator.nodesigns import ask_nodes
 from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.board import board_host, board_name
+from ptoperator.render.pod import pools_of
 from ptoperator.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -80,6 +81,7 @@ def observe(
     ask_nodes(reader, memory, seen)
     seen = replace(seen, pods=pods, failures=_failures(memory, seen), rival=memory.rival(key))
     seen = replace(seen, place=_place(reader, seen))
+    seen = replace(seen, bound_jobs=_bound_jobs(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
     if preflight.is_open(seen) and preflight.may_be_wanted(seen):
         ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, seen.uid))
@@ -160,6 +162,16 @@ def _place(reader: Reader, seen: Observed) -> Place | None:
     except Forbidden as error:  # an older chart's role
         logger.debug("Kueue cannot be asked: %s", error)
         return None
+
+
+def _bound_jobs(reader: Reader, seen: Observed) -> tuple[Manifest, ...]:
+    """Asked while Kueue asks for node pools. A JobSet that runs again adds to the selectors and tolerations of the Jobs
+    that it has; it takes nothing away."""
+    if seen.place is None or not seen.place.is_asking or seen.jobset is None or not uses_pools(seen.job):
+        return ()
+    selector = f"{labels.JOBSET_NAME}={seen.jobset['metadata']['name']}"
+    children = reader.list(JOBS, seen.namespace, labels=selector).items
+    return tuple(child for child in children if pools_of(child["spec"]["template"]["spec"]))
 
 
 def _failures(memory: Memory, seen: Observed) -> tuple[PodFailure, ...]:

@@ -38,7 +38,8 @@ class Observed:
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
     place: what Kueue says, while the job waits in a queue. crowd: other jobs that want the same chips, while this one
-    has none.
+    has none. bound_jobs: child Jobs of a JobSet that Kueue holds back, which still bind their pods to the node pools
+    of an earlier admission.
     """
 
     now: datetime
@@ -57,6 +58,7 @@ class Observed:
     obstacle: str = ""
     cloud: Cloud | None = None
     place: Place | None = None
+    bound_jobs: tuple[Manifest, ...] = ()
     crowd: Crowd = NOBODY
 
     @property

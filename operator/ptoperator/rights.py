@@ -67,7 +67,7 @@ IN_NAMESPACES = (
     Right(POSTTRAINJOBS, ("update",), "what the operator observed", "status"),
     Right(POSTTRAINJOBS, ("update",), "owner references that block deletion", "finalizers", admission=True),
     Right(JOBSETS, ("get", "create", "patch", "delete"), "patch: suspend and resume", watched=True),
-    Right(JOBS, ("get", "create", "delete"), "preflight"),
+    Right(JOBS, ("get", "list", "create", "delete"), "preflight; those that Kueue stopped, bound to pools of before"),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(PODS, ("list", "delete"), "delete: those of a run that stands still", watched=True),
     Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, where a job asks for it"),

@@ -14,10 +14,12 @@ from typing import Any
 from tests.builders.kueue import Manifest, condition, local_queue, workload
 
 from ptoperator import labels
-from ptoperator.resources import ADMISSION_CHECKS, JOBSETS, LOCAL_QUEUES, WORKLOADS
+from ptoperator.resources import ADMISSION_CHECKS, JOBS, JOBSETS, LOCAL_QUEUES, WORKLOADS
 
 QUEUE, CLUSTER_QUEUE, CHECK = "team", "cluster-queue", "node-pools"
 NO_QUOTA = "insufficient unused quota for google.com/tpu"
+
+_SCHEDULING: tuple[tuple[str, type], ...] = (("nodeSelector", dict), ("tolerations", list))
 
 
 @dataclass
@@ -121,11 +123,34 @@ class KueueModel:
             update for check in found["status"]["admissionChecks"] for update in check.get("podSetUpdates") or []
         ]
         for replicated in jobset["spec"]["replicatedJobs"]:
+            pod = replicated["template"]["spec"]["template"]["spec"]
             for update in updates:
                 if update["name"] == replicated["name"]:
-                    _merge(replicated["template"]["spec"]["template"]["spec"], update)
+                    _merge(pod, update)
+            self._resume(jobset, replicated["name"], pod)
         jobset["spec"]["suspend"] = False
         self.api.put(JOBSETS, jobset)
+
+    def _resume(self, jobset: Manifest, name: str, pod: Manifest) -> None:
+        """As JobSet does: its child Job keeps the selectors and tolerations it has, and gets the template's too."""
+        meta = jobset["metadata"]
+        child = self.api.find(JOBS, f"{meta['name']}-{name}")
+        if child is not None and child["metadata"]["ownerReferences"][0]["uid"] == meta["uid"]:
+            had = child["spec"]["template"]["spec"]
+            pod["nodeSelector"] = {**had["nodeSelector"], **pod.get("nodeSelector", {})}
+            kept = [each for each in had["tolerations"] if each not in pod.get("tolerations", [])]
+            pod["tolerations"] = [*kept, *pod.get("tolerations", [])]
+        made = {
+            "metadata": {
+                "name": f"{meta['name']}-{name}",
+                "namespace": self.namespace,
+                "uid": f"of-{meta['uid']}-{name}",
+                "labels": {labels.JOBSET_NAME: meta["name"]},
+                "ownerReferences": [{"kind": "JobSet", "name": meta["name"], "uid": meta["uid"]}],
+            },
+            "spec": {"template": {"spec": copy.deepcopy({key: pod.get(key) or kind() for key, kind in _SCHEDULING})}},
+        }
+        self.api.put(JOBS, made)
 
     def _stop(self, jobset: Manifest) -> None:
         if jobset["spec"]["suspend"]:

@@ -1,8 +1,8 @@
 """Random lives of jobs in a Kueue queue whose node pools the operator makes.
 
 On top of what `test_capacity_simulation` does to the operator: Kueue reserves quota late, takes it back at any moment,
-and has other admission checks. At no time is a pool asked for without quota, made twice for a slice, or used by the pods
-of a job that does not hold it. When the faults stop all jobs end right, and no pool and no quota is left.
+and has other admission checks. At no time is a pool asked for without quota, or made twice for a slice, and no pod may
+run on another job's pool. When the faults stop all jobs end right, and no pool and no quota is left.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from operator_world import NAMESPACE, World, job_manifest
 from test_capacity import SETTINGS, STOCKOUT, Site
-from tests.builders.gkemodel import Fault
+from tests.builders.gkemodel import Fault, PoolRecord
 from tests.builders.kueuemodel import CHECK, QUEUE, KueueModel
 
 from ptapi.errors import SpecError
@@ -159,6 +159,23 @@ def test_who_preempts_takes_the_pools_over_and_the_evicted_job_makes_new_ones_la
     site.run_until(site.is_running("low"))
     assert pools_of(pod_spec(site.jobset("low"))) == (site.model.made[1],)
     assert (len(site.model.pools), site.model.doubled) == (2, [])
+
+
+def test_after_an_eviction_pods_are_bound_to_the_new_pools_only(site: QueuedSite) -> None:
+    """Jobs of the JobSet would keep what an earlier admission added."""
+    site.create()
+    site.run_until(site.is_running())
+    (old,) = site.model.pools
+    site.kueue.chips = 0
+    site.kueue.evict("llama")
+    site.run_until(lambda: not site.model.pools)
+    site.model.pools[old] = PoolRecord(
+        {"name": old, "config": {"resource_labels": {"posttrain-managed-by": "posttrain"}}}
+    )
+    site.kueue.chips = 16
+    site.run_until(site.is_running())
+    assert pools_of(pod_spec(site.jobset())) == (site.model.made[-1],)
+    assert site.model.made[-1] != old
 
 
 def test_a_round_without_chips_gives_the_quota_back_and_queues_again(site: QueuedSite) -> None:
