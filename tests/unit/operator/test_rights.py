@@ -56,7 +56,9 @@ def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
     """Kueue and MaxText."""
     world = operator.world
     world.api.put(LOCAL_QUEUES, {**made_by_kueue.local_queue("team", NAMESPACE, "all"), **_named("team")})
-    world.api.create(POSTTRAINJOBS, job_manifest("queued", queue="team", output={"uri": "gs://b/queued"}))
+    chips = {"accelerator": {"type": "v6e-4"}, "capacity": [{"type": "existing", "waitSeconds": 600}, {"type": "spot"}]}
+    queued = job_manifest("queued", queue="team", preflight="Skip", output={"uri": "gs://b/queued"}, **chips)
+    world.api.create(POSTTRAINJOBS, queued)
     settle(operator)
     jobset = world.api.find(JOBSETS, "queued")
     assert jobset is not None
