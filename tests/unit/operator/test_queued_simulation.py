@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 from operator_world import NAMESPACE, Api, World, job_manifest
 from test_competing_simulation import NAMES, CompetingLife
+from test_simulation import Crash
 from tests.builders.gkemodel import Fault, PoolRecord
 from tests.builders.kueuemodel import CHECK, QUEUE, KueueModel
 
@@ -44,7 +45,8 @@ class QueuedLife(CompetingLife):
         return [
             *((move, weight) for move, weight in super()._moves() if move != self.world.admit),
             (self.kueue.run, 20),
-            (self._evict, 3),
+            (self._everybody, 30),
+            (self._evict, 6),
             (self._pass_other_check, 3),
             (self._delete_workload, 1),
         ]
@@ -61,6 +63,17 @@ class QueuedLife(CompetingLife):
             "queue": QUEUE,
         }
         self.world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
+
+    def _everybody(self) -> None:
+        """A minute in which all do their part: without it few jobs would come so far as to lose something."""
+        try:
+            self.operator.work()
+        except Crash:
+            self._restart()
+        self.kueue.run()
+        self.world.run_jobsets()
+        self._start()
+        self.world.tick(60)
 
     def _evict(self) -> None:
         name = self._any()
