@@ -22,8 +22,8 @@ from ptapi.status import PostTrainJobStatus
 from ptoperator import labels, rundirectory
 from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
 
-HISTORIES = int(os.environ.get("SIMULATIONS", "24"))
-BATCHES = 4
+HISTORIES = int(os.environ.get("SIMULATIONS", "16"))
+BATCHES = 2
 CHIPS = 12
 TAINT = "posttrain.dev/node-pool"
 
