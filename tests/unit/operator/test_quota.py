@@ -18,6 +18,7 @@ from ptoperator import labels
 from ptoperator.admissionchecks import mark_active
 from ptoperator.render.pod import pools_of
 from ptoperator.resources import ADMISSION_CHECKS, JOBSETS, POSTTRAINJOBS, Manifest
+from ptoperator.sweeper import Sweeper
 
 SPOT = [{"type": "spot", "zones": ["us-east5-b"]}]
 
@@ -176,6 +177,19 @@ def test_after_an_eviction_pods_are_bound_to_the_new_pools_only(site: QueuedSite
     site.run_until(site.is_running())
     assert pools_of(pod_spec(site.jobset())) == (site.model.made[-1],)
     assert site.model.made[-1] != old
+
+
+def test_a_pool_that_comes_late_for_a_job_that_waits_again_is_swept(site: QueuedSite) -> None:
+    site.create()
+    site.run_until(site.is_running())
+    (late,) = site.model.pools.values()
+    site.kueue.chips = 0
+    site.kueue.evict("llama")
+    site.run_until(lambda: not site.model.pools)
+    site.run(40)
+    site.model.pools[late.name] = PoolRecord(late.manifest, state="RUNNING")
+    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    assert site.model.pools[late.name].state == "STOPPING"
 
 
 def test_a_round_without_chips_gives_the_quota_back_and_queues_again(site: QueuedSite) -> None:
