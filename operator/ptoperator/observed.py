@@ -46,8 +46,8 @@ class Observed:
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
     place: what Kueue says, while the job waits in a queue. crowd: other jobs that want the same chips, while this one
-    has none. estimate: of a job that skips preflight, while it was told nothing. bound_jobs: child Jobs of a JobSet that
-    Kueue holds back, which still bind their pods to the node pools of an earlier admission.
+    has none. estimate: of a job that skips preflight, while it was told nothing. bound_jobs: child Jobs of a JobSet
+    that Kueue holds back, which still bind their pods to the node pools of an earlier admission.
     """
 
     now: datetime
