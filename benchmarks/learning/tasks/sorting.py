@@ -2,9 +2,11 @@
 
 Supervised learning makes a model that knows both and mostly does what most do. The reward is 1 where the whole answer
 is right, else 0. Every loss begins at the same model of its seed, with the same prompts in the same order, the same
-rate and two updates per batch of samples, so that its clip takes part; everything else is its paper's. The bar was
-chosen with seed 0 (50%, at first 30 points more than before): with seed 1 supervised learning alone came to 34%, and 40
-steps of some losses to 28 points more; with seed 2 to 47 to 55%. Since then it is 20 points, and 60 steps.
+rate and two updates per batch of samples, so that its clip takes part; everything else is its paper's.
+
+The bar was lowered twice after a run had missed it: from 80% to 50% and 30 points more than before (GRPO came to 66%
+with seed 0), and from 30 points to 20, because with seed 1 supervised learning alone came to 34% and 40 steps of some
+losses to 28 points more, with seed 2 to 47 to 55%. Since then it is 60 steps.
 """
 
 from __future__ import annotations
