@@ -70,14 +70,20 @@ def test_figures_of_every_reward_leave_out_what_is_missing() -> None:
 
 
 def test_a_step_s_samples_are_lines_for_programs_and_a_table_for_people(tmp_path: Path) -> None:
-    row = {"prompt": "a|b\nc", "completion": "<x> *y*", "reward": None, "rewards": {"own": None}, "advantage": 0.25}
+    row = {
+        "prompt": "a|b\nc\ud800",
+        "completion": "<x> *y*",
+        "reward": None,
+        "rewards": {"own": None},
+        "advantage": 0.25,
+    }
     turns = [{"role": "assistant", "content": "call"}, {"role": "tool", "content": "7"}]
     samples = Samples(Directory(tmp_path), leader=True)
     samples.save(3, [row, {**row, "turns": turns, "reward": 1.0}])
     assert len((tmp_path / "samples/step-00000003.jsonl").read_text().splitlines()) == 2
     assert samples.take().splitlines()[2:] == [
-        r"| a\|b<br>c | &lt;x&gt; \*y\* | none | 0.25 |",
-        r"| a\|b<br>c | assistant: call<br>tool: 7 | 1 | 0.25 |",
+        r"| a\|b<br>c? | &lt;x&gt; \*y\* | none | 0.25 |",
+        r"| a\|b<br>c? | assistant: call<br>tool: 7 | 1 | 0.25 |",
     ]
     assert samples.take() == ""
     assert len(markdown([row] * 100).splitlines()) == 2 + SHOWN

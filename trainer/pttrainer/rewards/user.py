@@ -12,8 +12,12 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
+
+LARGEST = 1e9
+"""What is beyond it overflows in 32 bits once it is squared and summed."""
 
 
 class RewardCodeError(Exception):
@@ -68,10 +72,12 @@ def list_of(value: Any, count: int) -> list[Any]:
 
 def number(value: Any) -> float:
     """The value that a reward returned; raises RewardCodeError unless it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise RewardCodeError(f"returned {_short(value)} ({type(value).__name__}); accepted: a float")
     if not math.isfinite(value):
         raise RewardCodeError(f"returned {value}; accepted: a finite float")
+    if abs(float(value)) > LARGEST:
+        raise RewardCodeError(f"returned {_short(value)}; accepted: from {-LARGEST:g} to {LARGEST:g}")
     return float(value)
 
 
