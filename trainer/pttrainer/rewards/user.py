@@ -120,7 +120,14 @@ def describe(error: BaseException) -> str:
         if trace.tb_frame.f_globals.get("__name__") == "posttrain_user_reward":
             where = f" (line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{where}"
+    return ": ".join(filter(None, (type(error).__name__, _text(error)))) + where
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # it is the user's own class
+        return "its text cannot be had"
 
 
 def _short(value: Any) -> str:
