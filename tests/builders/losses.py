@@ -85,15 +85,18 @@ PREFERENCE: dict[str, tuple[str, Numbers]] = {
 
 DIVERGENCE = {"forward-kl": 0.0, "jsd-0.1": 0.1, "jsd-0.5": 0.5, "reverse-kl": 1.0}
 
+KINDS = ("policy", "preference", "divergence")
 
-def ours(given: Tensors = FIXED) -> dict[str, np.ndarray]:
-    """Everything, by `case/loss` and `case/gradient…`. Preferences and divergences want rows that said something."""
+
+def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.ndarray]:
+    """Everything of these kinds, by `kind/case/loss` and `kind/case/gradient…`. Preferences and divergences want rows
+    that said something."""
     found: dict[str, Any] = {}
     for kind, cases, loss_of in (("policy", POLICY, _policy), ("preference", PREFERENCE, _preference)):
-        for case in cases:
+        for case in cases if kind in kinds else ():
             name, loss = f"{kind}/{case}", jax.value_and_grad(partial(loss_of, given, case))
             found[f"{name}/loss"], found[f"{name}/gradient"] = loss(given.logps_BT)
-    for case, beta in DIVERGENCE.items():
+    for case, beta in DIVERGENCE.items() if "divergence" in kinds else ():
         of_both = jax.value_and_grad(partial(_divergence, given, beta), argnums=(0, 1))
         loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
         found |= {f"divergence/{case}/loss": loss, f"divergence/{case}/hidden": hidden, f"divergence/{case}/head": head}

@@ -7,7 +7,7 @@ stand-in for what they log to.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,16 +26,16 @@ _identity = SimpleNamespace(
 TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo"}
 
 
-def theirs(given: Tensors = losses.FIXED) -> dict[str, np.ndarray]:
+def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -> dict[str, np.ndarray]:
     """Everything, by the names of `losses.ours`."""
     found: dict[str, np.ndarray] = {}
     for kind, cases, loss_of in (
         ("policy", losses.POLICY, _policy),
         ("preference", losses.PREFERENCE, _preference),
     ):
-        for case in cases:
+        for case in cases if kind in kinds else ():
             found |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
-    for case, beta in losses.DIVERGENCE.items():
+    for case, beta in losses.DIVERGENCE.items() if "divergence" in kinds else ():
         found |= _divergence(given, case, beta)
     return found
 

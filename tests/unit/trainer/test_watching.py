@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,20 @@ def test_figures_in_their_ranges_or_not_there_say_nothing() -> None:
     watch = Watch()
     for _ in range(10):
         assert watch.report({"entropy": 0.5, "kl": 0.01, "sampler/weight": 1.0, "tools/failed": float("nan")}) == []
+
+
+@pytest.mark.parametrize("one", RANGES, ids=lambda one: one.metric)
+def test_every_figure_is_warned_about_beyond_either_end_of_its_range(one: Range) -> None:
+    for value in (one.low / 2, one.high * 1.5, math.inf):
+        if one.low <= value <= one.high:
+            continue
+        watch = Watch()
+        found = [watch.report({one.metric: value, "other": 9e9}) for _ in range(one.steps)]
+        assert found[:-1] == [[]] * (one.steps - 1)
+        assert found[-1] == [
+            f"watch: {one.metric} is {value:.4g} for {one.steps} steps (healthy: {one.bounds}): {one.means}; "
+            f"hint: {one.attempt}"
+        ]
 
 
 @pytest.mark.parametrize("one", RANGES, ids=lambda one: one.metric)
