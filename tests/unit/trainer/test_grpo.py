@@ -202,8 +202,9 @@ def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first
 def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
     spec = GrpoSpec(group_size=2, updates_per_batch=2)
     grpo, _ = make(spec, FakeSampler(half_right))
-    batch, facts = grpo.next_batch(0, {})
+    grpo.next_batch(0, {})
     state = json.loads(json.dumps(grpo.state()))
+    batch, facts = grpo.next_batch(1, {})
     sampler = FakeSampler(half_right)
     resumed, _ = make(spec, sampler)
     resumed.restore(state)
