@@ -277,7 +277,9 @@ def test_an_episode_that_hangs_dies_or_lies_fails_and_those_of_other_processes_g
     [("", "no function 'Environment'"), ("def Environment(): ...\n", "is not a class"),
      ("class Environment:\n    def reset(self, row): ...\n", "no method step"),
      ("class Environment:\n    role = 'system'\n    def reset(self, row): ...\n    def step(self, text): ...\n",
-      "role is 'system'; accepted: user, tool")],
+      "role is 'system'; accepted: user, tool"),
+     ("class Environment:\n    tools = [{1}]\n    def reset(self, row): ...\n    def step(self, text): ...\n",
+      "raised TypeError: Object of type set is not JSON serializable")],
 )  # fmt: skip
 def test_a_class_that_cannot_work_is_refused_before_the_first_step(made: Make, source: str, says: str) -> None:
     with pytest.raises(UserCodeError, match=r"spec\.environment\.python: ") as error:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pttrainer.rewards import handlers, user
+from pttrainer.rewards import handlers
 
 MARK = "POSTTRAIN_CHILD"
 """The environment variable that all of a child's processes share, so that they can be found."""
@@ -49,10 +49,10 @@ def main() -> None:
     word, source = next(requests)
     try:
         handler = handlers.load(source)
-    except user.RewardCodeError as error:
-        say(word, {"error": str(error)})
+        say(word, {"takes": handler.takes, **handler.told})
+    except BaseException as error:
+        say(word, {"error": handlers.words(error)})
         return
-    say(word, {"takes": handler.takes, **handler.told})
     for word, request in requests:
         say(word, handlers.answer(handler.handle, request))
 

@@ -41,10 +41,11 @@ def answer(handle: Callable[[Any], Any], request: Any) -> dict[str, Any]:
     try:
         return {"value": handle(request)}
     except BaseException as error:  # SystemExit, too: no signal raises one here
-        return {"error": _words(error)}
+        return {"error": words(error)}
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
+    """What is wrong, on one line."""
     known = isinstance(error, user.RewardCodeError)
     return " ".join((str(error) if known else f"raised {user.describe(error)}")[:LONGEST_ERROR].split())
 
@@ -79,7 +80,7 @@ async def _judge_at_once(
             except TimeoutError:
                 return {"error": f"no answer within {timeout_s:g} s", "stopped": True}
             except BaseException as error:
-                return {"error": _words(error)}
+                return {"error": words(error)}
 
     return await asyncio.gather(*(judge(sample) for sample in samples))
 
