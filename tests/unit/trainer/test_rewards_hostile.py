@@ -53,7 +53,7 @@ def reward(prompt, c, row):
         case "leaves one and hangs": leave(row, start_new_session=True); leave(row); until_killed()
         case "goes away": os.remove(__file__); os._exit(1)
         case "holds the lock later":
-            threading.Timer(0.1, lambda: re.match("(a+)+$", "a" * 60 + "b")).start()
+            threading.Timer(0.8, lambda: re.match("(a+)+$", "a" * 60 + "b")).start()
     return len(c)
 """
 
@@ -105,18 +105,18 @@ def test_a_reward_that_ends_its_process_in_any_way_costs_its_own_sample(
 
 
 def test_a_reward_that_cannot_be_asked_to_end_is_killed_in_time(hostile: Callable[..., Runner]) -> None:
-    runner = hostile(timeout_s=0.4)
+    runner = hostile(timeout_s=1.0)
     assert judged(runner, "a") == [1]
     for what in ("stops itself", "refuses to end", "answers in part"):
         began = time.monotonic()
         assert np.isnan(judged(runner, what)).all()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
 
 
 def test_a_child_that_reads_no_more_makes_nobody_wait(hostile: Callable[..., Runner]) -> None:
-    runner = hostile(timeout_s=1.5)
+    runner = hostile(timeout_s=2.0)
     assert judged(runner, "holds the lock later") == [20]
-    time.sleep(0.3)
+    time.sleep(2.0)
     began = time.monotonic()
     assert np.isnan(judged(runner, "a", text="long" * 1_000_000)).all()
     assert time.monotonic() - began < 20
@@ -170,7 +170,7 @@ def test_many_that_hang_in_a_row_end_the_step_and_not_the_run(
     hostile: Callable[..., Runner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "STOPS_IN_A_ROW", 2)
-    runner = hostile(timeout_s=0.3)
+    runner = hostile(timeout_s=1.0)
     assert judged(runner, "a") == [1]
     found = judged(runner, "refuses to end", "b", *["refuses to end"] * 50, "c")
     np.testing.assert_array_equal(found, [np.nan, 1, *[np.nan] * 51])
