@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ptapi import rundir
 from ptapi.spec import Evaluation as EvaluationSpec
 from ptapi.spec import PostTrainJobSpec, Rollout
 from ptapi.spec.algorithm import DynamicSampling, Overlong
@@ -185,9 +186,12 @@ def test_a_sampler_that_differs_is_corrected_and_shown() -> None:
 def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first() -> None:
     sampler = FakeSampler(half_right)
     grpo, context = make(GrpoSpec(group_size=2, updates_per_batch=2), sampler)
-    first, _ = grpo.next_batch(0, "before")
-    second, _ = grpo.next_batch(1, "after")
+    first, facts = grpo.next_batch(0, "before")
+    second, again = grpo.next_batch(1, "after")
     assert first is second
+    assert again == {name: value for name, value in facts.items() if not rundir.is_of_machine(name)}
+    assert "reward" in again
+    assert {"seconds/generate", "sampled_tokens_per_second"} <= set(facts) - set(again)
     assert context.scored == ["before"]
     np.testing.assert_array_equal(first.old_logps_BT, -0.5 * first.mask_BT)
     assert len(sampler.asked) == 1
@@ -198,8 +202,9 @@ def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first
 def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
     spec = GrpoSpec(group_size=2, updates_per_batch=2)
     grpo, _ = make(spec, FakeSampler(half_right))
-    batch, facts = grpo.next_batch(0, {})
+    grpo.next_batch(0, {})
     state = json.loads(json.dumps(grpo.state()))
+    batch, facts = grpo.next_batch(1, {})
     sampler = FakeSampler(half_right)
     resumed, _ = make(spec, sampler)
     resumed.restore(state)

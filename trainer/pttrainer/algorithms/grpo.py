@@ -116,7 +116,9 @@ class Grpo(Loss):
         """A new rollout, or, within its μ updates, the same batch again."""
         if self._batch is None or self._is_first_update(step):
             self._batch, self._facts = self._take(step, params)
-        return self._batch, self._facts
+            return self._batch, self._facts
+        # What the samples are is true of every update, what they took only of the one that drew them.
+        return self._batch, {name: value for name, value in self._facts.items() if not rundir.is_of_machine(name)}
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Rewards of greedy completions."""
