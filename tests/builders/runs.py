@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.builders import forked
+from tests.builders import forked, quick
 
 from ptapi import rundir
 from pttrainer.algorithms import MODULES
 
 TRAINER = ("pttrainer.__main__", "pttrainer.loop", *sorted(MODULES.values()))
 """What a trainer's process imports before it does anything."""
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""Compiles without spending long on machine code that runs for seconds."""
 
 
 def write_job(home: Path, name: str, spec: dict[str, Any]) -> Path:
@@ -44,10 +42,10 @@ def compiled() -> str:
     return directory
 
 
-def environment(flags: str = QUICK, **more: str) -> dict[str, str]:
-    """Of a trainer: nothing of jax's that these tests were started with. flags: XLA's."""
+def environment(**more: str) -> dict[str, str]:
+    """Of a trainer: nothing of jax's that these tests were started with, and `more`."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
-    return {**clean, "XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": compiled(), **more}
+    return {**clean, "XLA_FLAGS": quick.FLAGS, "JAX_COMPILATION_CACHE_DIR": compiled(), **more}
 
 
 def command(*words: str, stderr: int = subprocess.PIPE, **more: str) -> forked.Process:
