@@ -31,7 +31,8 @@ OnWrite = Callable[[str, str], bool]
 """Called with `before` and with `after`, and what is written; False: the write must not be sent."""
 
 
-IMPORTED = ("ptoperator.__main__", "ptoperator.application", "ptoperator.handlers", "ptoperator.capacity.gke")
+IMPORTED = ("ptoperator.__main__", "ptoperator.application", "ptoperator.handlers")
+WITH_GKE = (*IMPORTED, "ptoperator.capacity.gke")
 """What an operator's process imports before it does anything."""
 
 
@@ -63,11 +64,12 @@ class OperatorProcess:
             **self._env,
         }
         words = ("ptoperator", "-n", self._namespace, "--port", str(self.port))
+        imported = WITH_GKE if "POSTTRAIN_GKE_PROJECT" in self._env else IMPORTED
         with self.log.open("ab") as log:
-            self._process = forked.start(IMPORTED, words, env, stdout=log.fileno(), stderr=subprocess.STDOUT)
+            self._process = forked.start(imported, words, env, stdout=log.fileno(), stderr=subprocess.STDOUT)
 
     def wait_ready(self) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             try:
                 with urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
