@@ -1,9 +1,11 @@
-"""For every test: signals as in a terminal, and no search of what the tests themselves are made of for garbage."""
+"""For every test: signals as in a terminal, and Python as fast as it can be."""
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
 
 import pytest
 
@@ -11,6 +13,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts its background jobs with SIGINT ignored, and children inherit that: no test
     # could press Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where images forbid compiled modules to be written, each of hundreds of processes would compile ours again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
