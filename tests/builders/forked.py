@@ -151,11 +151,11 @@ def _serve(requests: socket.socket) -> list[str]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too; the tests end it
     while True:
-        ready, _, _ = select.select([requests, ends], [], [])
+        ready, _, _ = select.select([requests.fileno(), ends], [], [])
         if ends in ready:
             os.read(ends, 512)
             _tell_ends(running)
-        if requests not in ready:
+        if requests.fileno() not in ready:
             continue
         head, given, _, _ = socket.recv_fds(requests, _LENGTH.size, 3)
         if not head:

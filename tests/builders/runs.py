@@ -42,15 +42,11 @@ def compiled() -> str:
     return directory
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Of a trainer: nothing of jax's that these tests were started with, and `more`."""
+def command(*words: str, env: dict[str, str] | None = None, stderr: int = subprocess.PIPE) -> forked.Process:
+    """`python -m pttrainer WORDS`, with nothing of jax's that these tests were started with. env: more variables."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
-    return {**clean, "XLA_FLAGS": quick.FLAGS, "JAX_COMPILATION_CACHE_DIR": compiled(), **more}
-
-
-def command(*words: str, stderr: int = subprocess.PIPE, **more: str) -> forked.Process:
-    """`python -m pttrainer WORDS`; `more` of its environment."""
-    return forked.start(TRAINER, ("pttrainer", *words), environment(**more), stderr=stderr)
+    own = {"XLA_FLAGS": quick.FLAGS, "JAX_COMPILATION_CACHE_DIR": compiled()}
+    return forked.start(TRAINER, ("pttrainer", *words), clean | own | (env or {}), stderr=stderr)
 
 
 def start(path: Path, processes: int = 1) -> list[forked.Process]:
@@ -61,7 +57,7 @@ def start(path: Path, processes: int = 1) -> list[forked.Process]:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)}
-    return [command("run", str(path), JAX_PROCESS_ID=str(rank), **shared) for rank in range(processes)]
+    return [command("run", str(path), env={**shared, "JAX_PROCESS_ID": str(rank)}) for rank in range(processes)]
 
 
 def end(process: forked.Process) -> tuple[int, str]:

@@ -43,7 +43,7 @@ def start(home: Path, path: Path, environment: dict[str, str]) -> Process:
 
 
 def start_command(home: Path, environment: dict[str, str], *words: str) -> Process:
-    return runs.command(*words, stderr=subprocess.STDOUT, XDG_CACHE_HOME=str(home), **environment)
+    return runs.command(*words, env={"XDG_CACHE_HOME": str(home), **environment}, stderr=subprocess.STDOUT)
 
 
 def finish(process: Process) -> tuple[int | None, str]:

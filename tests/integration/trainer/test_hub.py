@@ -30,9 +30,9 @@ def write_job(directory: Path, name: str, model: str, **source: str) -> Path:
 
 
 def run(job: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    process = runs.command("run", str(job), HF_HUB_DISABLE_TELEMETRY="1", **env)
+    process = runs.command("run", str(job), env={"HF_HUB_DISABLE_TELEMETRY": "1", **env})
     out, err = process.communicate(timeout=240)
-    return subprocess.CompletedProcess(process, process.returncode or 0, out, err)
+    return subprocess.CompletedProcess(str(job), process.returncode or 0, out, err)
 
 
 @pytest.fixture(scope="module")
