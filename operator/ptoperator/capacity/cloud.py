@@ -28,7 +28,8 @@ class PoolState(StrEnum):
 
 @dataclass(frozen=True)
 class Pool:
-    """A node pool of ours. job_uid: empty while it waits for its next job, from `idle_since` (Unix time) on."""
+    """A node pool of ours. job_uid: empty while it waits for its next job, from `idle_since` (Unix time) on. is_flex:
+    flex-start made it, so its time runs out."""
 
     name: str
     state: PoolState
@@ -39,11 +40,12 @@ class Pool:
     idle_since: int = 0
     etag: str = ""
     troubles: tuple[Trouble, ...] = ()
+    is_flex: bool = False
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A GKE operation on a node pool. is_deletion: it deletes the pool."""
+    """A GKE operation on a node pool, or on the cluster itself (pool: empty). is_deletion: it deletes the pool."""
 
     name: str
     pool: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from cloud_site import SETTINGS, Site
 from operator_world import NAMESPACE, Operator, World
-from test_capacity import SETTINGS, Site
 
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke import Gke
