@@ -53,7 +53,7 @@ class GkeClient:
 
     def list_node_pools(self, **_: Any) -> Any:
         return self._serve(
-            "list_node_pools", lambda: SimpleNamespace(node_pools=[_pool(each) for each in self._model.ours()])
+            "list_node_pools", lambda: SimpleNamespace(node_pools=[_pool(each) for each in self._model.listed()])
         )
 
     def get_node_pool(self, *, request: Any, **_: Any) -> Any:

@@ -178,9 +178,12 @@ class GkeModel:
         pool.state, pool.nodes, pool.etag = state, nodes, pool.etag + 1
         self.on_nodes(pool)
 
-    def ours(self) -> list[PoolRecord]:
+    def listed(self) -> list[PoolRecord]:
         self.advance()
-        return [pool for pool in self.pools.values() if "posttrain-managed-by" in pool.labels]
+        return list(self.pools.values())
+
+    def ours(self) -> list[PoolRecord]:
+        return [pool for pool in self.listed() if "posttrain-managed-by" in pool.labels]
 
     def _start(self, kind: str, pool: str, seconds: float, finish: Callable[[], None]) -> OperationRecord:
         name = f"operation-{next(self._numbers)}"

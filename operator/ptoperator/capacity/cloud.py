@@ -80,6 +80,17 @@ class CreatePool:
 
 
 @dataclass(frozen=True)
+class CreateShared:
+    """Make a node pool that all jobs share. One of its name that is there, whoever made it, is it."""
+
+    manifest: Manifest
+
+    @property
+    def pool(self) -> str:
+        return str(self.manifest["name"])
+
+
+@dataclass(frozen=True)
 class ClaimPool:
     """Take over a pool that waits, if nobody was faster since it was seen with this etag."""
 
@@ -105,7 +116,7 @@ class DeletePool:
     job_uid: str
 
 
-CloudAction = CreatePool | ClaimPool | ReleasePool | DeletePool
+CloudAction = CreatePool | CreateShared | ClaimPool | ReleasePool | DeletePool
 
 
 @dataclass(frozen=True)
@@ -122,7 +133,7 @@ class Cloud:
     """One look. trouble: GKE could not be asked, and nothing here means anything. busy: GKE accepts no change now.
 
     answers: what became of actions since this look. reservation: the one that the job is about to use, if the cloud
-    tells of it.
+    tells of it. names: of all pools of the cluster, ours or not.
     """
 
     zones: tuple[str, ...] = ()
@@ -132,6 +143,7 @@ class Cloud:
     busy: str = ""
     answers: tuple[Answer, ...] = ()
     reservation: Reservation | None = None
+    names: frozenset[str] = frozenset()
 
     def of_job(self, uid: str) -> tuple[Pool, ...]:
         return tuple(pool for pool in self.pools if pool.job_uid == uid)

@@ -27,6 +27,7 @@ from ptoperator.capacity.cloud import (
     Cloud,
     CloudAction,
     CreatePool,
+    CreateShared,
     DeletePool,
     Operation,
     ReleasePool,
@@ -149,6 +150,8 @@ class Gke:
         match action:
             case CreatePool():
                 return self._create(action)
+            case CreateShared():
+                return self._create_shared(action)
             case ClaimPool():
                 return self._claim(action)
             case ReleasePool():
@@ -174,7 +177,8 @@ class Gke:
         cluster = self._settings.gke_cluster
         operations = tuple(filter(None, (operation_of(each, cluster) for each in listed.operations)))
         ours = tuple(pool_of(each) for each in pools.node_pools if is_ours(each))
-        return Cloud(self._zones, ours, operations, busy=self._why_busy(operations))
+        names = frozenset(each.name for each in pools.node_pools)
+        return Cloud(self._zones, ours, operations, busy=self._why_busy(operations), names=names)
 
     def _create(self, action: CreatePool) -> Answer:
         request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
@@ -186,6 +190,13 @@ class Gke:
                 raise
             return self._adopted(action, found, error)
         return Answer(action.pool, started.name)
+
+    def _create_shared(self, action: CreateShared) -> Answer:
+        request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
+        try:
+            return Answer(action.pool, self._call(self._client.create_node_pool, request).name)
+        except exceptions.AlreadyExists:
+            return Answer(action.pool)
 
     def _adopted(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
         """The pool is there although the call failed: it is the one that was asked for, an older one, or not ours."""
@@ -273,7 +284,7 @@ class Gke:
 
 
 def _job_of(action: CloudAction) -> str:
-    """Uid of the job whose pool is changed."""
+    """Uid of the job whose pool is changed; nothing for a pool that all share."""
     match action:
         case CreatePool(manifest):
             return str(manifest["config"]["resource_labels"][labels.POOL_JOB_UID])
@@ -281,6 +292,8 @@ def _job_of(action: CloudAction) -> str:
             return str(action.labels[labels.POOL_JOB_UID])
         case ReleasePool() | DeletePool():
             return action.job_uid
+        case CreateShared():
+            return ""
 
 
 def connect(endpoint: str) -> Any:

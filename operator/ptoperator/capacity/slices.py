@@ -82,7 +82,7 @@ def _without(
     if answer.trouble is None:
         made = NodePoolStatus(slice=index, name=action.pool, operation=answer.operation)
         return SliceView(made, words=f"pool {action.pool} is being made")
-    is_over = answer.trouble.is_definite and not _may_be_granted(asked, candidate, answer.trouble)
+    is_over = answer.trouble.is_definite and not may_be_granted(asked, candidate, answer.trouble)
     if is_over and isinstance(action, CreatePool):
         return SliceView(over=answer.trouble)
     return SliceView(words=f"pool {action.pool}: {answer.trouble.code}: {answer.trouble.message}")
@@ -158,7 +158,7 @@ def _why_none(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trou
     return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was made and went away by itself")
 
 
-def _may_be_granted(asked: Asked, candidate: Candidate, refusal: Trouble) -> bool:
+def may_be_granted(asked: Asked, candidate: Candidate, refusal: Trouble) -> bool:
     """A right that is missing now, and nothing else is left to try."""
     attempt = is_open(asked.so_far)
     age = clock.seconds_since(attempt.granted or attempt.started, asked.now) if attempt else None

@@ -453,3 +453,30 @@ def test_a_waiting_job_asks_kubernetes_nothing_between_two_events(world: World) 
     site.run(300)
     assert asked == []
     assert site.status().phase == "Provisioning"
+
+
+def test_the_cpu_pool_for_pathways_heads_is_made_once_before_the_chips_and_stays(site: Site) -> None:
+    pathways: Manifest = {"pathways": {"enabled": True}, "output": {"uri": "gs://bucket/runs"}}
+    site.create("one", **pathways)
+    site.run(5)
+    assert list(site.model.pools) == ["cpu-np"]
+    assert site.waits_for("one") == "node pool cpu-np for Pathways' heads is being made"
+    site.create("two", output={"uri": "gs://bucket/others"}, pathways={"enabled": True})
+    site.run_until(lambda: jobset(site, "one") and jobset(site, "two"))
+    heads = site.model.pools["cpu-np"]
+    assert (heads.manifest["initial_node_count"], heads.labels) == (0, {"posttrain-role": "pathways-heads"})
+    for name in ("one", "two"):
+        site.world.api.delete(POSTTRAINJOBS, name, NAMESPACE)
+    site.run_until(lambda: list(site.model.pools) == ["cpu-np"])
+    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    site.run(120)
+    assert list(site.model.pools) == ["cpu-np"]
+
+
+def test_a_cpu_pool_of_that_name_that_is_there_is_taken_as_it_is(site: Site) -> None:
+    there = PoolRecord({"name": "cpu-np", "locations": [""], "config": {}}, state="RUNNING")
+    site.model.pools["cpu-np"] = there
+    site.create(pathways={"enabled": True}, output={"uri": "gs://bucket/runs"})
+    site.run_until(lambda: jobset(site))
+    assert site.model.pools["cpu-np"] is there
+    assert len(site.model.made) == 1

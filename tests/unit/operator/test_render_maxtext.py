@@ -64,7 +64,8 @@ DIFFERENT = {
         "terminationMessagePath", "terminationMessagePolicy")),
     *(f"{HEAD}.containers.trainer.env.{name}" for name in (
         "PATHWAYS_HEAD", "JAX_BACKEND_TARGET", "IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS",
-        "ENABLE_PATHWAYS_PERSISTENCE", "TF_CPP_MIN_LOG_LEVEL", "HF_TOKEN", "HOME", "USER", "PYTHONUNBUFFERED", "POSTTRAIN_RUN_DIRECTORY",
+        "ENABLE_PATHWAYS_PERSISTENCE", "TF_CPP_MIN_LOG_LEVEL", "HF_TOKEN", "HOME", "USER", "PYTHONUNBUFFERED",
+        "POSTTRAIN_RUN_DIRECTORY",
         "POSTTRAIN_TERMINATION_LOG")),
 }  # fmt: skip
 
