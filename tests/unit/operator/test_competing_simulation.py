@@ -198,7 +198,7 @@ class CompetingLife(CloudLife):
     def _is_over(self) -> bool:
         jobs = self.world.api.kinds("PostTrainJob")
         ends = ("Succeeded", "Failed", "Suspended")
-        return all(str((job.get("status") or {}).get("phase")) in ends for job in jobs)
+        return all(str((job.get("status") or {}).get("phase")) in ends and claim_of(job) is None for job in jobs)
 
     def _check_end(self) -> None:
         assert self.model.pools == {}, "a pool is left"
