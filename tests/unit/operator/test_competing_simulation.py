@@ -181,8 +181,8 @@ class CompetingLife(CloudLife):
         else:
             assert sum(each.is_asking for each in reserved) <= 1, "two jobs ask at once"
         there = [claim for claim in granted if claim.line.startswith("existing ")]
-        most_asked = max((each.hosts for each in there if each.is_asking), default=0)
-        assert sum(each.hosts for each in there) - most_asked <= THERE, "more than one job too many asks for nodes"
+        before_last = sorted(there, key=lambda each: (each.granted, each.hosts))[:-1]
+        assert sum(each.hosts for each in before_last) <= THERE, "more than one job too many asks for nodes"
         self._check_pools()
 
     def _check_pools(self) -> None:
