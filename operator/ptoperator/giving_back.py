@@ -85,8 +85,8 @@ def told(seen: Observed) -> Says:
 
 
 def _is_jobset_at_work(seen: Observed) -> bool:
-    """Whether it may still make pods: not while it is suspended, and not while Kueue, which has reserved no quota, holds
-    it back."""
+    """Whether it may still make pods: not while it is suspended, nor while Kueue, which has reserved no quota, holds it
+    back."""
     if seen.is_held_by_kueue and seen.place is not None and not seen.place.has_quota:
         return False
     is_ours_to_resume = seen.is_jobset_suspended and not seen.jobset_queue
