@@ -206,6 +206,12 @@ class Algorithm(SpecModel):
         return 1 if self.ppo is None else self.ppo.samples_per_prompt
 
     @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps that use the same completions; 1 where none are sampled."""
+        rewarded = self.grpo or self.ppo
+        return 1 if rewarded is None else rewarded.updates_per_batch
+
+    @property
     def reference_coefficient(self) -> float:
         """Of the KL to a reference model that is held in memory; 0 where there is none."""
         if self.grpo is not None:

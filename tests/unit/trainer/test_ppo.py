@@ -182,6 +182,8 @@ class FakeSampler:
 class FakeContext:
     """What Ppo uses of a context."""
 
+    deliver: Any = None
+
     def __init__(self, algorithm: PpoSpec, **training: Any) -> None:
         self.spec = spec(algorithm, **training)
         self.model, self.mesh, self.tokenizer = MODEL, single(), byte_tokenizer()

@@ -166,6 +166,13 @@ def table(step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: i
     return rows
 
 
+def with_advantages(rows: Sequence[Mapping[str, Any]], advantages_N: np.ndarray) -> list[dict[str, Any]]:
+    """Rows of the table with advantages that became known later; the table may hold fewer rows than the rollout."""
+    return [
+        {**row, "advantage": round(float(advantage), 6)} for row, advantage in zip(rows, advantages_N, strict=False)
+    ]
+
+
 def _told(trip: Trip) -> dict[str, Any]:
     """Of an episode: every turn, and what went wrong."""
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -62,9 +63,9 @@ def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(
     training = {"batchSize": 2, "sequenceLength": 32, "ema": {}, "lora": {"rank": 4}}
     of = subject(spec("tiny", "cpu-1", algorithm="distill", options=options, **training))
     assert bytes_per_device(of.held.teacher) == copies * bytes_per_device(of.held.state.params)
-    found = [Group(QUESTION, [ANSWER])] * 2
+    found = [Group(replace(QUESTION, told=QUESTION.tokens), [ANSWER])] * 2
     laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
-    assert shapes(of.held.batch) == shapes(distill.with_teacher(laid, found, [QUESTION.tokens] * 2, 0))  # type: ignore[list-item]
+    assert shapes(of.held.batch) == shapes(distill.with_teacher(laid, found, 0))
 
 
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:
