@@ -70,12 +70,12 @@ def _keeps_groups_together(spec: PostTrainJobSpec) -> bool:
 
 
 def _lags_whole_batches(spec: PostTrainJobSpec) -> bool:
-    return spec.algorithm.grpo is None or spec.rollout.max_staleness % spec.algorithm.grpo.updates_per_batch == 0
+    return spec.rollout.max_staleness % spec.algorithm.updates_per_batch == 0
 
 
 def _samples_while_it_trains(spec: PostTrainJobSpec) -> bool:
     distill = spec.algorithm.distill
-    is_on_policy = spec.algorithm.grpo is not None or (distill is not None and distill.mode == "on-policy")
+    is_on_policy = spec.algorithm.learns_from_rewards or (distill is not None and distill.mode == "on-policy")
     return is_on_policy or spec.rollout.placement == "colocated"
 
 
@@ -738,15 +738,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="rollout.maxStaleness",
-        accepted="a multiple of grpo.updatesPerBatch, because all updates of a batch use samples of the same weights",
-        cel="!has(self.algorithm.grpo) || self.rollout.maxStaleness % self.algorithm.grpo.updatesPerBatch == 0",
+        accepted="a multiple of updatesPerBatch, because all updates of a batch use samples of the same weights",
+        cel="(!has(self.algorithm.grpo) || self.rollout.maxStaleness % self.algorithm.grpo.updatesPerBatch == 0) && "
+        "(!has(self.algorithm.ppo) || self.rollout.maxStaleness % self.algorithm.ppo.updatesPerBatch == 0)",
         is_kept=_lags_whole_batches,
     ),
     Rule(
         scope="spec",
         field="rollout.placement",
-        accepted="colocated, because only grpo and on-policy distillation can sample on other chips",
-        cel="self.rollout.placement == 'colocated' || has(self.algorithm.grpo) || "
+        accepted="colocated, because only grpo, ppo and on-policy distillation can sample on other chips",
+        cel="self.rollout.placement == 'colocated' || has(self.algorithm.grpo) || has(self.algorithm.ppo) || "
         "(has(self.algorithm.distill) && self.algorithm.distill.mode == 'on-policy')",
         is_kept=_samples_while_it_trains,
     ),

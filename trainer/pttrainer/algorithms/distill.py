@@ -175,7 +175,7 @@ def build(context: Context) -> Distill:
     asked = None
     sampler = held_out.job_sampler(context) if on_policy or context.spec.rewards else None
     if on_policy and sampler is not None:
-        questions = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
+        questions = held_out.read_questions(context, "train", sampler)
         asked = (questions if spec.self_teacher is None else _told(context, spec.self_teacher, questions), sampler)
     judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = None if spec.self_teacher else sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)

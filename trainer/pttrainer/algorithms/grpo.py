@@ -143,7 +143,7 @@ def build(context: Context) -> Grpo:
     spec = context.spec.algorithm.grpo
     assert spec is not None
     sampler = held_out.job_sampler(context)
-    train = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
+    train = held_out.read_questions(context, "train", sampler)
     longest = max(len(question.tokens) for question in train)
     shared = sharing.prompt_slots(context, longest, spec.group_size)
     return Grpo(context, spec, train, sampler, held_out.evaluation(context, sampler), shared)

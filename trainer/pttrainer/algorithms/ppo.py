@@ -216,7 +216,7 @@ def build(context: Context) -> Ppo:
     critic = critic_of(spec, context.model, context.note)
     _check_tokens(critic[0], spec, context)
     sampler = held_out.job_sampler(context)
-    train = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
+    train = held_out.read_questions(context, "train", sampler)
     return Ppo(context, spec, critic, train, sampler, held_out.evaluation(context, sampler))
 
 
