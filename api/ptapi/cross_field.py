@@ -11,7 +11,7 @@ from functools import partial
 
 from ptapi import accelerator_cel as chips
 from ptapi.rule import Rule, at
-from ptapi.spec import EnvVar, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
+from ptapi.spec import EnvVar, Grpo, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -46,6 +46,10 @@ def _is_pattern(reward: Reward) -> bool:
 
 def _is_for_length(name: str, reward: Reward) -> bool:
     return getattr(reward, name) is None or reward.builtin == "length"
+
+
+def _is_for_ratios(name: str, grpo: Grpo) -> bool:
+    return getattr(grpo, name) is None or grpo.loss != "cispo"
 
 
 def _is_unique(values: list[str]) -> bool:
@@ -176,6 +180,16 @@ RULES: tuple[Rule, ...] = (
         cel="has(self.algorithm.grpo) || has(self.algorithm.ppo) || !has(self.rewards) || self.rewards.size() == 0 || "
         "has(self.data.eval)",
         is_kept=lambda spec: spec.algorithm.learns_from_rewards or not spec.rewards or spec.data.eval is not None,
+    ),
+    *(
+        Rule(
+            scope="spec.algorithm.grpo",
+            field=field,
+            accepted="unset, because cispo only cuts weights above clipHigh",
+            cel=f"!has(self.{field}) || self.loss != 'cispo'",
+            is_kept=partial(_is_for_ratios, name),
+        )
+        for field, name in (("clipLow", "clip_low"), ("dualClip", "dual_clip"))
     ),
     Rule(
         scope="spec.rewards[]",

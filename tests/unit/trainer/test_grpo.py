@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -254,6 +254,32 @@ def test_the_overlong_penalty_counts_tokens_and_ends_at_minus_one() -> None:
     grpo, context = make(GrpoSpec(group_size=2, overlong=Overlong(buffer_tokens=4)), sampler)
     grpo.next_batch(0, {})
     assert [row["reward"] for row in context.saved[1]] == [1.0, 0.75, 0.0, 0.0]
+
+
+def test_z_scored_rewards_are_compared_and_the_plain_sum_is_shown() -> None:
+    """Of two rewards that disagree, the one that is a thousand times the other decides a sum and no z-scores."""
+
+    class TwoRewards(FakeSampler):
+        def sample(self, *asked: Any) -> Judged:
+            judged = super().sample(*asked)
+            parts = [{"right": float(g % 2), "short": 1000.0 * (g == 0)} for g in range(3)]
+            made = [
+                s._replace(rewards=p, reward=sum(p.values()))
+                for s, p in zip(judged.groups[0].samples, parts, strict=True)
+            ]
+            return replace(judged, groups=[judged.groups[0]._replace(samples=made)])
+
+    sampler = TwoRewards(half_right, length=lambda call, p, g: 8 if g == 2 else 2)
+    options = {"combine_rewards": "z-scores", "advantage": "centered", "overlong": Overlong(buffer_tokens=4)}
+    grpo, context = make(GrpoSpec.model_validate({"group_size": 3, **options}), sampler, batch_size=3)
+    grpo._weights = {"right": 1.0, "short": 0.5}
+    batch, facts = grpo.next_batch(0, {})
+    z = np.array([-1.0, 2.0, -1.0]) / np.sqrt(3.0) + 0.5 * np.array([2.0, -1.0, -1.0]) / np.sqrt(3.0)
+    compared = z + np.array([0.0, 0.0, -1.0])  # the last is too long
+    first = [batch.advantages_BT[row][batch.mask_BT[row] > 0][0] for row in range(3)]
+    np.testing.assert_allclose(first, compared - compared.mean(), atol=2e-4)
+    assert facts["reward"] == pytest.approx((1000 + 1 - 1) / 3)
+    assert [row["reward"] for row in context.saved[1]] == [1000.0, 1.0, -1.0]
 
 
 def test_a_sample_without_reward_is_left_out_and_shown_as_null() -> None:

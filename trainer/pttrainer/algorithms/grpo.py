@@ -1,7 +1,8 @@
 """Group-relative policy optimisation (arXiv 2402.03300) and its relatives.
 
 A step draws P prompts, samples G completions of each, judges them, and turns the rewards of a group into
-advantages (`advantages`). The loss of a token is
+advantages (`advantages`); of several rewards it takes the weighted sum, or that of their z-scores in the group. The
+loss of a token is
 
     policy loss (`policy_loss`) · min(exp(old − sampler), 2)  +  β · KL(policy ‖ reference)
 
@@ -33,7 +34,7 @@ from pttrainer.data.prompts import Question
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Mean, Metric
-from pttrainer.rollout import groups, held_out, sharing
+from pttrainer.rollout import episodes, groups, held_out, sharing
 from pttrainer.rollout.figures import figures
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.held_out import Evaluation
@@ -92,6 +93,9 @@ class Grpo(Loss, Rewarded):
         Rewarded.__init__(self, context, train, sampler, evaluation)
         self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
         self._shared = shared
+        self._weights = {reward.label: reward.weight for reward in context.spec.rewards}
+        if context.spec.environment is not None:
+            self._weights[episodes.REWARD] = context.spec.environment.reward_weight
 
     def _collect(self, step: int, weights: Params) -> Judged:
         """Judged groups; with dynamic sampling, groups without spread are replaced as long as tries last."""
@@ -100,11 +104,11 @@ class Grpo(Loss, Rewarded):
             return judged
         found, replaced = judged.groups, 0
         for _ in range(self._spec.dynamic_sampling.max_tries):
-            flat = np.flatnonzero(~advantages.has_spread(groups.rewards(found)))
+            flat = np.flatnonzero(~advantages.has_spread(self._compared(found)))
             if not flat.size:
                 break
             more = self._draw(step, weights)
-            spread = advantages.has_spread(groups.rewards(more.groups))
+            spread = advantages.has_spread(self._compared(more.groups))
             fresh = [group for group, has_spread in zip(more.groups, spread, strict=True) if has_spread]
             for place, group in zip(flat, fresh, strict=False):
                 found[place] = group
@@ -119,17 +123,37 @@ class Grpo(Loss, Rewarded):
         judged = self._deck.draw(step, weights)
         if self._spec.overlong is None:
             return judged
+        return replace(judged, groups=[self._punished(group) for group in judged.groups])
+
+    def _punished(self, group: Group) -> Group:
+        samples = [sample._replace(reward=sample.reward + self._penalty(sample)) for sample in group.samples]
+        return group._replace(samples=samples)
+
+    def _penalty(self, sample: Sample) -> float:
+        """DAPO's soft overlong penalty: 0 up to `limit − buffer` tokens, then linearly to −1 at `limit`."""
+        if self._spec.overlong is None:
+            return 0.0
         limit, buffer = self._sampling.max_new_tokens, self._spec.overlong.buffer_tokens
-        return replace(judged, groups=[_punished(group, limit, buffer) for group in judged.groups])
+        return -min(max(sample.length - (limit - buffer), 0) / buffer, 1.0)
+
+    def _compared(self, judged: list[Group]) -> np.ndarray:
+        """`rewards_PG` by which the samples of a group are compared."""
+        if self._spec.combine_rewards == "sum":
+            return groups.rewards(judged)
+        names = list(judged[0].samples[0].rewards)
+        parts_KPG = [groups.rewards(judged, name) for name in names]
+        penalties_PG = np.array([[self._penalty(sample) for sample in group.samples] for group in judged])
+        return advantages.combined(parts_KPG, [self._weights[name] for name in names]) + penalties_PG
 
     def _laid_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
-        advantages_PG = self._advantages(rewards_PG)
+        compared_PG = self._compared(judged)
+        advantages_PG = self._advantages(compared_PG)
         length = self._context.spec.training.sequence_length
         batch = groups.lay_out(judged, advantages_PG, self._context.tokenizer.pad_id, length, self._shared)
         environment = self._context.spec.environment
         most = self._sampling.max_new_tokens * (1 if environment is None else environment.max_turns)
         batch = batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
-        return Laid(batch, advantages_PG, _group_facts(rewards_PG, advantages_PG))
+        return Laid(batch, advantages_PG, _group_facts(rewards_PG, compared_PG, advantages_PG))
 
     def _completed(self, drawn: Drawn, params: Params) -> Drawn:
         """With the log-probs of before the first update, where there are several."""
@@ -154,21 +178,11 @@ def _clip(spec: GrpoSpec, paper: policy_loss.Clip) -> policy_loss.Clip:
     return policy_loss.Clip(low, paper.high if spec.clip_high is None else spec.clip_high, spec.dual_clip)
 
 
-def _punished(group: Group, limit: int, buffer: int) -> Group:
-    """DAPO's soft overlong penalty: 0 up to `limit − buffer` tokens, then linearly to −1 at `limit`."""
-
-    def punished(sample: Sample) -> Sample:
-        over = max(sample.length - (limit - buffer), 0)
-        return sample._replace(reward=sample.reward - min(over / buffer, 1.0))
-
-    return group._replace(samples=[punished(sample) for sample in group.samples])
-
-
-def _group_facts(rewards_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str, float]:
+def _group_facts(rewards_PG: np.ndarray, compared_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str, float]:
     spread = advantages.zero_spread(rewards_PG)
     return {
         "groups/all_right": spread.all_right / spread.groups,
         "groups/all_wrong": spread.all_wrong / spread.groups,
-        "groups/dropped": float((~advantages.has_spread(rewards_PG)).mean()),
+        "groups/dropped": float((~advantages.has_spread(compared_PG)).mean()),
         **figures("advantage", advantages_PG),
     }

@@ -60,9 +60,10 @@ class Group(NamedTuple):
     samples: list[Sample]
 
 
-def rewards(groups: Sequence[Group]) -> np.ndarray:
-    """`rewards_PG`."""
-    return np.array([[sample.reward for sample in group.samples] for group in groups], np.float64)
+def rewards(groups: Sequence[Group], name: str | None = None) -> np.ndarray:
+    """`rewards_PG`; name: of one of them alone."""
+    value = (lambda sample: sample.reward) if name is None else (lambda sample: sample.rewards[name])
+    return np.array([[value(sample) for sample in group.samples] for group in groups], np.float64)
 
 
 def lay_out(
