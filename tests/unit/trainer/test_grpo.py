@@ -70,13 +70,13 @@ class FakeContext:
 
     deliver: Any = None
 
-    def __init__(self, grpo: GrpoSpec, **training: Any) -> None:
+    def __init__(self, grpo: GrpoSpec, rewards: Any = ({"builtin": "gsm8k"},), **training: Any) -> None:
         self.spec = PostTrainJobSpec.model_validate(
             {
                 "model": {"uri": "random://tiny"},
                 "algorithm": {"grpo": grpo},
                 "data": {"train": {"uri": "file:///none"}},
-                "rewards": [{"builtin": "gsm8k"}],
+                "rewards": rewards,
                 "training": {"batch_size": 4, "sequence_length": 64, "steps": 8, **training},
                 "rollout": {"max_new_tokens": 8},
                 "accelerator": {"type": "cpu-1"},
@@ -104,8 +104,8 @@ def half_right(call: int, p: int, g: int) -> float:
     return float(g % 2)
 
 
-def make(grpo: GrpoSpec, sampler: FakeSampler, **training: Any) -> tuple[Grpo, FakeContext]:
-    context = FakeContext(grpo, **training)
+def make(grpo: GrpoSpec, sampler: FakeSampler, **spec: Any) -> tuple[Grpo, FakeContext]:
+    context = FakeContext(grpo, **spec)
     return Grpo(cast(Context, context), grpo, QUESTIONS, cast(Sampler, sampler), None), context
 
 
@@ -263,16 +263,14 @@ def test_z_scored_rewards_are_compared_and_the_plain_sum_is_shown() -> None:
         def sample(self, *asked: Any) -> Judged:
             judged = super().sample(*asked)
             parts = [{"right": float(g % 2), "short": 1000.0 * (g == 0)} for g in range(3)]
-            made = [
-                s._replace(rewards=p, reward=sum(p.values()))
-                for s, p in zip(judged.groups[0].samples, parts, strict=True)
-            ]
+            of_parts = zip(judged.groups[0].samples, parts, strict=True)
+            made = [one._replace(rewards=p, reward=sum(p.values())) for one, p in of_parts]
             return replace(judged, groups=[judged.groups[0]._replace(samples=made)])
 
     sampler = TwoRewards(half_right, length=lambda call, p, g: 8 if g == 2 else 2)
+    rewards = [{"builtin": "gsm8k", "name": "right"}, {"builtin": "format", "name": "short", "weight": 0.5}]
     options = {"combine_rewards": "z-scores", "advantage": "centered", "overlong": Overlong(buffer_tokens=4)}
-    grpo, context = make(GrpoSpec.model_validate({"group_size": 3, **options}), sampler, batch_size=3)
-    grpo._weights = {"right": 1.0, "short": 0.5}
+    grpo, context = make(GrpoSpec.model_validate({"group_size": 3, **options}), sampler, rewards=rewards, batch_size=3)
     batch, facts = grpo.next_batch(0, {})
     z = np.array([-1.0, 2.0, -1.0]) / np.sqrt(3.0) + 0.5 * np.array([2.0, -1.0, -1.0]) / np.sqrt(3.0)
     compared = z + np.array([0.0, 0.0, -1.0])  # the last is too long
