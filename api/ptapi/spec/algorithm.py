@@ -95,7 +95,8 @@ class Critic(SpecModel):
 
     kind: Literal["head", "model"] = "head"
     """`head`: one linear output more on the policy's last hidden state: no second model in memory. `model`: a model of
-    its own with such a head, which costs the policy's memory again and keeps the two tasks apart."""
+    its own with such a head, which costs the policy's memory again and keeps the two tasks apart; with `training.lora`
+    adapters of its own, of the same rank and targets, on the weights that the policy's are on."""
     uri: ModelUri | None = None
     """Where the critic begins: the `export/critic` of an earlier run; for a critic `model` also any model in Hugging
     Face's layout with the policy's tokens. Unset: a value head that says 0, on the policy's own first weights."""

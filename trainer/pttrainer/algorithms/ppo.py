@@ -116,7 +116,8 @@ class Ppo(Loss, Rewarded):
         self._values = steps.value_step(context.model, self.critic, whole, self.temperature, scored=needs_old)
 
     def first_critic(self, shardings: Params) -> Params:
-        """A value head that says 0 or goes on from another run's, and for a critic model its first weights."""
+        """A value head that says 0 or goes on from another run's, and for a critic model its first weights; of
+        adapters, such as change nothing yet."""
         spec, note = self._spec.critic, self._context.note
         directory = None if self._source is None else self._source.directory
         if spec.kind == "head" and spec.uri is not None:
@@ -124,9 +125,10 @@ class Ppo(Loss, Rewarded):
         value = value_head.first(directory, self.critic.width, shardings["value"], URI)
         if self.critic.model is None:
             return {"value": value}
-        where = shardings["model"]
+        where, seed = shardings["model"], self._context.spec.training.seed + 2
+        if self.critic.model.adapters is not None:
+            return {"value": value, "model": self.critic.model.init_adapters(where, seed)}
         if self._source is not None:  # random weights: of another seed than the policy's and a teacher's
-            seed = self._context.spec.training.seed + 2
             return {"value": value, "model": self._source.params(self.critic.model, where, seed=seed)}
         weights = {name: part for name, part in self._context.initial_params().items() if name in where}
         return {"value": value, "model": weights}
@@ -237,5 +239,5 @@ def critic_of(spec: PpoSpec, policy: Model, note: Note, *, weights: bool = True)
         source = open_source(spec.critic.uri, URI, note, spec.critic.revision, weights=weights)
     config = policy.config if source is None else source.config
     # A tied head is no weights of its own: a critic has no use for an output head.
-    model = replace(policy, config=replace(config, tied_head=True), adapters=None, quantization=None)
+    model = replace(policy, config=replace(config, tied_head=True))
     return Critic(config.d_model, model), source
