@@ -215,6 +215,19 @@ def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
     assert sampler.asked == [[2, 3]]
 
 
+def test_a_checkpoint_of_before_batches_were_drawn_ahead_goes_on() -> None:
+    spec = GrpoSpec(group_size=2, updates_per_batch=2)
+    grpo, _ = make(spec, FakeSampler(half_right))
+    batch, _ = grpo.next_batch(0, {})
+    state = json.loads(json.dumps(grpo.state()))
+    del state["ahead"]
+    resumed, _ = make(spec, sampler := FakeSampler(half_right))
+    resumed.restore(state)
+    np.testing.assert_array_equal(resumed.next_batch(1, {})[0].weight_BT, batch.weight_BT)
+    resumed.next_batch(2, {})
+    assert sampler.asked == [[2, 3]]
+
+
 def test_saved_arrays_keep_every_bit() -> None:
     odd = np.array([[np.nan, -0.0, 1e-45, np.inf]], np.float32)
     batch = Batch(odd, odd, odd, odd, odd, odd)
