@@ -64,6 +64,7 @@ class Loss:
     def __init__(self, spec: PostTrainJobSpec, critic: Critic) -> None:
         assert spec.algorithm.ppo is not None
         self._spec, self.critic = spec.algorithm.ppo, critic
+        self.critic_rate = spec.algorithm.ppo.critic.learning_rate
         self._clip = policy_loss.Clip(self._spec.clip, self._spec.clip)
         self.temperature = spec.rollout.temperature
 
