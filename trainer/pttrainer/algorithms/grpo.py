@@ -140,10 +140,10 @@ class Grpo(Loss, Rewarded):
         """`rewards_PG` by which the samples of a group are compared."""
         if self._spec.combine_rewards == "sum":
             return groups.rewards(judged)
-        names = list(judged[0].samples[0].rewards)
-        parts_KPG = [groups.rewards(judged, name) for name in names]
+        parts = groups.reward_parts(judged)
         penalties_PG = np.array([[self._penalty(sample) for sample in group.samples] for group in judged])
-        return advantages.combined(parts_KPG, [self._weights[name] for name in names]) + penalties_PG
+        summed_PG = advantages.combined(list(parts.values()), [self._weights[name] for name in parts])
+        return np.asarray(summed_PG + penalties_PG)
 
     def _laid_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
         compared_PG = self._compared(judged)

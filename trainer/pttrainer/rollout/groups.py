@@ -60,10 +60,17 @@ class Group(NamedTuple):
     samples: list[Sample]
 
 
-def rewards(groups: Sequence[Group], name: str | None = None) -> np.ndarray:
-    """`rewards_PG`; name: of one of them alone."""
-    value = (lambda sample: sample.reward) if name is None else (lambda sample: sample.rewards[name])
-    return np.array([[value(sample) for sample in group.samples] for group in groups], np.float64)
+def rewards(groups: Sequence[Group]) -> np.ndarray:
+    """`rewards_PG`."""
+    return np.array([[sample.reward for sample in group.samples] for group in groups], np.float64)
+
+
+def reward_parts(groups: Sequence[Group]) -> dict[str, np.ndarray]:
+    """`rewards_PG` of each reward alone, by name."""
+    return {
+        name: np.array([[sample.rewards[name] for sample in group.samples] for group in groups], np.float64)
+        for name in groups[0].samples[0].rewards
+    }
 
 
 def lay_out(
