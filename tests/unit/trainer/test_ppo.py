@@ -444,7 +444,7 @@ def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_i
         "value": value_head.first(tmp_path, critic.width, shardings["value"], "field"),
         "model": source.params(cast(Model, OF_ITS_OWN.model), shardings["model"]),
     }
-    np.testing.assert_allclose(found, jax.jit(OF_ITS_OWN.values)(read, None, batch), atol=2e-5)
+    np.testing.assert_allclose(found, jax.jit(OF_ITS_OWN.values)(read, None, batch), rtol=1e-4, atol=1e-4)
     plain = {name: part for name, part in frozen.items() if name != "head"}
     assert np.abs(found - jax.jit(OF_ITS_OWN.values)({**read, "model": plain}, None, batch)).max() > 0.1
 
