@@ -20,9 +20,8 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
-from ptapi import rundir
 from ptapi.spec import Grpo as GrpoSpec
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import advantages
@@ -33,7 +32,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
-from pttrainer.reduce import Mean, Metric
+from pttrainer.reduce import Metric
 from pttrainer.rollout import episodes, groups, held_out, sharing
 from pttrainer.rollout.figures import figures
 from pttrainer.rollout.groups import Group, Sample
@@ -59,20 +58,17 @@ class Loss:
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """Policy loss with importance correction, and the pull towards the reference."""
         logps_BT, mask_BT = stats.logps_BT, batch.mask_BT
-        old_BT = lax.stop_gradient(logps_BT) if batch.old_logps_BT is None else batch.old_logps_BT
+        old_BT = policy_loss.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
         importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
         loss_BT = loss_BT * importance_BT
-        metrics = policy_metrics.of_ratio(
-            ratio_BT, batch.advantages_BT, self._clip, cuts_weight=self._variant.cuts_weight
+        metrics = policy_metrics.of_policy(
+            stats, batch, old_BT, ratio_BT, importance_BT, self._clip, cuts_weight=self._variant.cuts_weight
         )
-        metrics |= policy_metrics.of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
-        metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
         if batch.ref_logps_BT is not None:
             token_ratio_BT = jnp.exp(policy_loss.log_ratio(logps_BT, old_BT))
             pull_BT = policy_loss.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, token_ratio_BT)
             loss_BT = loss_BT + self._spec.beta * pull_BT
-            metrics[rundir.KL] = Mean(policy_loss.k3(logps_BT, batch.ref_logps_BT))
         return loss_BT, metrics
 
 

@@ -22,10 +22,9 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ptapi import rundir
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer import critic as critics
@@ -71,14 +70,10 @@ class Loss:
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """The clipped surrogate with importance correction."""
         logps_BT = stats.logps_BT
-        old_BT = lax.stop_gradient(logps_BT) if batch.old_logps_BT is None else batch.old_logps_BT
+        old_BT = policy_loss.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = policy_loss.token(logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, self._clip)
         importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
-        metrics = policy_metrics.of_ratio(ratio_BT, batch.advantages_BT, self._clip)
-        metrics |= policy_metrics.of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
-        metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
-        if batch.ref_logps_BT is not None:
-            metrics[rundir.KL] = Mean(policy_loss.k3(logps_BT, batch.ref_logps_BT))
+        metrics = policy_metrics.of_policy(stats, batch, old_BT, ratio_BT, importance_BT, self._clip)
         return loss_BT * importance_BT, metrics
 
     def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
