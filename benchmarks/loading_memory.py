@@ -98,7 +98,8 @@ def _load(directory: Path, dtype: str) -> dict[str, int]:
     import jax
 
     from pttrainer import sharding
-    from pttrainer.assemble import open_source
+    from pttrainer.assemble import first_params
+    from pttrainer.model_form import open_source
 
     source = open_source(f"file://{directory}", "--load", lambda text: None)
     model = Model(source.config, param_dtype=dtype)
@@ -106,7 +107,7 @@ def _load(directory: Path, dtype: str) -> dict[str, int]:
     shardings = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.zeros(8)))  # the compiler's own memory
     before = _status("VmRSS")
-    params = jax.block_until_ready(source.params(model, shardings))
+    params = jax.block_until_ready(first_params(source, model, shardings))
     return {"weights": sum(x.nbytes for x in jax.tree.leaves(params)), "grew": _status("VmHWM") - before}
 
 

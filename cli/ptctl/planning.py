@@ -30,13 +30,13 @@ def verdict(app: App, job: PostTrainJob, depth: str, price: float | None, prices
     quick = ["--quick"] if depth == "formula" else ["--depth", depth]
     asked = price if price is not None or prices is None else prices.chip_hour.get(_generation(job))
     words = ["--output", form, *quick, *([] if asked is None else ["--price", str(asked)])]
-    return _code(app, training.trainer_code(job, "preflight", *words))
+    return _code(app, training.trainer_code(job, "preflight", *words, forked=depth == "formula"))
 
 
 def fit(app: App, body: Manifest, job: PostTrainJob, keep: Sequence[str], quick: bool, target: str | None) -> int:
     """The smallest change with which it fits."""
     words = ["--fit", *(["--quick"] if quick else []), *(word for each in keep for word in ("--keep", each))]
-    code, found = _written(job, words)
+    code, found = _written(job, words, forked=quick)
     if found is not None:
         fitting.show(app.console, body, job, found, None if target in (None, "-", "yaml") else target)
     return _code(app, code)
@@ -57,7 +57,7 @@ def matrix(
         resolve(name)  # raises SpecError, which names what is accepted
     words = [word for name in accelerators for word in ("--accelerator", name)]
     words += [word for size in batches for word in ("--batch-size", str(size))]
-    code, found = _written(job, ["--matrix", *words])
+    code, found = _written(job, ["--matrix", *words], forked=True)
     if found is None:
         return _code(app, code)
     title = f"{job.spec.model.uri}, {job.spec.algorithm.label}, rows of {job.spec.training.sequence_length} tokens"
@@ -65,11 +65,11 @@ def matrix(
     return 0
 
 
-def _written(job: PostTrainJob, words: Sequence[str]) -> tuple[int, Any]:
+def _written(job: PostTrainJob, words: Sequence[str], *, forked: bool) -> tuple[int, Any]:
     """The trainer's exit code and what it wrote; None where it wrote nothing."""
     with tempfile.TemporaryDirectory(prefix="ptctl-plan-") as folder:
         file = Path(folder) / "answer.json"
-        code = training.trainer_code(job, "preflight", *words, "--write", str(file))
+        code = training.trainer_code(job, "preflight", *words, "--write", str(file), forked=forked)
         return code, json.loads(file.read_text()) if file.exists() else None
 
 

@@ -13,6 +13,7 @@ from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.guarded import Guarded
 from ptoperator.client import Client
 from ptoperator.endpoints import Endpoints
+from ptoperator.estimate import Estimates
 from ptoperator.gauges import JobNumbers
 from ptoperator.kube import Kube
 from ptoperator.leadership import Leadership
@@ -49,7 +50,13 @@ class Application:
         client = Client(kube, self.metrics.on_call, self._check)
         cloud = Guarded(cloud, self._check) if cloud else None
         self.reconciler = Reconciler(
-            client, self.memory, settings, cloud=cloud, namespaces=namespaces, on_report=self.metrics.on_report
+            client,
+            self.memory,
+            settings,
+            cloud=cloud,
+            namespaces=namespaces,
+            on_report=self.metrics.on_report,
+            estimate=Estimates().of,
         )
         self.sweeper = Sweeper(client, cloud, settings, namespaces, on_sweep=self.metrics.on_sweep) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)

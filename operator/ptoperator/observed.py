@@ -25,6 +25,14 @@ _ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """What preflight's formula says. words: `peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips)`."""
+
+    fits: bool
+    words: str
+
+
+@dataclass(frozen=True)
 class Observed:
     """One job and all that belongs to it.
 
@@ -37,7 +45,7 @@ class Observed:
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
     place: what Kueue says, while the job waits in a queue. crowd: other jobs that want the same chips, while this one
-    has none.
+    has none. estimate: of a job that skips preflight, while it was told nothing.
     """
 
     now: datetime
@@ -57,6 +65,7 @@ class Observed:
     cloud: Cloud | None = None
     place: Place | None = None
     crowd: Crowd = NOBODY
+    estimate: Estimate | None = None
 
     @property
     def name(self) -> str:

@@ -30,21 +30,30 @@ VALIDATED, QUOTA, CAPACITY = ConditionType.VALIDATED, ConditionType.QUOTA_RESERV
 RUNNING, SUSPENDED = ConditionType.RUNNING, ConditionType.SUSPENDED
 
 
-def accepted(layout: Layout, settings: Settings, situation: Situation, capacity: CapacityStatus) -> Situation:
-    """The situation with what holds for every job whose spec is valid. capacity: as status has it so far."""
-    quota = {} if layout.job.spec.queue else {QUOTA: _turn(situation.capacity or capacity)}
+def accepted(layout: Layout, settings: Settings, situation: Situation, seen: Observed) -> Situation:
+    """The situation with what holds for every job whose spec is valid."""
+    quota = {} if layout.job.spec.queue else {QUOTA: _turn(situation.capacity or seen.status.capacity)}
     says: Says = {
         VALIDATED: Say(True, Reason.ACCEPTED, f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}"
                        f"{_file_hint(layout, settings)}"),
-        **({} if layout.preflight != "Skip" else {ConditionType.PREFLIGHTED: _skipped(layout)}),
+        **({} if layout.preflight != "Skip" else {ConditionType.PREFLIGHTED: _skipped(layout, seen)}),
         **quota,
     }  # fmt: skip
     return replace(situation, says={**says, **situation.says})
 
 
-def _skipped(layout: Layout) -> Say:
-    why = "spec.preflight is Skip" if layout.job.spec.preflight else "CPU devices need none"
-    return Say(False, Reason.PREFLIGHT_SKIPPED, why)
+def _skipped(layout: Layout, seen: Observed) -> Say:
+    if not layout.job.spec.preflight:
+        return Say(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need none")
+    said = find(seen.status, ConditionType.PREFLIGHTED)
+    if said is not None:
+        return Say(False, Reason(said.reason), said.message)
+    why, found = "spec.preflight is Skip", seen.estimate
+    if found is None:
+        return Say(False, Reason.PREFLIGHT_SKIPPED, why)
+    if found.fits:
+        return Say(False, Reason.PREFLIGHT_SKIPPED, f"{why}; by the formula {found.words}")
+    return Say(False, Reason.DOES_NOT_FIT, f"by the formula {found.words}; {why}, so the job goes on")
 
 
 def _turn(capacity: CapacityStatus) -> Say:

@@ -208,7 +208,7 @@ def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Ste
     """The plan of a step: its status if that is news, and if it is not too soon for news of that kind."""
     situation = step.situation
     if layout is not None:
-        situation = accepted(layout, settings, situation, seen.status.capacity)
+        situation = accepted(layout, settings, situation, seen)
     old, new = seen.status, build(seen, situation, layout)
     if new.phase.is_terminal:
         return Plan(step.actions, new, requeue_after=0.0)

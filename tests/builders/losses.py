@@ -16,6 +16,7 @@ from jax import Array
 from pttrainer.algorithms import policy_loss, preference_loss
 from pttrainer.algorithms.policy_loss import Clip
 from pttrainer.algorithms.preference_loss import Numbers, Side
+from pttrainer.algorithms.traits import WITHOUT_REFERENCE
 from pttrainer.batch import Batch
 from pttrainer.divergence import Guide
 from pttrainer.models import Model, preset
@@ -96,7 +97,7 @@ def _preference(logps_BT: Array, case: str) -> Array:
     name, numbers = PREFERENCE[case]
     variant = preference_loss.VARIANTS[name]
     sums_B = jnp.sum(logps_BT * MASK_BT, axis=1)
-    refs_B = REF_BT.sum(axis=1) if variant.needs_reference else np.zeros(B, np.float32)
+    refs_B = REF_BT.sum(axis=1) if name not in WITHOUT_REFERENCE else np.zeros(B, np.float32)
     P = B // 2
     chosen, rejected = (Side(sums_B[s], jnp.asarray(refs_B[s]), MASK_BT.sum(1)[s]) for s in (slice(P), slice(P, B)))
     loss_P = variant.loss(chosen, rejected, numbers)

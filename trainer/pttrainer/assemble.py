@@ -1,15 +1,13 @@
-"""From the spec to a model: where config, weights and tokenizer come from.
+"""From the spec to a model: where weights, tokenizer and chat template come from; its form is `model_form`'s.
 
-Everything that a job can get wrong about its model is found here, before anything is compiled.
+Everything that a job can get wrong about them is found here, before anything is compiled.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import jax
 
@@ -17,16 +15,14 @@ from ptapi.spec import ModelSpec, Training
 from pttrainer import sources, storage, tokenizer
 from pttrainer.chat import Chat
 from pttrainer.errors import ConfigError
-from pttrainer.models import Model, ModelConfig, Params, from_hf, preset
-from pttrainer.models.adapters import Adapters, matrices
-from pttrainer.models.model import Remat
+from pttrainer.model_form import RANDOM, Source, form_of, open_source
+from pttrainer.models import Model, Params
 from pttrainer.models.quantization import Errors
 from pttrainer.models.weights import Quantizing, load
 from pttrainer.origin import Origin, open_origin
 from pttrainer.sources import NOTHING_PINNED, Note, Pinned
 from pttrainer.tokenizer import Tokenizer
 
-RANDOM = "random://"
 ONCE_ON_CPU = {"xla_backend_optimization_level": 1}
 """How the program that draws random weights is compiled for a CPU: it runs once, and compiling it as well as a step's
 takes longer than running it."""
@@ -73,80 +69,39 @@ def assemble(spec: ModelSpec, training: Training, note: Note, pinned: Pinned = N
     source = open_source(spec.uri, "spec.model.uri", note, pinned.model or spec.revision)
     config = source.config
     chat = _chat(spec, source, note)
-    model = model_of(config, training, jax.default_backend())
+    model = Model.of(form_of(config, training, jax.default_backend()))
     errors = Errors()
-    initial = partial(source.params, model.without_adapters, seed=training.seed, errors=errors)
+    initial = partial(first_params, source, model.without_adapters, seed=training.seed, errors=errors)
     origin = _origin(training, model, note, pinned.adapters)
     return Assembled(model, chat.tokenizer, chat, initial, source.commit, training.seed, origin, errors)
 
 
-def model_of(config: ModelConfig, training: Training, platform: str) -> Model:
-    """The model as this job computes it on this platform (`cpu`, `tpu`, `gpu`)."""
-    quantization = None if training.quantization is None else training.quantization.weights
-    dtype, remat = _compute_dtype(training, platform), _remat(training, platform)
-    return Model(config, dtype, training.precision.params, remat, _adapters(training, config), quantization)
+def first_params(
+    source: Source, model: Model, shardings: Params, *, seed: int = 0, errors: Errors | None = None
+) -> Params:
+    """A source's weights, on these shardings; raises ConfigError where the files do not fit the config.
+
+    errors: takes what quantisation changed, where the model is quantised.
+    """
+    errors = Errors() if errors is None else errors
+    errors.squares.clear()  # of an earlier call: these are the same weights again
+    params: Params
+    if source.directory is not None:
+        quantizing = None if model.quantization is None else Quantizing(model.quantization, errors)
+        whole = model.unquantised.abstract()
+        params = load(source.config, source.directory, whole, shardings, source.called, quantizing)
+        return params
+    options = ONCE_ON_CPU if jax.default_backend() == "cpu" else None
+    init = jax.jit(model.init_measured, out_shardings=(shardings, None), compiler_options=options)
+    params, changed = init(jax.random.key(seed))
+    for name, squares in changed.items():
+        errors.add(name, squares)
+    return params
 
 
 def open_chat(spec: ModelSpec, note: Note) -> Chat:
     """Tokenizer and template alone; no weights are fetched. Raises ConfigError."""
     return _chat(spec, open_source(spec.uri, "spec.model.uri", note, spec.revision, weights=False), note)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a model comes from: its config, and its files on this machine (none for random weights).
-
-    called: what messages call it.
-    """
-
-    config: ModelConfig
-    called: str
-    directory: Path | None = None
-    commit: str | None = None
-
-    def params(self, model: Model, shardings: Params, *, seed: int = 0, errors: Errors | None = None) -> Params:
-        """The weights, on these shardings; raises ConfigError where the files do not fit the config.
-
-        errors: takes what quantisation changed, where the model is quantised.
-        """
-        errors = Errors() if errors is None else errors
-        errors.squares.clear()  # of an earlier call: these are the same weights again
-        params: Params
-        if self.directory is not None:
-            quantizing = None if model.quantization is None else Quantizing(model.quantization, errors)
-            whole = model.unquantised.abstract()
-            params = load(self.config, self.directory, whole, shardings, self.called, quantizing)
-            return params
-        options = ONCE_ON_CPU if jax.default_backend() == "cpu" else None
-        init = jax.jit(model.init_measured, out_shardings=(shardings, None), compiler_options=options)
-        params, changed = init(jax.random.key(seed))
-        for name, squares in changed.items():
-            errors.add(name, squares)
-        return params
-
-
-def open_source(uri: str, field: str, note: Note, revision: str | None = None, *, weights: bool = True) -> Source:
-    """Fetches what a URI names and reads its config; raises ConfigError, naming `field`."""
-    called = f"{field}: {uri}"
-    if uri.startswith(RANDOM):
-        return Source(preset(uri.removeprefix(RANDOM)), called)
-    files = sources.fetch(uri, field, note, revision=revision, weights=weights)
-    return Source(_read_config(files.directory, called), called, files.directory, files.commit)
-
-
-def _read_config(directory: Path, called: str) -> ModelConfig:
-    try:
-        raw = json.loads((directory / "config.json").read_text())
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{called}: no config.json; accepted: Hugging Face's layout, such as a run's export/"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{called}/config.json: is not valid JSON: {error.msg} in line {error.lineno}") from error
-    try:
-        return from_hf(raw)
-    except ConfigError as error:
-        raise ConfigError(f"{called}: {error}") from error
 
 
 def _chat(spec: ModelSpec, source: Source, note: Note) -> Chat:
@@ -168,32 +123,7 @@ def _tokenizer(spec: ModelSpec, source: Source, note: Note) -> Tokenizer:
     return tokenizer.load(storage.Directory(source.directory), source.config.eos_ids)
 
 
-def _compute_dtype(training: Training, platform: str) -> str:
-    if training.precision.compute != "auto":
-        return training.precision.compute
-    return "float32" if platform == "cpu" else "bfloat16"
-
-
-def _adapters(training: Training, config: ModelConfig) -> Adapters | None:
-    lora = training.lora
-    if lora is None:
-        return None
-    chosen = matrices(config, lora.targets)
-    if lora.dropout and config.experts is not None and "gate" in chosen:
-        raise ConfigError(
-            f"spec.training.lora.dropout: {lora.dropout}: not for the experts of {config.family}; accepted: 0, "
-            "or targets: attention"
-        )
-    return Adapters(lora.rank, lora.alpha, chosen, lora.rs_lora, lora.dropout, lora.embeddings)
-
-
 def _origin(training: Training, model: Model, note: Note, pinned: str | None) -> Origin | None:
     if training.lora is None or training.lora.origin is None:
         return None
     return open_origin(training.lora.origin, model, note, pinned)
-
-
-def _remat(training: Training, platform: str) -> Remat:
-    if training.remat != "auto":
-        return training.remat
-    return "none" if platform == "cpu" else "full"

@@ -15,12 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer import sharding
-
-CHUNK_ELEMENTS = 2**22
-"""Logits that exist at once on a CPU (16 MB): smaller chunks make thin products, larger ones only cost memory."""
-ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS = 2**26, 512
-"""On a TPU or GPU, per device: a product of the head must serve hundreds of tokens, or reading the head takes longer
-than computing (a v6e computes 560 operations in the time of reading a byte); at most 256 MB."""
+from pttrainer.chunk_sizes import largest_chunk
 
 
 class Chunks(NamedTuple):
@@ -55,18 +50,9 @@ def chunks(mask_BT: Array, size: int) -> Chunks:
 
 
 def chunk_size(B: int, T: int, V: int) -> int:
-    """Tokens per row and chunk: a power of two, so that few lengths leave a remainder."""
+    """Tokens per row and chunk on the mesh in context."""
     pieces = sharding.pieces("sequence", T)
     return largest_chunk(B * pieces, T // pieces, V, sharding.devices(), sharding.chip()[0])
-
-
-def largest_chunk(B: int, T: int, V: int, devices: int, platform: str) -> int:
-    """`chunk_size` of rows that are split already, on these devices."""
-    each = CHUNK_ELEMENTS if platform == "cpu" else min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V)
-    size = 1
-    while size * 2 <= T and size * 2 * B * V <= each * devices:
-        size *= 2
-    return size
 
 
 def _take(x_BTX: Array, order_BT: Array) -> Array:

@@ -26,6 +26,7 @@ from jax import Array
 
 from pttrainer.batch import Batch
 from pttrainer.models import Model, Params
+from pttrainer.models.declared import value_head
 
 HEAD = "head"
 """Where a model's own output head stands, which a critic has no use for."""
@@ -49,13 +50,12 @@ class Critic:
 
     def abstract(self) -> Params:
         """Shapes and dtypes of its weights."""
-        number = jnp.float32
-        value = {"weight": jax.ShapeDtypeStruct((self.width,), number), "bias": jax.ShapeDtypeStruct((), number)}
+        value = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in value_head(self.width).items()}
         return {"value": value} if self.model is None else {"value": value, **self._model(self.model.abstract())}
 
     def logical_axes(self) -> Params:
         """The names of each weight's axes; a value head is small, and whole on every device."""
-        value = {"weight": (None,), "bias": ()}
+        value = {name: one.axes for name, one in value_head(self.width).items()}
         return {"value": value} if self.model is None else {"value": value, **self._model(self.model.logical_axes())}
 
     def _model(self, tree: Params) -> Params:

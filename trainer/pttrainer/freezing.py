@@ -1,8 +1,4 @@
-"""Weights that a job keeps as they are (`training.freeze`): which they are, and how a step leaves them alone.
-
-A pattern is a word (`embeddings`, `head`, `norms`, `layers.0-3`, `layers.7`) or a glob over Hugging Face's names
-(`model.layers.[0-3].*`, `*.mlp.*`). Layers are stacked, so a weight is held (`Held`) whole, or in some of its layers.
-Experts of a layer are held together: their number in a name is written `*`.
+"""Weights that a job keeps as they are (`training.freeze`, `held`): how a step leaves them alone.
 
 What is held gets no gradient, no weight decay and no share in the gradient norm; what is held whole has no optimizer
 state either, and its gradient is not computed.
@@ -10,9 +6,7 @@ state either, and its gradient is not computed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
@@ -21,35 +15,21 @@ import numpy as np
 import optax
 from jax import Array, lax
 
-from pttrainer.errors import ConfigError
+from pttrainer.held import by_layer
 from pttrainer.models import ModelConfig
-from pttrainer.models.names import table
 
 Held = bool | np.ndarray
 """Of one weight: all of it (or nothing), or True per layer."""
 
-WORDS = {"embeddings": "model.embed_tokens.weight", "head": "lm_head.weight", "norms": "*norm*.weight"}
-_LAYERS = re.compile(r"layers\.(\d+)(?:-(\d+))?")
-
 
 def held(patterns: Sequence[str], config: ModelConfig) -> Any:
     """A tree of `Held`, shaped like the weights; raises ConfigError where a pattern matches nothing, or all do."""
-    names = {path: _names(stored.name, config.layers) for path, stored in table(config).items()}
-    every = [name for of_path in names.values() for name in of_path]
-    globs: list[str] = []
-    for pattern in patterns:
-        own = _globs(pattern)
-        if not any(_matches(name, own) for name in every):
-            raise ConfigError(_no_match(pattern, config, [of_path[0] for of_path in names.values()]))
-        globs += own
-    if all(_matches(name, globs) for name in every):
-        raise ConfigError(f"spec.training.freeze: {_shown(patterns)}: freezes every weight; accepted: less than that")
     tree: dict[str, Any] = {}
-    for path, of_path in names.items():
+    for path, of_path in by_layer(patterns, config).items():
         node = tree
         for key in path[:-1]:
             node = node.setdefault(key, {})
-        found = np.array([_matches(name, globs) for name in of_path])
+        found = np.array(of_path)
         node[path[-1]] = bool(found[0]) if found.all() or not found.any() else found
     return tree
 
@@ -90,33 +70,3 @@ def around(rule: optax.GradientTransformation, of: Any) -> optax.GradientTransfo
 
 def _by_layer(is_held: np.ndarray, like: Array) -> np.ndarray:
     return is_held.reshape(-1, *(1,) * (like.ndim - 1))
-
-
-def _names(stored: str, layers: int) -> list[str]:
-    """One name per layer; one, of a weight outside the layers."""
-    name = stored.replace("{e}", "*")
-    return [name.replace("{i}", str(i)) for i in range(layers)] if "{i}" in name else [name]
-
-
-def _globs(pattern: str) -> list[str]:
-    layers = _LAYERS.fullmatch(pattern)
-    if layers is None:
-        return [WORDS.get(pattern, pattern)]
-    first, last = int(layers[1]), int(layers[2] or layers[1])
-    return [f"model.layers.{i}.*" for i in range(first, last + 1)]
-
-
-def _matches(name: str, globs: list[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)
-
-
-def _no_match(pattern: str, config: ModelConfig, names: list[str]) -> str:
-    why = " (the head is the embedding here)" if pattern == "head" and config.tied_head else ""
-    return (
-        f"spec.training.freeze: {pattern}: matches no weight{why}; accepted: {', '.join(WORDS)}, layers.0-"
-        f"{config.layers - 1}, or patterns of these names, of layer 0: {', '.join(names)}"
-    )
-
-
-def _shown(patterns: Sequence[str]) -> str:
-    return f"[{', '.join(patterns)}]"

@@ -1,28 +1,22 @@
-"""Which devices train and which sample, and the mesh of each (`rollout.placement`).
+"""Which devices train and which sample, and the sizes of each one's mesh (`rollout.placement`).
 
 Colocated, all devices do both, on one mesh. Disaggregated, the first devices train on the mesh that `parallelism`
 describes, and the last ones sample on a mesh made for decoding: copies of the model, each on as few devices as hold its
 weights, because a token reads all weights once, and more copies read at once. Left out: how weights get from one to the
-other (`rollout.transfer`).
+other (`rollout.transfer`), and the meshes themselves (`two_meshes`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import jax
-from jax.sharding import Mesh
+from typing import NamedTuple
 
 from ptapi.accelerators import Slice
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJobSpec
 from ptapi.split import Split, split_of
-from pttrainer import sharding
+from pttrainer import division
 from pttrainer.errors import ConfigError
-from pttrainer.models import Model
-from pttrainer.rollout.native import decoding_shapes
+from pttrainer.models.form import Form
 
 WEIGHTS_SHARE = 0.5
 """Share of a sampling device's memory that weights may take; the rest is for keys, values and what is computed."""
@@ -31,42 +25,24 @@ WEIGHTS_SHARE = 0.5
 class Shapes(NamedTuple):
     """Sizes of the mesh axes. sampler: None where the devices that train sample, too."""
 
-    trainer: sharding.Shape
-    sampler: sharding.Shape | None
+    trainer: division.Shape
+    sampler: division.Shape | None
 
 
-class Meshes(NamedTuple):
-    """The meshes of `Shapes`."""
-
-    trainer: Mesh
-    sampler: Mesh | None
-
-
-def shapes(spec: PostTrainJobSpec, model: Model, devices: int) -> Shapes:
+def shapes(spec: PostTrainJobSpec, model: Form, devices: int) -> Shapes:
     """For this many devices. Raises ConfigError."""
     split = _split(spec)
     parallelism, slices = spec.training.parallelism, spec.accelerator.slices
     if split is None:
-        return Shapes(sharding.mesh_shape(parallelism, devices, slices), None)
+        return Shapes(division.mesh_shape(parallelism, devices, slices), None)
     expected = split.trainer.total_devices + split.sampler.total_devices
     if devices != expected:
         raise ConfigError(
             f"spec.accelerator.type: {spec.accelerator.type}: has {expected} devices, and {devices} are here; accepted "
             "with placement: disaggregated: an accelerator that is what is here"
         )
-    trainer = sharding.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
+    trainer = division.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
     return Shapes(trainer, _for_decoding(model, split.sampler, copies(spec)))
-
-
-def meshes(sizes: Shapes, devices: Sequence[Any] | None = None) -> Meshes:
-    """Meshes of these sizes on these devices (unset: all that there are)."""
-    devices = list(jax.devices() if devices is None else devices)
-    if sizes.sampler is None:
-        return Meshes(sharding.make_mesh(sizes.trainer, devices), None)
-    ordered, training = sorted(devices, key=_place(devices)), math.prod(sizes.trainer)
-    return Meshes(
-        sharding.make_mesh(sizes.trainer, ordered[:training]), sharding.make_mesh(sizes.sampler, ordered[training:])
-    )
 
 
 def copies(spec: PostTrainJobSpec) -> int:
@@ -83,25 +59,12 @@ def _split(spec: PostTrainJobSpec) -> Split | None:
         raise ConfigError(str(error)) from error
 
 
-def _for_decoding(model: Model, slice_: Slice, versions: int) -> sharding.Shape:
+def _for_decoding(model: Form, slice_: Slice, versions: int) -> division.Shape:
     """Copies of the model on as few devices as hold its weights; no copy across slices."""
-    weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(decoding_shapes(model)))
+    weights = model.decoding_bytes
     each, tensor = slice_.devices, 1
     if slice_.hbm_gib is not None:
         memory = WEIGHTS_SHARE * slice_.hbm_gib * 2**30 / slice_.jax_devices_per_chip
         fitting = (n for n in range(1, each + 1) if each % n == 0 and versions * weights / n <= memory)
         tensor = next(fitting, each)
     return (slice_.total_devices // tensor, 1, tensor, 1, 1)
-
-
-def _place(devices: Sequence[Any]) -> Any:
-    """What orders devices so that the first of them are whole slices, or a box of a slice's chips: as `ptapi.split`."""
-    if any(getattr(device, "coords", None) is None for device in devices):
-        return lambda device: (_slice(device), device.id)
-    extents = [len({device.coords[axis] for device in devices}) for axis in range(len(devices[0].coords))]
-    longest = max(range(len(extents)), key=lambda axis: (extents[axis], axis))
-    return lambda device: (_slice(device), device.coords[longest], device.id)
-
-
-def _slice(device: Any) -> int:
-    return getattr(device, "slice_index", None) or 0

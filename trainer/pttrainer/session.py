@@ -7,7 +7,6 @@ them passed.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,20 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
-from pttrainer import algorithms, directory, distributed, ema, fork, freezing, nonfinite, placement, samples, sharding
+from pttrainer import (
+    algorithms,
+    directory,
+    distributed,
+    division,
+    ema,
+    fork,
+    freezing,
+    nonfinite,
+    placement,
+    samples,
+    sharding,
+    two_meshes,
+)
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Beginning, Context, Criticised, Guided
 from pttrainer.assemble import Assembled, assemble
@@ -199,11 +211,11 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     training = job.spec.training
     parts = assemble(job.spec.model, training, reporter.note, directory.pinned_commits(place, job))
     shapes = placement.shapes(job.spec, parts.model, jax.device_count())
-    meshes = placement.meshes(shapes)
+    meshes = two_meshes.meshes(shapes)
     mesh = meshes.trainer
-    check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
+    division.check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
     experts = parts.model.config.experts
-    sharding.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
+    division.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
     jax.set_mesh(mesh)
     weights = sharding.weight_shardings(mesh, parts.model.abstract(), parts.model.logical_axes())
     frozen = parts.frozen(weights)
@@ -254,22 +266,6 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         samples=tables,
         transfer=transfer,
     )
-
-
-def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> None:
-    """Rows must divide evenly over micro-batches and devices; raises ConfigError with numbers that do."""
-    micro = micro_batch_size or batch_size
-    if batch_size % micro:
-        raise ConfigError(
-            f"spec.training.microBatchSize: {micro}: must divide batchSize ({batch_size}); accepted for example: "
-            f"{max(d for d in range(1, micro + 1) if batch_size % d == 0)}"
-        )
-    if micro % shards:
-        field_name = "batchSize" if micro_batch_size is None else "microBatchSize"
-        raise ConfigError(
-            f"spec.training.{field_name}: {micro}: must be a multiple of data × fsdp × expert, which is {shards} here; "
-            f"accepted for example: {math.ceil(micro / shards) * shards}"
-        )
 
 
 def put(mesh: jax.sharding.Mesh, tree: Any) -> Any:
@@ -327,7 +323,7 @@ def _context(
     )
 
 
-def _transfer(model: Model, meshes: placement.Meshes, reporter: Reporter) -> Transfer | None:
+def _transfer(model: Model, meshes: two_meshes.Meshes, reporter: Reporter) -> Transfer | None:
     if meshes.sampler is None:
         return None
     if jax.process_count() > 1:
@@ -415,7 +411,7 @@ def _lineage(parts: Assembled, shapes: placement.Shapes, held: Any, changed: Map
             "kind": jax.devices()[0].device_kind,
             "processes": jax.process_count(),
         },
-        **{name: dict(zip(sharding.MESH_AXES, shape, strict=True)) for name, shape in named.items() if shape},
+        **{name: dict(zip(division.MESH_AXES, shape, strict=True)) for name, shape in named.items() if shape},
         "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
         **({"quantization": {"weights": parts.model.quantization, "relativeError": dict(changed)}} if changed else {}),
     }

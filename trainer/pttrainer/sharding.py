@@ -1,10 +1,4 @@
-"""Where arrays live: logical axis names, mesh axes, and the one table between them.
-
-The mesh has five axes. `data` copies the model, `fsdp` splits weights and optimizer state, `expert` splits the
-experts (and, like `fsdp`, all other weights); all three split the batch. `tensor` splits the matrices of a layer;
-`sequence` splits the tokens of a row. Model code speaks of logical axes only ("embed", "heads"), so the layout can
-change in one place.
-"""
+"""Where arrays live: meshes of devices, and shardings by the table of `division`."""
 
 from __future__ import annotations
 
@@ -17,83 +11,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ptapi.spec import Parallelism
-from pttrainer.errors import ConfigError
-
-MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
-BATCH_AXES = ("data", "fsdp", "expert")
-"""Mesh axes that split the rows of a batch."""
-Shape = tuple[int, int, int, int, int]
-"""Sizes of MESH_AXES."""
-
-MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
-    "batch": BATCH_AXES,
-    "sequence": "sequence",
-    "layer": None,
-    "vocab": "tensor",
-    "embed": ("fsdp", "expert"),
-    "heads": "tensor",
-    "kv_heads": "tensor",
-    "mlp": "tensor",
-    "expert": "expert",
-    "expert_embed": "fsdp",
-    "low_rank": ("tensor", "fsdp", "expert"),
-    "expert_low_rank": ("tensor", "fsdp"),
-    "sequence_batch": ("sequence", *BATCH_AXES),
-}
-"""`embed` of an expert's matrices has its own name: an array cannot be split twice by the same mesh axis.
-`low_rank`: the side of an adapter's matrix that is not the model's axis; there is nothing else there to split.
-`sequence_batch`: rows cut into their pieces over `sequence`, all pieces as rows of their own."""
-
-
-def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> Shape:
-    """Sizes of the mesh axes for this many devices, `auto` resolved.
-
-    data: one copy per slice (only gradients cross the slow network); fsdp: all that is left; the others: 1.
-    Raises ConfigError naming factorisations that work.
-    """
-    asked = {axis: getattr(parallelism, axis) for axis in MESH_AXES}
-    sizes = {axis: size for axis, size in asked.items() if size != "auto"}
-    for axis in ("tensor", "sequence", "expert"):
-        sizes.setdefault(axis, 1)
-    left = devices // math.prod(sizes.values())
-    if "data" not in sizes and "fsdp" not in sizes:
-        sizes["data"] = slices if left % slices == 0 else 1
-        sizes["fsdp"] = left // sizes["data"]
-    sizes.setdefault("data", left)
-    sizes.setdefault("fsdp", left)
-    shape = (sizes["data"], sizes["fsdp"], sizes["tensor"], sizes["sequence"], sizes["expert"])
-    if math.prod(shape) != devices:
-        written = ", ".join(f"{axis}: {asked[axis]}" for axis in MESH_AXES)
-        raise ConfigError(
-            f"spec.training.parallelism: {{{written}}}: the product must be the number of devices, {devices}; "
-            f"accepted for example: {_examples(devices)}"
-        )
-    return shape
-
-
-def _examples(devices: int) -> str:
-    tensor = next((n for n in (2, 3, 5, 7) if devices % n == 0), 1)
-    pairs = dict.fromkeys(
-        [f"{{fsdp: {devices}}}", f"{{data: {devices}}}", f"{{fsdp: {devices // tensor}, tensor: {tensor}}}"]
-    )
-    return ", ".join(pairs)
-
-
-def check_experts(axis: int, experts: int | None) -> None:
-    """`parallelism.expert` must divide the model's experts; raises ConfigError with sizes that do."""
-    if axis == 1:
-        return
-    if experts is None:
-        raise ConfigError(
-            f"spec.training.parallelism.expert: {axis}: the model has no experts; accepted: auto, 1; "
-            "hint: fsdp splits the weights of every model"
-        )
-    if experts % axis:
-        sizes = ", ".join(str(n) for n in range(1, experts + 1) if experts % n == 0)
-        raise ConfigError(
-            f"spec.training.parallelism.expert: {axis}: must divide the model's {experts} experts; accepted: {sizes}"
-        )
+from pttrainer import division
+from pttrainer.division import MESH_AXES, MESH_AXIS_OF, fitting, fitting_batch, mesh_axes
 
 
 def make_mesh(shape: tuple[int, ...], devices: Sequence[Any] | None = None) -> Mesh:
@@ -132,17 +51,15 @@ def weight_shardings(mesh: Mesh, abstract: Any, logical_axes: Any) -> Any:
     is_axes = lambda x: isinstance(x, tuple)  # noqa: E731
 
     def one(axes: tuple[str | None, ...], array: Any) -> NamedSharding:
-        fitting = (_fitting(mesh, name, size) for name, size in zip(axes, array.shape, strict=True))
-        return NamedSharding(mesh, PartitionSpec(*fitting))
+        split = (fitting(mesh.shape, name, size) for name, size in zip(axes, array.shape, strict=True))
+        return NamedSharding(mesh, PartitionSpec(*(found[0] if len(found) == 1 else found or None for found in split)))
 
     return jax.tree.map(one, logical_axes, abstract, is_leaf=is_axes)
 
 
 def fitting_batch_spec(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...]) -> PartitionSpec:
     """Rows over data, fsdp and expert, tokens over sequence; an axis that does not divide evenly is kept whole."""
-    names = ("batch", "sequence")[: len(shape)]
-    sizes = zip(names, shape, strict=False)
-    return spec_of(tuple(name if size % mesh_size(mesh, name) == 0 else None for name, size in sizes))
+    return spec_of(fitting_batch(mesh.shape, shape))
 
 
 def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -156,8 +73,8 @@ def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
 
 def constrain_fitting(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     """As `constrain`; an axis that does not divide evenly is kept whole."""
-    fitting = (None if axis is None or size % parts(axis) else axis for axis, size in zip(axes, x.shape, strict=True))
-    return constrain(x, tuple(fitting))
+    kept = (None if axis is None or size % parts(axis) else axis for axis, size in zip(axes, x.shape, strict=True))
+    return constrain(x, tuple(kept))
 
 
 def devices() -> int:
@@ -213,17 +130,4 @@ def whole_rows(x_BTX: jax.Array, pieces: int) -> jax.Array:
 
 def mesh_size(mesh: Mesh | jax.sharding.AbstractMesh, logical: str) -> int:
     """Into how many pieces the mesh cuts a logical axis."""
-    return math.prod(mesh.shape[axis] for axis in _axes_of(logical))
-
-
-def _fitting(mesh: Mesh, logical: str | None, size: int) -> str | tuple[str, ...] | None:
-    """The mesh axes of a logical axis, without the last ones where all of them do not divide its size."""
-    axes = _axes_of(logical)
-    while axes and size % math.prod(mesh.shape[axis] for axis in axes):
-        axes = axes[:-1]
-    return axes[0] if len(axes) == 1 else axes or None
-
-
-def _axes_of(logical: str | None) -> tuple[str, ...]:
-    axes = None if logical is None else MESH_AXIS_OF[logical]
-    return () if axes is None else (axes,) if isinstance(axes, str) else axes
+    return division.pieces(mesh.shape, mesh_axes(logical))

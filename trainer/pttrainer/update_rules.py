@@ -17,9 +17,8 @@ import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from ptapi.spec import Optimizer
+from pttrainer.optimizer_state import is_hidden_matrix, stacks
 
-STACKED = ("layer", "expert")
-"""Logical axes that count matrices."""
 MUON_RMS = 0.2
 """Muon's updates are scaled to about this root mean square per element, AdamW's own (arXiv 2502.16982, equation 4):
 one learning rate and weight decay then fit both."""
@@ -92,7 +91,7 @@ def _muon(spec: Optimizer, n: Numbers, rate: optax.Schedule, decayed: Callable[[
         optax.scale_by_learning_rate(rate),
     )
     others = optax.adamw(rate, b1=0.9, b2=n.beta2, eps=n.eps, weight_decay=spec.weight_decay, mask=decayed)
-    label: Callable[[Any], str] = lambda of: "matrices" if _is_hidden_matrix(of) else "others"  # noqa: E731
+    label: Callable[[Any], str] = lambda of: "matrices" if is_hidden_matrix(of) else "others"  # noqa: E731
     return optax.partition({"matrices": matrices, "others": others}, jax.tree.map(label, axes, is_leaf=_is_axes))
 
 
@@ -107,7 +106,7 @@ def _numbers(spec: Optimizer) -> Numbers:
 
 def _each_matrix(rule: optax.GradientTransformation, axes: Any) -> optax.GradientTransformation:
     """The rule, applied to every matrix of a stack by itself."""
-    stacked = jax.tree.map(lambda of: sum(axis in STACKED for axis in of), axes, is_leaf=_is_axes)
+    stacked = jax.tree.map(stacks, axes, is_leaf=_is_axes)
     return optax.partition({n: _over(rule, n) for n in set(jax.tree.leaves(stacked))}, stacked)
 
 
@@ -116,12 +115,6 @@ def _over(rule: optax.GradientTransformation, stacked: int) -> optax.GradientTra
     for _ in range(stacked):
         init, update = jax.vmap(init), jax.vmap(update)
     return optax.GradientTransformation(init, update)
-
-
-def _is_hidden_matrix(axes: tuple[str | None, ...]) -> bool:
-    """Two axes of its own, both of the model's layers; a router's second one has no name."""
-    own = [axis for axis in axes if axis not in STACKED]
-    return "layer" in axes and len(own) == 2 and None not in own
 
 
 def _is_axes(x: Any) -> bool:

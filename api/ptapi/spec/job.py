@@ -52,7 +52,7 @@ class PostTrainJobSpec(SpecModel):
     """Which trainer runs."""
     preflight: Literal["Enforce", "Warn", "Skip"] | None = None
     """Compile the job's step for its chips, on a CPU, before they are obtained. `Enforce`: a job that does not fit
-    fails and costs nothing. `Warn`: it goes on all the same. `Skip`: nobody looks. Unset: `Enforce` on TPUs, because
+    fails and costs nothing. `Warn`: it goes on all the same. `Skip`: nothing is compiled and nothing refused. Unset: `Enforce` on TPUs, because
     out of memory after the queue is the commonest way to lose a day; `Skip` on CPU devices."""
     run_policy: RunPolicy = RunPolicy()
     """Limits and lifecycle of the run."""

@@ -15,7 +15,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding
 
-from pttrainer import sharding
+from pttrainer import division, sharding
 from pttrainer import step as steps
 from pttrainer.batch import Batch
 from pttrainer.losses import TokenStats
@@ -92,8 +92,8 @@ def _mesh(topology: str, split: dict[str, int]) -> Mesh:
     from jax.experimental import topologies
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-    shape = tuple(split.get(axis, 1) for axis in sharding.MESH_AXES)
-    return Mesh(np.array(devices).reshape(shape), sharding.MESH_AXES)
+    shape = tuple(split.get(axis, 1) for axis in division.MESH_AXES)
+    return Mesh(np.array(devices).reshape(shape), division.MESH_AXES)
 
 
 def _batch(mesh: Mesh) -> Batch:

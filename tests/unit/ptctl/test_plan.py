@@ -19,7 +19,8 @@ def test_exit_codes_say_whether_it_fits(
 ) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def trainer_code(job: Any, verb: str, *words: str) -> int:
+    def trainer_code(job: Any, verb: str, *words: str, forked: bool) -> int:
+        assert forked
         asked.append((job.spec.accelerator.type, verb, *words))
         return ended
 

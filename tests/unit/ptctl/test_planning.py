@@ -40,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """What the trainer is asked for; it answers at once."""
     words_seen: list[tuple[str, ...]] = []
 
-    def trainer_code(job: Any, verb: str, *words: str) -> int:
+    def trainer_code(job: Any, verb: str, *words: str, forked: bool) -> int:
         words_seen.append((verb, *words))
         answer = FITTED if "--fit" in words else [CELL, NONE]
         if "--write" in words:
@@ -76,7 +76,7 @@ def test_fit_writes_a_file_that_is_a_job(
 def test_fit_without_a_change_that_helps_ends_with_1(
     invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def trainer_code(job: Any, verb: str, *words: str) -> int:
+    def trainer_code(job: Any, verb: str, *words: str, forked: bool) -> int:
         Path(words[-1]).write_text(json.dumps({**FITTED, "found": None, "refused": []}))
         return 70
 

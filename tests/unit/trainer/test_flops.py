@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pttrainer import flops
+from pttrainer import flops, products
 from pttrainer.batch import Batch
 from pttrainer.models import ModelConfig
 from pttrainer.models.adapters import Adapters
@@ -40,7 +40,8 @@ def test_a_window_limits_what_is_seen(length: int, window: int) -> None:
 
 def test_only_local_layers_have_the_window() -> None:
     windowed = ModelConfig("gemma2", **SIZES, window=2, local_layers=(True, False))  # type: ignore[arg-type]
-    assert flops.attention(windowed, batch([[1, 1, 1]], [[1, 1, 1]])) == 4 * 12 * ((1 + 2 + 2) + (1 + 2 + 3))
+    one = batch([[1, 1, 1]])
+    assert products.attention(windowed, lambda window: flops.pairs(one, window)) == 4 * 12 * ((1 + 2 + 2) + (1 + 2 + 3))
 
 
 def test_adapters_save_the_gradients_of_frozen_weights() -> None:
@@ -54,7 +55,13 @@ def test_adapters_save_the_gradients_of_frozen_weights() -> None:
 
 def test_of_experts_only_the_chosen_count() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    assert flops.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
+    assert products.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
+
+
+def test_of_adapters_on_experts_the_chosen_count_and_the_routers() -> None:
+    experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
+    found = products.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
+    assert found == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
 
 
 def test_padding_costs_nothing() -> None:

@@ -16,9 +16,9 @@ from pttrainer.models import Model, Params, preset
 from pttrainer.rollout import sizes
 from pttrainer.rollout.choose import choose, row_keys, uniforms
 from pttrainer.rollout.native import NativeEngine, Transfer
-from pttrainer.rollout.prefill import prefill_piece
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.sizes import fewer_rows, rows_at_once, rows_that_fit, slots_for
+from pttrainer.rollout.room import rows_at_once, rows_that_fit
+from pttrainer.rollout.sizes import fewer_rows, prefill_piece, slots_for
 from pttrainer.rollout.text import text_of
 from pttrainer.tokenizer import byte_tokenizer
 
@@ -207,7 +207,7 @@ def test_a_prompt_is_computed_in_pieces_with_the_result_of_one(monkeypatch: pyte
     prompts = [Prompt([256, *range(n)], n) for n in (3, 40, 90, 16)]
     sampling = Sampling(8, 128, temperature=1.1)
     whole = generate(prompts, samples=2, sampling=sampling)
-    monkeypatch.setattr("pttrainer.rollout.prefill.PREFILL_TOKENS", 100)
+    monkeypatch.setattr("pttrainer.rollout.sizes.PREFILL_TOKENS", 100)
     assert prefill_piece(4, 96) == 24
     model, params = model_and_params()
     pieces = NativeEngine(dataclasses.replace(model, remat="full"), byte_tokenizer())  # compiled anew

@@ -13,7 +13,7 @@ import pytest
 from tests.builders.models import CASES
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
-from pttrainer import optimizer, sharding, step
+from pttrainer import division, optimizer, sharding, step
 from pttrainer.batch import Batch
 from pttrainer.data.batches import to_batch
 from pttrainer.errors import ConfigError
@@ -143,13 +143,13 @@ def gathered(compiled: Any) -> list[tuple[int, ...]]:
 
 
 def test_an_expert_axis_needs_experts_that_it_divides() -> None:
-    sharding.check_experts(1, None)
-    sharding.check_experts(4, 8)
+    division.check_experts(1, None)
+    division.check_experts(4, 8)
     with pytest.raises(ConfigError, match=r"expert: 4: the model has no experts; accepted: auto, 1"):
-        sharding.check_experts(4, None)
+        division.check_experts(4, None)
     with pytest.raises(ConfigError, match=r"expert: 4: must divide the model's 6 experts; accepted: 1, 2, 3, 6"):
-        sharding.check_experts(4, 6)
+        division.check_experts(4, 6)
 
 
 def test_two_slices_are_two_copies() -> None:
-    assert sharding.mesh_shape(Parallelism(), 8, slices=2)[:2] == (2, 4)
+    assert division.mesh_shape(Parallelism(), 8, slices=2)[:2] == (2, 4)

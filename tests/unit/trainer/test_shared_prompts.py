@@ -14,7 +14,7 @@ import pytest
 from tests.builders.models import CASES
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
-from pttrainer import flops, optimizer, sharding, step
+from pttrainer import flops, optimizer, products, sharding, step
 from pttrainer.algorithms import grpo
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
@@ -132,7 +132,10 @@ def test_prompts_are_counted_once() -> None:
     assert flops.tokens_of(shared) == prompts + own
     assert flops.tokens_of(whole) == SAMPLES * prompts + own
     pairs = sum(n * (n - 1) // 2 for n, _ in LENGTHS)  # of a prompt with itself
-    difference = flops.attention(config, whole) - flops.attention(config, shared)
+    of_whole, of_shared = (
+        products.attention(config, lambda window, each=each: flops.pairs(each, window)) for each in (whole, shared)
+    )
+    difference = of_whole - of_shared
     assert difference == 4 * config.heads * config.head_dim * (SAMPLES - 1) * pairs
 
 

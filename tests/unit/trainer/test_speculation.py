@@ -20,7 +20,7 @@ from pttrainer import sharding
 from pttrainer.algorithms.protocol import Context
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, from_hf, preset
-from pttrainer.preflight import outside
+from pttrainer.preflight import outside, sampling
 from pttrainer.preflight.subject import subject
 from pttrainer.rollout import guessing
 from pttrainer.rollout.draft import Draft
@@ -272,7 +272,7 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
     assert (made.proposer.tokens, made.draft.config) == (2, preset("demo"))
     assert len(cast(Any, made.weights)["layers"]) == preset("demo").layers
     assert notes[0].startswith("draft: random://demo, ")
-    assert guessing.ahead(job) == 2
+    assert sampling.ahead(job) == 2
     context.tokenizer = SimpleNamespace(size=265)
     with pytest.raises(ConfigError, match=r"speculative\.draft\.uri: random://demo: has 264 tokens, but .* 265"):
         guessing.speculation(cast(Context, context), mesh)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
-from pttrainer import optimizer, reduce, sharding, step
+from pttrainer import division, optimizer, reduce, sharding, step
 from pttrainer.batch import Batch
 from pttrainer.data.batches import lay_out, to_batch
 from pttrainer.data.examples import Example
@@ -180,7 +180,7 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
 
 
 def test_auto_parallelism_splits_weights_over_fsdp() -> None:
-    shape = sharding.mesh_shape(Parallelism(), 8)
+    shape = division.mesh_shape(Parallelism(), 8)
     mesh, _, fresh = trained(shape=shape)
     with jax.set_mesh(mesh):
         up = fresh().params["layers"]["mlp"]["up"]

@@ -41,13 +41,15 @@ from ptapi.spec import SelfTeacher
 from pttrainer import reduce, sharding
 from pttrainer.algorithms import sft
 from pttrainer.algorithms.protocol import Context
-from pttrainer.assemble import open_source
+from pttrainer.algorithms.traits import BY_TOKEN
+from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
 from pttrainer.data import privileged
 from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.data.prompts import Question
 from pttrainer.divergence import Guide, GuidedStats, Hearsay
 from pttrainer.errors import ConfigError
+from pttrainer.model_form import beside, open_source
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out
@@ -67,7 +69,7 @@ class Loss:
     temperature = 1.0
     entropy = True
     level = False
-    by_token = False
+    by_token = BY_TOKEN["distill"]
 
     def __init__(self, guide: Guide | Hearsay, teacher: Params) -> None:
         self.guide, self.teacher = guide, teacher
@@ -240,7 +242,7 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
     model = guide.model
     shardings = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
     # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
-    params = source.params(model, shardings, seed=context.spec.training.seed + 1)
+    params = first_params(source, model, shardings, seed=context.spec.training.seed + 1)
     context.note(
         f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
     )
@@ -249,7 +251,7 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
 
 def guide_of(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Guide:
     """The comparison with a teacher of these sizes, which computes in the student's format."""
-    return Guide(Model(teacher, student.compute_dtype, student.compute_dtype), spec.beta, spec.top_k)
+    return Guide(Model.of(beside(teacher, student)), spec.beta, spec.top_k)
 
 
 def guide_of_itself(spec: DistillSpec, student: Model) -> Guide:

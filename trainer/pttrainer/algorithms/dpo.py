@@ -30,6 +30,7 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer.algorithms import preference_loss
 from pttrainer.algorithms.preference_loss import Numbers, Side
 from pttrainer.algorithms.protocol import Context
+from pttrainer.algorithms.traits import BY_TOKEN, WITHOUT_REFERENCE
 from pttrainer.batch import Batch
 from pttrainer.data import preferences, rows
 from pttrainer.data.preferences import Pair, Pairs
@@ -47,11 +48,12 @@ class Loss:
     temperature = 1.0
     entropy = False
     level = False
-    by_token = False
+    by_token = BY_TOKEN["dpo"]
 
     def __init__(self, spec: PostTrainJobSpec) -> None:
         assert spec.algorithm.dpo is not None
         self._variant = preference_loss.VARIANTS[spec.algorithm.dpo.loss]
+        self._needs_reference = spec.algorithm.dpo.loss not in WITHOUT_REFERENCE
         self._numbers = _numbers(spec.algorithm.dpo, self._variant)
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
@@ -73,7 +75,7 @@ class Loss:
             "logps/chosen": chosen.logps_P,
             "logps/rejected": rejected.logps_P,
         }
-        if self._variant.needs_reference:
+        if self._needs_reference:
             facts[rundir.KL] = 0.5 * (_drift(chosen) + _drift(rejected))
         return facts
 
@@ -96,7 +98,7 @@ class Dpo(Loss):
     @property
     def needs_params(self) -> bool:
         """For the reference's log-probs, as long as there are none."""
-        return self._variant.needs_reference and self._references is None
+        return self._needs_reference and self._references is None
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """The next pairs of the shuffled data; the run's first call also asks the reference."""
@@ -157,7 +159,7 @@ class Dpo(Loss):
 
     def _batch(self, part: str, pairs: Sequence[Pair | None], numbers: Sequence[int], width: int) -> Batch:
         batch = preferences.to_pairs_batch(pairs, width)
-        if self._references is None or not self._variant.needs_reference:
+        if self._references is None or not self._needs_reference:
             return batch
         sums_2P = np.zeros((2, len(pairs)), np.float32)
         sums_2P[:, : len(numbers)] = self._references[part][numbers].T

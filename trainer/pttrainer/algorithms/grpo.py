@@ -28,6 +28,7 @@ from pttrainer import advantages
 from pttrainer.algorithms import policy_loss, policy_metrics
 from pttrainer.algorithms.protocol import Context
 from pttrainer.algorithms.rewarded import Laid, Rewarded
+from pttrainer.algorithms.traits import by_token
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.losses import TokenStats
@@ -52,7 +53,7 @@ class Loss:
         self._spec = spec.algorithm.grpo
         self._variant = policy_loss.VARIANTS[self._spec.loss]
         self._clip = _clip(self._spec, self._variant.clip)
-        self.by_token = self._variant.by_token
+        self.by_token = by_token(spec.algorithm)
         self.temperature = spec.rollout.temperature
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:

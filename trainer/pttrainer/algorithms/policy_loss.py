@@ -45,15 +45,13 @@ class Clip(NamedTuple):
 class Variant(NamedTuple):
     """What a loss's paper uses: (lp, old, A, mask, clip) -> (loss, ratio), reduction, advantage, clip.
 
-    by_token: a token's loss does not look at others of its sequence. cuts_weight: the clip bounds a token's weight by
-    an absolute number, and no gradient is lost.
+    cuts_weight: the clip bounds a token's weight by an absolute number, and no gradient is lost.
     """
 
     loss: Callable[[Array, Array, Array, Array, Clip], tuple[Array, Array]]
     weights: Callable[[np.ndarray, int], np.ndarray]
     advantage: str
     clip: Clip
-    by_token: bool = True
     cuts_weight: bool = False
 
 
@@ -126,8 +124,8 @@ VARIANTS: dict[str, Variant] = {
     "grpo": Variant(token, _sequence_mean, "group", Clip(0.2, 0.2)),
     "dr-grpo": Variant(token, _fixed_length, "centered", Clip(0.2, 0.2)),
     "dapo": Variant(token, _token_mean, "group", Clip(0.2, 0.28)),
-    "gspo": Variant(sequence, _sequence_mean, "group", Clip(3e-4, 4e-4), by_token=False),
-    "gspo-token": Variant(sequence_by_token, _sequence_mean, "group", Clip(3e-4, 4e-4), by_token=False),
+    "gspo": Variant(sequence, _sequence_mean, "group", Clip(3e-4, 4e-4)),
+    "gspo-token": Variant(sequence_by_token, _sequence_mean, "group", Clip(3e-4, 4e-4)),
     "cispo": Variant(cispo, _token_mean, "group", Clip(0.2, 5.0), cuts_weight=True),
     "rloo": Variant(token, _token_mean, "leave-one-out", Clip(0.2, 0.2)),
 }

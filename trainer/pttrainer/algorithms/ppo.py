@@ -17,7 +17,6 @@ nothing, and a batch without any trains nothing; one token alone has advantage 0
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -28,17 +27,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer import critic as critics
-from pttrainer import gae, reduce, value_head
+from pttrainer import gae, model_form, reduce, value_head
 from pttrainer import step as steps
 from pttrainer.algorithms import policy_loss, policy_metrics, value_loss
 from pttrainer.algorithms.protocol import Context
 from pttrainer.algorithms.rewarded import Laid, Rewarded
-from pttrainer.assemble import Source, open_source
+from pttrainer.algorithms.traits import BY_TOKEN
+from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
 from pttrainer.critic import Critic
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
 from pttrainer.losses import TokenStats
+from pttrainer.model_form import CRITIC_URI, Source
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out
@@ -50,15 +51,13 @@ from pttrainer.rollout.sampling import Sampler
 from pttrainer.rollout.sizes import slots_for
 from pttrainer.sources import Note
 
-URI = "spec.algorithm.ppo.critic.uri"
-
 
 class Loss:
     """The clipped policy loss, and the critic's (`Objective`, `Criticised`)."""
 
     entropy = True
     level = False
-    by_token = True
+    by_token = BY_TOKEN["ppo"]
 
     def __init__(self, spec: PostTrainJobSpec, critic: Critic) -> None:
         assert spec.algorithm.ppo is not None
@@ -117,15 +116,15 @@ class Ppo(Loss, Rewarded):
         spec, note = self._spec.critic, self._context.note
         directory = None if self._source is None else self._source.directory
         if spec.kind == "head" and spec.uri is not None:
-            directory = value_head.directory(spec.uri, URI, note)
-        value = value_head.first(directory, self.critic.width, shardings["value"], URI)
+            directory = value_head.directory(spec.uri, CRITIC_URI, note)
+        value = value_head.first(directory, self.critic.width, shardings["value"], CRITIC_URI)
         if self.critic.model is None:
             return {"value": value}
         where, seed = shardings["model"], self._context.spec.training.seed + 2
         if self.critic.model.adapters is not None:
             return {"value": value, "model": self.critic.model.init_adapters(where, seed)}
         if self._source is not None:  # random weights: of another seed than the policy's and a teacher's
-            return {"value": value, "model": self._source.params(self.critic.model, where, seed=seed)}
+            return {"value": value, "model": first_params(self._source, self.critic.model, where, seed=seed)}
         weights = {name: part for name, part in self._context.initial_params().items() if name in where}
         return {"value": value, "model": weights}
 
@@ -221,19 +220,14 @@ def build(context: Context) -> Ppo:
 def _check_tokens(critic: Critic, spec: PpoSpec, context: Context) -> None:
     if critic.model is not None and critic.model.config.vocab_size < context.tokenizer.size:
         raise ConfigError(
-            f"{URI}: {spec.critic.uri}: has {critic.model.config.vocab_size} tokens, but the policy's tokenizer has "
-            f"{context.tokenizer.size}; accepted: a critic with the policy's tokenizer"
+            f"{CRITIC_URI}: {spec.critic.uri}: has {critic.model.config.vocab_size} tokens, but the policy's tokenizer "
+            f"has {context.tokenizer.size}; accepted: a critic with the policy's tokenizer"
         )
 
 
-def critic_of(spec: PpoSpec, policy: Model, note: Note, *, weights: bool = True) -> tuple[Critic, Source | None]:
+def critic_of(spec: PpoSpec, policy: Model, note: Note) -> tuple[Critic, Source | None]:
     """The critic, and where a critic model begins if not where the policy does; raises ConfigError."""
-    if spec.critic.kind == "head":
+    form, source = model_form.critic_of(spec, policy, note)
+    if form is None:
         return Critic(policy.config.d_model), None
-    source = None
-    if spec.critic.uri is not None:
-        source = open_source(spec.critic.uri, URI, note, spec.critic.revision, weights=weights)
-    config = policy.config if source is None else source.config
-    # A tied head is no weights of its own: a critic has no use for an output head.
-    model = replace(policy, config=replace(config, tied_head=True))
-    return Critic(config.d_model, model), source
+    return Critic(form.config.d_model, Model.of(form)), source

@@ -56,7 +56,7 @@ class Numbers(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a loss's paper uses: (chosen, rejected, numbers) -> loss, β, γ, a reference or none.
+    """What a loss's paper uses: (chosen, rejected, numbers) -> loss, β, γ.
 
     score: the quantity that is compared; β times it is the implicit reward that metrics show.
     """
@@ -64,7 +64,6 @@ class Variant(NamedTuple):
     loss: Callable[[Side, Side, Numbers], Array]
     score: Callable[[Side], Array]
     beta: float
-    needs_reference: bool = True
     margin: float = 0.0
 
 
@@ -127,7 +126,7 @@ VARIANTS: dict[str, Variant] = {
     "robust": Variant(robust, total, 0.1),
     "hinge": Variant(hinge, total, 0.1),
     "ipo": Variant(ipo, mean, 0.1),
-    "simpo": Variant(simpo, mean, 2.0, needs_reference=False, margin=1.0),
-    "orpo": Variant(orpo, mean, 0.1, needs_reference=False),
+    "simpo": Variant(simpo, mean, 2.0, margin=1.0),
+    "orpo": Variant(orpo, mean, 0.1),
 }
 """By the name in `spec.algorithm.dpo.loss`."""

@@ -21,6 +21,7 @@ from ptapi import rundir
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.algorithm import Sft as SftSpec
 from pttrainer.algorithms.protocol import Context
+from pttrainer.algorithms.traits import BY_TOKEN
 from pttrainer.batch import Batch
 from pttrainer.data import examples, rows
 from pttrainer.data.batches import Batches, PackedRows, in_order
@@ -52,7 +53,7 @@ class Loss:
 
     temperature = 1.0
     entropy = False
-    by_token = True
+    by_token = BY_TOKEN["sft"]
 
     def __init__(self, spec: PostTrainJobSpec) -> None:
         self._spec = spec.algorithm.sft or SftSpec()

@@ -64,7 +64,8 @@ def compute(uri: str, revision: str | None, rows: list[list[int]]) -> Any:
     import numpy as np
 
     from pttrainer import sharding
-    from pttrainer.assemble import open_source
+    from pttrainer.assemble import first_params
+    from pttrainer.model_form import open_source
     from pttrainer.models import Model, Params
 
     source = open_source(uri, "--model", lambda line: print(line, file=sys.stderr), revision)
@@ -76,7 +77,7 @@ def compute(uri: str, revision: str | None, rows: list[list[int]]) -> Any:
     # One row at a time has nothing to split but the matrices.
     mesh = sharding.make_mesh((1, 1, jax.device_count(), 1))
     jax.set_mesh(mesh)
-    params = source.params(model, sharding.weight_shardings(mesh, model.abstract(), model.logical_axes()))
+    params = first_params(source, model, sharding.weight_shardings(mesh, model.abstract(), model.logical_axes()))
 
     @jax.jit
     def one_row(params: Params, tokens_T: jax.Array) -> jax.Array:

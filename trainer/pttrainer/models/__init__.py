@@ -17,11 +17,29 @@ Decoding: weights unstacked once per rollout, a prompt prefilled once, its cache
 The next token's position is the prompt's length plus the number of tokens sampled so far, per row; a finished
 row may pass position -1 (its slot stays empty). `cache.grow` moves to the next bucket. `pages` has the same four
 functions for TPUs, where `paged_attention` chooses it (`rollout.caching`).
+
+What needs no jax (configs, `form`, `declared`) imports none: preflight's formula is to answer within a second.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.families import from_hf, to_hf
-from pttrainer.models.model import Model, Params
+from pttrainer.models.form import Form, Params
 from pttrainer.models.presets import PRESETS, preset
 
-__all__ = ["PRESETS", "Model", "ModelConfig", "Params", "from_hf", "preset", "to_hf"]
+if TYPE_CHECKING:
+    from pttrainer.models.model import Model
+
+__all__ = ["PRESETS", "Form", "Model", "ModelConfig", "Params", "from_hf", "preset", "to_hf"]
+
+
+def __getattr__(name: str) -> Any:
+    """`Model` is imported when it is asked for: with it comes jax, and a form's shapes need none (`Form`)."""
+    if name != "Model":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pttrainer.models.model import Model
+
+    return Model

@@ -7,24 +7,18 @@ So whatever takes a model's weights takes them too: training, scoring, rollout. 
 of the tree is trained (`only`, `without`, `join`). B starts at zero, so a fresh adapter changes nothing.
 
 Targets are the linear layers of attention and MLP, of Qwen 3 MoE router and every expert's among them; embedding
-and head where asked for. Left out: the experts of gpt-oss, which PEFT's `all-linear` leaves out too.
+and head where asked for. Left out: the experts of gpt-oss, which PEFT's `all-linear` leaves out too. Their numbers are
+made and merged in `adapter_numbers`; nothing here imports jax.
 """
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import Array
-
 from pttrainer.errors import ConfigError
-from pttrainer.models import quantization
 from pttrainer.models.config import ModelConfig
+from pttrainer.models.declared import Weights, low_rank
 from pttrainer.models.names import Path, Stored, table
 
 SUFFIX = "_lora"
@@ -96,67 +90,25 @@ def join(frozen: dict[str, Any], adapters: dict[str, Any]) -> dict[str, Any]:
     return {key: join(value, adapters[key]) if key in adapters else value for key, value in frozen.items()} | new
 
 
-def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero. Of a table [V, D], the
-    part of the vocabulary is zero; the other is normal for the embedding, for the head as A is.
-
-    Every array has a key of its own, so another choice of targets does not change an array's numbers. They come
-    from the host: compiling their generation takes seconds, and they are few.
-    """
-
-    def one(path: Any, x: Any, where: Any) -> Array:
-        numbers = np.zeros(x.shape, x.dtype)
-        is_table = path[0].key in TABLES
-        own = np.random.Philox(key=[seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
-        if path[0].key == EMBEDDING and path[-1].key == "b":
-            numbers = np.random.Generator(own).standard_normal(x.shape, x.dtype)
-        elif path[-1].key == ("b" if is_table else "a"):
-            inputs = x.shape[-1 if is_table else -2]
-            numbers = (2 * np.random.Generator(own).random(x.shape, x.dtype) - 1) * np.float32(inputs**-0.5)
-        return jax.make_array_from_callback(x.shape, where, lambda index: numbers[index])
-
-    made: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract, shardings)
-    return made
+def is_adapter(path: Path) -> bool:
+    """Whether a weight belongs to an adapter."""
+    return any(name.endswith(SUFFIX) for name in path)
 
 
-def merged(tree: dict[str, Any], scale: float) -> dict[str, Any]:
-    """Weights that compute the same without adapters: W + scale · A·B, in float32, stored as W is."""
-    out = {}
-    for key, value in without(tree).items():
-        if f"{key}{SUFFIX}" in tree:
-            out[key] = _merged(value, tree[f"{key}{SUFFIX}"], scale)
-        else:
-            out[key] = merged(tree[key], scale) if _is_inner(value) else value
-    return out
-
-
-def merged_by_layer(
-    tree: dict[str, Any], whole: dict[str, Any], scale: float, kind: quantization.Format
-) -> dict[str, Any]:
-    """As `merged`, of a tree with quantised matrices. whole: shapes and number formats of the result."""
-    out: dict[str, Any] = {}
-    for key, value in without(tree).items():
-        adapter = tree.get(f"{key}{SUFFIX}")
-        if quantization.is_quantised(value):
-            make = partial(_layer, kind, value, adapter, scale, whole[key])
-            out[key] = quantization.Stack(whole[key].shape, whole[key].dtype, make)
-        elif adapter is not None:
-            out[key] = _merged(value, adapter, scale)
-        else:
-            out[key] = merged_by_layer(tree[key], whole[key], scale, kind) if _is_inner(value) else value
-    return out
-
-
-def _layer(kind: quantization.Format, parts: Any, adapter: Any, scale: float, whole: Any, index: int) -> Array:
-    of_layer = jax.tree.map(lambda x: x[index : index + 1], (parts, adapter))
-    made: Array = _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
-    return made
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _dequantised(kind: quantization.Format, rows: int, parts: Any, adapter: Any, scale: float) -> Array:
-    matrix = quantization.dequantise(kind, parts, rows)
-    return matrix if adapter is None else _merged(matrix, adapter, scale)
+def beside(config: ModelConfig, adapters: Adapters | None, weights: Weights) -> Weights:
+    """The adapters' own weights. The experts of gpt-oss have none."""
+    if adapters is None:
+        return {}
+    found = {path: one for path, one in weights.items() if path[0] == "layers" and path[-1] in adapters.matrices}
+    if config.experts is not None and config.experts.biased:
+        found = {path: one for path, one in found.items() if path[1] != "mlp" or path[-1] in ROUTER}
+    if adapters.embeddings:
+        found |= {path: one for path, one in weights.items() if path in (("embedding",), ("head",))}
+    return {
+        (*path[:-1], f"{path[-1]}{SUFFIX}", name): part
+        for path, one in found.items()
+        for name, part in low_rank(one, adapters.rank).items()
+    }
 
 
 def names(config: ModelConfig, adapters: Adapters) -> dict[Path, Stored]:
@@ -188,13 +140,6 @@ def repeated(config: ModelConfig, adapters: Adapters) -> frozenset[str]:
 def modules(config: ModelConfig, adapters: Adapters) -> list[str]:
     """PEFT's `target_modules`: the last part of each linear layer's name."""
     return sorted({stored.name.partition(".lora_")[0].split(".")[-1] for stored in names(config, adapters).values()})
-
-
-@jax.jit
-def _merged(matrix: Array, adapter: dict[str, Array], scale: float) -> Array:
-    with jax.default_matmul_precision("highest"):
-        update = jnp.einsum("...ir,...ro->...io", adapter["a"].astype(jnp.float32), adapter["b"].astype(jnp.float32))
-    return (matrix.astype(jnp.float32) + scale * update).astype(matrix.dtype)
 
 
 def _is_inner(value: Any) -> bool:

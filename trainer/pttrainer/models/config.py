@@ -12,6 +12,15 @@ from typing import Any
 
 from pttrainer.errors import ConfigError
 
+LANES = 128
+"""Numbers side by side in a TPU's memory. Heads of a cache in pages are filled up to a multiple of it, which they take
+anyway."""
+
+
+def head_size(head_dim: int) -> int:
+    """What a head takes in a page."""
+    return -(-head_dim // LANES) * LANES
+
 
 @dataclass(frozen=True)
 class LinearScaling:

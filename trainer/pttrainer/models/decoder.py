@@ -16,6 +16,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
+from pttrainer.models import declared, packed
 from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
@@ -29,18 +30,18 @@ EMBEDDING_STD = 0.02
 class DecoderLayer(nnx.Module):
     """Attention and MLP, each behind a norm and added to the stream; some families norm what is added too."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
 
         def norm() -> RMSNorm:
-            return RMSNorm((layers, config.d_model), config, ("layer", "embed"))
+            return RMSNorm(declared.norm(config), config)
 
         self.attention_norm = norm()
-        self.attention = Attention(config, layers, rngs, adapters)
+        self.attention = Attention(config, rngs, adapters)
         self.mlp_norm = norm()
         if config.experts is None:
-            self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, layers, rngs, adapters)
+            self.mlp: GatedMLP | ExpertMLP = GatedMLP(config, rngs, adapters)
         else:
-            self.mlp = ExpertMLP(config, layers, rngs, adapters)
+            self.mlp = ExpertMLP(config, rngs, adapters)
         self.attention_post_norm = norm() if config.post_norms else None
         self.mlp_post_norm = norm() if config.post_norms else None
 
@@ -76,16 +77,15 @@ class Decoder(nnx.Module):
         config: ModelConfig,
         rngs: nnx.Rngs,
         adapters: Adapters | None = None,
-        quantization: quant.Format | None = None,
+        quantization: packed.Format | None = None,
     ) -> None:
-        shape = (config.vocab_size, config.d_model)
-        self.embedding = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
+        self.embedding = weight(rngs, declared.table(config), EMBEDDING_STD)
         on_tables = adapters if adapters is not None and adapters.embeddings else None
         self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
-        self.layers = DecoderLayer(config, config.layers, rngs, adapters)
+        self.layers = DecoderLayer(config, rngs, adapters)
         if quantization is not None:
             quant.put_into(self.layers, quantization)
-        self.norm = RMSNorm((config.d_model,), config, ("embed",))
+        self.norm = RMSNorm(declared.last_norm(config), config)
         if not config.tied_head:
-            self.head = weight(rngs, shape, EMBEDDING_STD, ("vocab", "embed"))
+            self.head = weight(rngs, declared.table(config), EMBEDDING_STD)
             self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)

@@ -16,6 +16,7 @@ from flax import nnx
 from jax import Array
 
 from pttrainer import sharding
+from pttrainer.models import declared
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.expert_parallel import Matrices, over_mesh
@@ -48,21 +49,18 @@ def balance_loss(use: RouterUse, experts: Experts) -> Array:
 class ExpertMLP(nnx.Module):
     """Router and experts."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
         assert config.experts is not None
         self.experts, self.activation = config.experts, config.activation
-        L, D, E, F = layers, config.d_model, config.experts.count, config.experts.d_ff
-        inner, outer = ("layer", "expert", "expert_embed", "mlp"), ("layer", "expert", "mlp", "expert_embed")
-        self.router = weight(rngs, (L, D, E), D**-0.5, ("layer", "embed", None))
-        self.down = weight(rngs, (L, E, F, D), (F * 2 * L) ** -0.5, outer)
+        D, of = config.d_model, declared.experts(config)
+        self.router = weight(rngs, of["router"], D**-0.5)
+        self.down = weight(rngs, of["down"], (config.experts.d_ff * 2 * config.layers) ** -0.5)
         if config.experts.biased:
-            self.gate_up = weight(rngs, (L, E, D, 2 * F), D**-0.5, inner)
-            self.router_bias = zeros((L, E), ("layer", None))
-            self.gate_up_bias = zeros((L, E, 2 * F), ("layer", "expert", "mlp"))
-            self.down_bias = zeros((L, E, D), ("layer", "expert", "expert_embed"))
+            self.gate_up = weight(rngs, of["gate_up"], D**-0.5)
+            self.router_bias, self.gate_up_bias = zeros(of["router_bias"]), zeros(of["gate_up_bias"])
+            self.down_bias = zeros(of["down_bias"])
         else:
-            self.gate = weight(rngs, (L, E, D, F), D**-0.5, inner)
-            self.up = weight(rngs, (L, E, D, F), D**-0.5, inner)
+            self.gate, self.up = weight(rngs, of["gate"], D**-0.5), weight(rngs, of["up"], D**-0.5)
             self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
             self.down_lora = low_rank("down", self.down, adapters)
         self.router_lora = low_rank("router", self.router, adapters)

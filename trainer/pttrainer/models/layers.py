@@ -2,8 +2,8 @@
 
 Letters: B rows, T tokens, D model, F feed-forward, N query heads, K key/value heads, H head size, L layers.
 
-Weights of all layers are created stacked (leading axis L) and carry the logical names of their axes. What a
-config turns off is not created and not computed.
+Weights of all layers are created stacked (leading axis L) and carry the logical names of their axes, as `declared`
+says. What a config turns off is not created and not computed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flax import nnx
 from jax import Array
 
 from pttrainer import sharding
-from pttrainer.models import rope
+from pttrainer.models import declared, rope
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
+from pttrainer.models.declared import Declared
 
-Axes = tuple[str | None, ...]
 Drop = Callable[[str, Array], Array]
 """(matrix, x_BTX) -> what the matrix's adapter reads of x in training (`dropout`)."""
 Attend = Callable[[Array, Array, Array, Array | None], tuple[Array, Any]]
@@ -34,36 +34,32 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def weight(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, axes: Axes) -> nnx.Param[Array]:
+def weight(rngs: nnx.Rngs, of: Declared, std: float) -> nnx.Param[Array]:
     """A matrix of normal numbers."""
-    return nnx.Param(std * jax.random.truncated_normal(rngs.params(), -3.0, 3.0, shape, jnp.float32), axes=axes)
+    return nnx.Param(std * jax.random.truncated_normal(rngs.params(), -3.0, 3.0, of.shape, jnp.float32), axes=of.axes)
 
 
-def zeros(shape: tuple[int, ...], axes: Axes) -> nnx.Param[Array]:
+def zeros(of: Declared) -> nnx.Param[Array]:
     """A bias, or whatever starts without effect."""
-    return nnx.Param(jnp.zeros(shape, jnp.float32), axes=axes)
+    return nnx.Param(jnp.zeros(of.shape, jnp.float32), axes=of.axes)
+
+
+def zeros_if(of: Declared | None) -> nnx.Param[Array] | None:
+    """The same, where the model has it."""
+    return None if of is None else zeros(of)
 
 
 class LowRank(nnx.Module):
-    """An adapter's part of a product: scale · (x·A)·B. `adapters.init` makes its first numbers."""
+    """An adapter's part of a product: scale · (x·A)·B. `adapter_numbers.init` makes its first numbers."""
 
     def __init__(self, name: str, matrix: nnx.Param[Array], adapters: Adapters) -> None:
         self.name = name
-        *stack, inner, outer = matrix[...].shape
-        *stacked, inner_axis, outer_axis = _all_split(matrix.get_metadata()["axes"])
         self.scale = adapters.scale
-        self.a = zeros((*stack, inner, adapters.rank), (*stacked, inner_axis, None))
-        self.b = zeros((*stack, adapters.rank, outer), (*stacked, None, outer_axis))
+        of = declared.low_rank(Declared(matrix[...].shape, matrix.get_metadata()["axes"]), adapters.rank)
+        self.a, self.b = zeros(of["a"]), zeros(of["b"])
 
     def __call__(self, x: Array) -> Array:
         return ((x @ self.a[...].astype(x.dtype)) * jnp.asarray(self.scale, x.dtype)) @ self.b[...].astype(x.dtype)
-
-
-def _all_split(axes: Axes) -> Axes:
-    """The axes of a matrix as its adapter's two parts are split: a matrix's one axis over `tensor` and the other over
-    `fsdp` is enough, each part has only one of them."""
-    low = "expert_low_rank" if "expert" in axes else "low_rank"
-    return tuple(low if axis in ("heads", "kv_heads", "mlp") else axis for axis in axes)
 
 
 def low_rank(name: str, matrix: nnx.Param[Array], adapters: Adapters | None) -> LowRank | None:
@@ -99,9 +95,9 @@ def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) ->
 class RMSNorm(nnx.Module):
     """x / rms(x) · scale, computed in float32 (arXiv 1910.07467); zero-centred: times 1 + scale."""
 
-    def __init__(self, shape: tuple[int, ...], config: ModelConfig, axes: Axes) -> None:
+    def __init__(self, of: Declared, config: ModelConfig) -> None:
         self.eps, self.offset = config.norm_eps, 1.0 if config.zero_centred_norms else 0.0
-        self.scale = nnx.Param(jnp.full(shape, 1.0 - self.offset, jnp.float32), axes=axes)
+        self.scale = nnx.Param(jnp.full(of.shape, 1.0 - self.offset, jnp.float32), axes=of.axes)
 
     def __call__(self, x_BTD: Array) -> Array:
         x = x_BTD.astype(jnp.float32)
@@ -113,21 +109,18 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention with rotary positions (arXiv 2305.13245)."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
-        c, L, D = config, layers, config.d_model
-        q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
+        c, L, D, of = config, config.layers, config.d_model, declared.attention(config)
         self.config = config
-        self.q = weight(rngs, (L, D, q), D**-0.5, ("layer", "embed", "heads"))
-        self.k = weight(rngs, (L, D, kv), D**-0.5, ("layer", "embed", "kv_heads"))
-        self.v = weight(rngs, (L, D, kv), D**-0.5, ("layer", "embed", "kv_heads"))
-        self.o = weight(rngs, (L, q, D), (q * 2 * L) ** -0.5, ("layer", "heads", "embed"))
-        self.q_bias = zeros((L, q), ("layer", "heads")) if c.qkv_bias else None
-        self.k_bias = zeros((L, kv), ("layer", "kv_heads")) if c.qkv_bias else None
-        self.v_bias = zeros((L, kv), ("layer", "kv_heads")) if c.qkv_bias else None
-        self.o_bias = zeros((L, D), ("layer", "embed")) if c.o_bias else None
-        self.q_norm = RMSNorm((L, c.head_dim), c, ("layer", None)) if c.qk_norm else None
-        self.k_norm = RMSNorm((L, c.head_dim), c, ("layer", None)) if c.qk_norm else None
-        self.sinks = zeros((L, c.heads), ("layer", "heads")) if c.sinks else None
+        self.q = weight(rngs, of["q"], D**-0.5)
+        self.k = weight(rngs, of["k"], D**-0.5)
+        self.v = weight(rngs, of["v"], D**-0.5)
+        self.o = weight(rngs, of["o"], (c.heads * c.head_dim * 2 * L) ** -0.5)
+        self.q_bias, self.k_bias = zeros_if(of.get("q_bias")), zeros_if(of.get("k_bias"))
+        self.v_bias, self.o_bias = zeros_if(of.get("v_bias")), zeros_if(of.get("o_bias"))
+        self.q_norm = RMSNorm(declared.head_norm(c), c) if c.qk_norm else None
+        self.k_norm = RMSNorm(declared.head_norm(c), c) if c.qk_norm else None
+        self.sinks = zeros_if(of.get("sinks"))
         self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
         self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
 
@@ -150,15 +143,14 @@ class Attention(nnx.Module):
 class GatedMLP(nnx.Module):
     """activation(x·gate) · (x·up) · down (arXiv 2002.05202)."""
 
-    def __init__(self, config: ModelConfig, layers: int, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
-        D, F, L = config.d_model, config.d_ff, layers
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
+        D, of = config.d_model, declared.gated_mlp(config)
         self.activation = config.activation
-        self.gate = weight(rngs, (L, D, F), D**-0.5, ("layer", "embed", "mlp"))
-        self.up = weight(rngs, (L, D, F), D**-0.5, ("layer", "embed", "mlp"))
-        self.down = weight(rngs, (L, F, D), (F * 2 * L) ** -0.5, ("layer", "mlp", "embed"))
-        self.gate_bias = zeros((L, F), ("layer", "mlp")) if config.mlp_bias else None
-        self.up_bias = zeros((L, F), ("layer", "mlp")) if config.mlp_bias else None
-        self.down_bias = zeros((L, D), ("layer", "embed")) if config.mlp_bias else None
+        self.gate = weight(rngs, of["gate"], D**-0.5)
+        self.up = weight(rngs, of["up"], D**-0.5)
+        self.down = weight(rngs, of["down"], (config.d_ff * 2 * config.layers) ** -0.5)
+        self.gate_bias, self.up_bias = zeros_if(of.get("gate_bias")), zeros_if(of.get("up_bias"))
+        self.down_bias = zeros_if(of.get("down_bias"))
         self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
         self.down_lora = low_rank("down", self.down, adapters)
 

@@ -8,9 +8,9 @@ each call and never cross a jit boundary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ from jax import Array
 
 from pttrainer import sharding
 from pttrainer.batch import Prompts
+from pttrainer.models import adapter_numbers, continued, kernels, packed, paged_attention, pages, rope
 from pttrainer.models import adapters as lora
 from pttrainer.models import cache as kv
-from pttrainer.models import continued, kernels, paged_attention, pages, rope
 from pttrainer.models import quantization as quant
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.attention import (
@@ -36,26 +36,19 @@ from pttrainer.models.attention import (
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.decoder import Decoder, DecoderLayer
 from pttrainer.models.experts import balance_loss
+from pttrainer.models.form import Form, Params, Remat
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.pages import PagedCache
 
-Params = dict[str, Any]
-Remat = Literal["none", "full"]
-
 
 @dataclass(frozen=True)
-class Model:
-    """A config and how to compute it: number formats, recomputation in the backward pass, adapters.
+class Model(Form):
+    """A form and how to compute it."""
 
-    With adapters, they are what trains, and the weights stay as they are; then their matrices may be quantised.
-    """
-
-    config: ModelConfig
-    compute_dtype: str = "float32"
-    param_dtype: str = "float32"
-    remat: Remat = "none"
-    adapters: Adapters | None = None
-    quantization: quant.Format | None = None
+    @classmethod
+    def of(cls, form: Form) -> Model:
+        """The model of this form."""
+        return cls(**{each.name: getattr(form, each.name) for each in fields(Form)})
 
     def abstract(self) -> Params:
         """Shapes and dtypes of all weights, nothing allocated."""
@@ -83,7 +76,7 @@ class Model:
 
     def init_adapters(self, shardings: Params, seed: int) -> Params:
         """Adapters that change nothing yet, where `shardings` (of them alone) say."""
-        return lora.init(lora.only(self.abstract()), shardings, seed)
+        return adapter_numbers.init(lora.only(self.abstract()), shardings, seed)
 
     @property
     def without_adapters(self) -> Model:
@@ -113,9 +106,9 @@ class Model:
         if self.adapters is None:
             return params
         if self.quantization is None:
-            return lora.merged(params, self.adapters.scale)
+            return adapter_numbers.merged(params, self.adapters.scale)
         whole = self.without_adapters.unquantised.abstract()
-        return lora.merged_by_layer(params, whole, self.adapters.scale, self.quantization)
+        return adapter_numbers.merged_by_layer(params, whole, self.adapters.scale, self.quantization)
 
     def forward(
         self,
@@ -396,7 +389,7 @@ _Cache = TypeVar("_Cache", bound=kv.KVCache | PagedCache)
 
 
 @lru_cache
-def _abstract(config: ModelConfig, adapters: Adapters | None, quantization: quant.Format | None) -> tuple[Any, Any]:
+def _abstract(config: ModelConfig, adapters: Adapters | None, quantization: packed.Format | None) -> tuple[Any, Any]:
     return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters, quantization)))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pttrainer.models.config import ModelConfig
 
 Path = tuple[str, ...]
+"""Names on the way to a weight."""
 
 
 @dataclass(frozen=True)

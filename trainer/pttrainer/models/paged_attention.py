@@ -23,7 +23,7 @@ from jax import Array
 from pttrainer import sharding
 from pttrainer.models import pages
 from pttrainer.models.attention import Scoring
-from pttrainer.models.config import ModelConfig
+from pttrainer.models.config import LANES, ModelConfig
 
 BLOCK_TOKENS = 256
 """Keys that are computed with at once. A row reads whole blocks."""
@@ -57,7 +57,7 @@ def is_chosen(problem: Problem) -> bool:
     if p.platform != "tpu" or p.device_kind in _TOO_OLD or p.dtype not in ("bfloat16", "float32") or p.sinks:
         return False
     is_even = not (p.rows % p.row_shards or p.heads % p.head_shards or p.kv_heads % p.head_shards)
-    return is_even and p.head_dim <= pages.LANES and _fills_tiles(p)
+    return is_even and p.head_dim <= LANES and _fills_tiles(p)
 
 
 def _fills_tiles(p: Problem) -> bool:
@@ -154,5 +154,5 @@ def _kernel(
 
 
 def rows_of_a_call(pages_of_a_row: int) -> int:
-    """Rows whose table fits the scalar memory, where a line takes whole multiples of `pages.LANES`."""
-    return max(1, TABLE_ENTRIES // (-(-pages_of_a_row // pages.LANES) * pages.LANES))
+    """Rows whose table fits the scalar memory, where a line takes whole multiples of `LANES`."""
+    return max(1, TABLE_ENTRIES // (-(-pages_of_a_row // LANES) * LANES))

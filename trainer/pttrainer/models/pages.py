@@ -25,13 +25,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from pttrainer import sharding
+from pttrainer import division, sharding
 from pttrainer.models.cache import KVCache, LayerKV
+from pttrainer.models.config import head_size
 
 PAGE = 64
 """Tokens of a page: what one copy to the core brings. Each row has one page more than its tokens need."""
-LANES = 128
-"""Heads are filled up to a multiple of this size, which they take in a TPU's memory anyway."""
 
 
 class PagedCache(NamedTuple):
@@ -126,13 +125,13 @@ def _one_prompt(x_PKSH: Array, which: Array, is_split: bool) -> Array:
         return lax.dynamic_slice_in_dim(x_PKSH, which, 1, axis=0)
     here = x_PKSH.shape[0]
     mine = lax.dynamic_slice_in_dim(x_PKSH, which % here, 1, axis=0)
-    found: Array = lax.psum(jnp.where(which // here == _part(), mine, 0), sharding.BATCH_AXES)
+    found: Array = lax.psum(jnp.where(which // here == _part(), mine, 0), division.BATCH_AXES)
     return found
 
 
 def _part() -> Array | int:
     """Which part of the batch this device works on."""
-    return 0 if sharding.devices() == 1 else lax.axis_index(sharding.BATCH_AXES)
+    return 0 if sharding.devices() == 1 else lax.axis_index(division.BATCH_AXES)
 
 
 def only(cache: PagedCache, rows: Array) -> PagedCache:
@@ -174,11 +173,6 @@ def write(pages_XZCH: Array, k_BTKH: Array, v_BTKH: Array, table_BJ: Array, posi
 def wide_heads(x: Array, size: int) -> Array:
     """Heads filled up with zeros, which change no product."""
     return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, size - x.shape[-1]),))
-
-
-def head_size(head_dim: int) -> int:
-    """What a head takes in a page."""
-    return -(-head_dim // LANES) * LANES
 
 
 def _own_pages(slots: int) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import EllipsisType
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,14 +30,11 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-Format = Literal["nf4", "int8"]
+from pttrainer.models.packed import BLOCK, GROUP, MATRICES, PARTS, Format, axes
+
 Parts = dict[str, Any]
 """A quantised matrix: arrays by name."""
 
-BLOCK = 64
-"""Rows that share a scale."""
-GROUP = 256
-"""Scales that share a factor."""
 NF4: tuple[float, ...] = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
@@ -48,8 +45,6 @@ NF4: tuple[float, ...] = (
 
 _FLOAT8 = jnp.float8_e4m3fn
 _FLOAT8_MAX = 448.0
-MATRICES = {"attention": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down", "gate_up")}
-"""What is quantised in a layer."""
 
 
 class Quantized(nnx.Module):
@@ -62,7 +57,7 @@ class Quantized(nnx.Module):
             setattr(self, name, nnx.Param(part, axes=named[name]))
 
     def __getitem__(self, all_of_it: EllipsisType) -> Array:
-        parts = {name: getattr(self, name)[...] for name in _PARTS[self.kind]}
+        parts = {name: getattr(self, name)[...] for name in PARTS[self.kind]}
         return dequantise(self.kind, parts, self.rows)
 
 
@@ -117,20 +112,6 @@ def dequantise(kind: Format, parts: Parts, rows: int) -> Array:
     return values.reshape(*values.shape[:-4], -1, columns)[..., :rows, :]
 
 
-def axes(kind: Format, of_matrix: tuple[str | None, ...]) -> dict[str, tuple[str | None, ...]]:
-    """Logical names of the parts' axes. Blocks of rows and groups of columns are split as rows and columns would be."""
-    *stack, rows, columns = of_matrix
-    if kind == "int8":
-        return {"codes": of_matrix, "scales": (*stack, None, columns)}
-    return {
-        "codes": (*stack, rows, None, columns),
-        "scales": (*stack, rows, columns, None),
-        "factors": (*stack, rows, columns),
-        "mean": tuple(stack),
-        "values": (*stack, None),
-    }
-
-
 Squares = tuple[Array, Array]
 """Σ (ŵ − w)² and Σ w²."""
 
@@ -173,12 +154,6 @@ class Stack:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """All layers, for those who can hold them."""
         return np.stack([np.asarray(self.layer(index), dtype) for index in range(self.shape[0])])
-
-
-_PARTS: dict[str, tuple[str, ...]] = {
-    "nf4": ("codes", "scales", "factors", "mean", "values"),
-    "int8": ("codes", "scales"),
-}
 
 
 def _int8(matrix: Array) -> Parts:

@@ -24,6 +24,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pttrainer.errors import ConfigError
+from pttrainer.models import packed
 from pttrainer.models import quantization as quant
 from pttrainer.models.checkpoint import Checkpoint
 from pttrainer.models.config import ModelConfig
@@ -71,7 +72,7 @@ class Weight:
 class Quantizing:
     """How matrices are stored, and where what that changes is added up."""
 
-    kind: quant.Format
+    kind: packed.Format
     errors: quant.Errors
 
 
@@ -183,7 +184,7 @@ def _read_quantised(checkpoint: Checkpoint, weight: Weight, quantizing: Quantizi
 
 
 @lru_cache
-def _quantising(kind: quant.Format, shape: tuple[int, ...], stacked: int, shardings: tuple[Any, ...]) -> Any:
+def _quantising(kind: packed.Format, shape: tuple[int, ...], stacked: int, shardings: tuple[Any, ...]) -> Any:
     """Two compiled functions: () -> empty parts, and (parts, tensor, place) -> parts with it, squares."""
     where = dict(shardings)
 
@@ -203,7 +204,7 @@ def _quantising(kind: quant.Format, shape: tuple[int, ...], stacked: int, shardi
     return jax.jit(start, out_shardings=where), jax.jit(put, donate_argnums=0, out_shardings=(where, None))
 
 
-def _tensor_sharding(kind: quant.Format, of_codes: Any, shape: tuple[int, ...]) -> Any:
+def _tensor_sharding(kind: packed.Format, of_codes: Any, shape: tuple[int, ...]) -> Any:
     """Of one tensor before it is quantised: split as its codes are, where that divides it."""
     if not isinstance(of_codes, NamedSharding):
         return of_codes

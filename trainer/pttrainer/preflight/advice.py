@@ -78,7 +78,7 @@ def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
     while micro >= of.row_shards and micro % of.row_shards == 0 and training.batch_size % micro == 0:
         yield f"micro-batches of {micro} rows", {"training.microBatchSize": micro}
         micro //= 2
-    if of.model.remat == "none":
+    if of.form.remat == "none":
         yield "recompute activations", {"training.remat": "full"}
     for tensor in TENSOR:
         if of.axis("tensor") < tensor and of.config.heads % tensor == 0 and slice_.devices % tensor == 0:

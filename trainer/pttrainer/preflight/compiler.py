@@ -26,8 +26,8 @@ from pttrainer import sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import chips
 from pttrainer.preflight.collectives import Traffic, collectives, grown
-from pttrainer.preflight.programs import LOWERED, TRAIN_STEP, shallow
-from pttrainer.preflight.rollouts import ROLLOUT
+from pttrainer.preflight.passes import ROLLOUT, TRAIN_STEP
+from pttrainer.preflight.programs import LOWERED, shallow
 from pttrainer.preflight.subject import Subject, subject
 
 Level = Literal["fast", "full"]

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from pttrainer import flops
-from pttrainer.batch import Batch
+from pttrainer import products
+from pttrainer.preflight import shares
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.generation import Generation, Sent, generation
 from pttrainer.preflight.roofline import roofline
-from pttrainer.preflight.subject import Subject, bytes_per_device
+from pttrainer.preflight.subject import Subject
 
 RECOMPUTED = 4 / 3
 """FLOPs with full remat over those without: one more forward pass."""
@@ -49,7 +47,7 @@ def estimate(
     slice_, training = of.slice, of.spec.training
     total = step_flops(of)
     limits = roofline(
-        of.training_slice, total * (RECOMPUTED if of.model.remat == "full" else 1.0), _hbm_bytes(of), traffic
+        of.training_slice, total * (RECOMPUTED if of.form.remat == "full" else 1.0), _hbm_bytes(of), traffic
     )
     sampled = generation(of, sent or {})
     sampling = 0.0 if sampled is None else sampled.seconds
@@ -76,17 +74,15 @@ def estimate(
 
 def step_flops(of: Subject) -> float:
     """Of a batch of full rows, each one example: the most that this shape can ask for."""
-    row = np.ones((1, of.spec.training.sequence_length), np.int32)
-    counts = row.astype(np.float32)
-    batch = Batch(row, row, row, row, counts, counts)
-    taught = 0.0 if of.teacher is None else flops.of_step(of.teacher.config, None, batch) / 3  # forward alone
-    return of.spec.training.batch_size * (flops.of_step(of.config, of.model.adapters, batch) + taught)
+    tokens = of.spec.training.sequence_length
+    taught = 0.0 if of.teacher is None else products.of_full_row(of.teacher.config, None, tokens) / 3  # forward alone
+    return of.spec.training.batch_size * (products.of_full_row(of.config, of.form.adapters, tokens) + taught)
 
 
 def _hbm_bytes(of: Subject) -> float:
     """Per device: state read and written, weights read in each of three passes of every micro-batch."""
     held = of.held
-    state, frozen = bytes_per_device(held.state), bytes_per_device(held.frozen)
+    state, frozen = shares.total(held.state), shares.total(held.frozen)
     passes = 3 * of.spec.training.batch_size // of.micro_rows
     weights = of.config.parameters * 2 / of.axis("tensor") / of.axis("expert")
     return 2.0 * state + frozen + passes * weights

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pttrainer.algorithms.traits import by_token
 from pttrainer.models import ModelConfig
-from pttrainer.preflight import chips, outside
+from pttrainer.preflight import chips, outside, shares
 from pttrainer.preflight.outside import Buffer
-from pttrainer.preflight.subject import Subject, bytes_per_device
+from pttrainer.preflight.subject import Subject
 from pttrainer.preflight.verdict import Program
 
 
@@ -70,7 +71,7 @@ def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
     """Of a job on its chips."""
     held = of.held
     is_tpu = not of.slice.is_cpu
-    arguments, gradients = bytes_per_device(held, is_tpu), bytes_per_device(held.state.params)
+    arguments, gradients = shares.total(held.all, tiled=is_tpu), shares.total(held.params)
     phases = _phases(of, gradients, fitted)
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)
     largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
@@ -79,7 +80,7 @@ def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
     peak = arguments + temporaries
     everything = max(peak + outside.resident(buffers, "train"), outside.rollout_peak(of, buffers))
     program = Program(
-        "train step", "formula", peak <= available, peak, arguments, temporaries, bytes_per_device(held.state)
+        "train step", "formula", peak <= available, peak, arguments, temporaries, shares.total(held.state)
     )
     return Memory(program, buffers, [*_state(of), *largest], everything, available)
 
@@ -87,20 +88,19 @@ def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
 def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     """The moments of a step at which memory is highest, each with what is alive then."""
     config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
-    inputs = "inputs" if of.model.remat == "full" else "inputs and products"
+    inputs = "inputs" if of.form.remat == "full" else "inputs and products"
     stream = f"{inputs} of {config.layers} layers, [{tokens}, {config.d_model}] each"
     kept = Buffer("activations kept for the backward pass", _kept(of), "train", stream)
-    learner = of.program.learner
-    if learner is not None and learner.critic.model is not None:
+    if of.critic is not None and of.critic.form is not None:
         # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
         kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
-    is_frozen, is_split = of.model.adapters is not None, of.spec.training.batch_size != of.micro_rows
+    is_frozen, is_split = of.form.adapters is not None, of.spec.training.batch_size != of.micro_rows
     each = fitted.frozen_head if is_frozen else fitted.tied_head if config.tied_head else fitted.head
     if is_split and not is_frozen and not config.tied_head:
         each += fitted.second_head
     head = each * config.vocab_size * config.d_model / tensor
     # Losses of whole rows (`by_token` false) go another way: a chunk's logits are made again in the backward pass.
-    is_lean = config.tied_head and not is_frozen and of.program.objective.by_token
+    is_lean = config.tied_head and not is_frozen and by_token(of.spec.algorithm)
     of_logits = fitted.tied_logits if is_lean else fitted.logits
     logits = of_logits * of.head_tokens_per_device * config.vocab_size / tensor
     loss = [
@@ -142,9 +142,9 @@ def _guidance(of: Subject) -> list[Buffer]:
 
 def _kept(of: Subject) -> int:
     """The stream between layers; without remat, also what each product of weights made."""
-    config, each = of.config, 2 if of.model.compute_dtype == "bfloat16" else 4
+    config, each = of.config, 2 if of.form.compute_dtype == "bfloat16" else 4
     stream = config.layers * of.tokens_per_device * config.d_model
-    if of.model.remat == "full":
+    if of.form.remat == "full":
         return each * stream
     width = 2 * config.d_model + (_width(config) + 2 * _feed_forward(config)) // of.axis("tensor")
     return each * (stream + config.layers * of.tokens_per_device * width)
@@ -177,7 +177,7 @@ def _gathered(of: Subject, fitted: Fitted) -> float:
     if config.experts is None:
         return fitted.gathered * (attention + 3 * config.d_model * config.d_ff)
     experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
-    each = fitted.gathered_experts if of.model.adapters is None else fitted.frozen_experts
+    each = fitted.gathered_experts if of.form.adapters is None else fitted.frozen_experts
     return fitted.gathered * attention + each * experts
 
 
@@ -185,12 +185,12 @@ def _state(of: Subject) -> list[Buffer]:
     """What stays between steps."""
     held = of.held
     named = {
-        "trained weights": held.state.params,
-        "optimizer state": held.state.optimizer,
-        "critic and its optimizer state": held.state.critic,
+        "trained weights": held.params,
+        "optimizer state": held.optimizer,
+        "critic and its optimizer state": [*held.critic, *held.of_critic],
         "frozen weights": held.frozen,
         "teacher": held.teacher,
         "batch": held.batch,
     }
-    sizes = {name: bytes_per_device(tree) for name, tree in named.items()}
+    sizes = {name: shares.total(part) for name, part in named.items()}
     return [Buffer(name, size, "always") for name, size in sizes.items() if size]

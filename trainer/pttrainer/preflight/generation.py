@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pttrainer import flops
-from pttrainer.preflight import rollouts
+from pttrainer import products
+from pttrainer.preflight import sampling, shares
 from pttrainer.preflight.collectives import Traffic
-from pttrainer.preflight.rollouts import DECODE, PREFILL, WEIGHTS, Plan
+from pttrainer.preflight.passes import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.roofline import Roofline, roofline
-from pttrainer.preflight.subject import Subject, bytes_per_device
+from pttrainer.preflight.sampling import Plan
+from pttrainer.preflight.subject import Subject
 from pttrainer.rollout import sizes
 
 
@@ -42,11 +43,11 @@ Sent = Mapping[str, Sequence[Traffic]]
 
 def generation(of: Subject, sent: Sent) -> Generation | None:
     """None where nothing is sampled."""
-    if not rollouts.samples_rollouts(of):
+    if not sampling.samples_rollouts(of):
         return None
-    there = rollouts.sampler(of)
-    plan = rollouts.plan_of(there)
-    weights = bytes_per_device(rollouts.weights_of(of.model, there.mesh))
+    there = sampling.sampler(of)
+    plan = sampling.plan_of(there)
+    weights = sampling.weights_bytes(of.form, there.shape)
     transfer = roofline(of.sampling_slice, 0.0, _trained(of) + weights, sent.get(WEIGHTS))
     prefill = _prefill(there, plan, weights, sent.get(PREFILL))
     slots = list(_slots(plan))
@@ -76,7 +77,7 @@ def _share(of: Subject) -> float:
 
 
 def _trained(of: Subject) -> int:
-    return bytes_per_device((of.held.state.params, of.held.frozen))
+    return shares.total([*of.held.params, *of.held.frozen])
 
 
 def _slots(plan: Plan) -> Iterator[int]:
@@ -94,8 +95,8 @@ def _prefill(of: Subject, plan: Plan, weights: int, traffic: Sequence[Traffic] |
     pairs = plan.prompt_tokens * (plan.prompt_tokens + 1) / 2
     scores = 4.0 * config.heads * config.head_dim * config.layers * plan.pool * pairs
     idle = max(1.0, of.row_shards / plan.pool)
-    total = idle * (2.0 * tokens * config.layers * flops.active_weights(config) + scores)
-    hbm = plan.pieces * weights + rollouts.cache_bytes(of, plan.pool, plan.prompt_slots)
+    total = idle * (2.0 * tokens * config.layers * products.active_weights(config) + scores)
+    hbm = plan.pieces * weights + sampling.cache_bytes(of, plan.pool, plan.prompt_slots)
     return roofline(of.sampling_slice, total, hbm, traffic)
 
 
@@ -103,8 +104,8 @@ def _token(of: Subject, plan: Plan, slots: float, weights: int, traffic: Sequenc
     """Of one token of all rows."""
     config, rows = of.config, plan.rows
     seen = plan.prompt_tokens + slots
-    products = config.layers * flops.active_weights(config) + config.vocab_size * config.d_model
+    weighed = config.layers * products.active_weights(config) + config.vocab_size * config.d_model
     scores = 4.0 * config.heads * config.head_dim * config.layers * seen
-    cache = rollouts.prompts_bytes(of, plan) + rollouts.cache_bytes(of, rows, 1) * slots
+    cache = sampling.prompts_bytes(of, plan) + sampling.cache_bytes(of, rows, 1) * slots
     idle = max(1.0, of.row_shards / rows)
-    return roofline(of.sampling_slice, idle * rows * (2.0 * products + scores), weights + cache, traffic)
+    return roofline(of.sampling_slice, idle * rows * (2.0 * weighed + scores), weights + cache, traffic)

@@ -13,21 +13,23 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import time
-from typing import Any, Literal, NamedTuple
-
-import jax
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ptapi.spec import PostTrainJob
-from pttrainer import placement, sharding
+from pttrainer import division, placement
 from pttrainer.models import ModelConfig
-from pttrainer.preflight import advice, chips, compiler, formula, outside
+from pttrainer.preflight import advice, chips, formula, outside, sampling, shares
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.outside import Buffer
-from pttrainer.preflight.programs import SCORING, TRAIN_STEP, others
-from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS, cache_bytes, plan_of, sampler, weights_of
-from pttrainer.preflight.subject import TOLD, Subject, bytes_per_device, is_told, subject
+from pttrainer.preflight.passes import DECODE, PREFILL, ROLLOUT, SCORING, TRAIN_STEP, WEIGHTS, others
+from pttrainer.preflight.sampling import cache_bytes, plan_of, sampler
+from pttrainer.preflight.shares import Shares
+from pttrainer.preflight.subject import TOLD, Subject, is_told, subject
 from pttrainer.preflight.verdict import Program, Stage, Verdict
+
+if TYPE_CHECKING:  # with it comes jax; imported when it is asked
+    from pttrainer.preflight import compiler
 
 Depth = Literal["auto", "formula", "fast", "full"]
 
@@ -72,12 +74,12 @@ def judge(
         job=job.metadata.name,
         model=job.spec.model.uri,
         parameters=of.config.parameters,
-        trained_parameters=sum(x.size for x in jax.tree.leaves(of.model.trained(of.model.abstract()))),
+        trained_parameters=sum(one.size for one in of.form.trained_weights.values()),
         accelerator=of.slice.describe(),
         chips=of.slice.total_chips,
         devices=of.slice.total_devices,
         devices_per_chip=of.slice.jax_devices_per_chip,
-        mesh=dict(zip(sharding.MESH_AXES, of.shape, strict=True)),
+        mesh=dict(zip(division.MESH_AXES, of.shape, strict=True)),
         fits=fits,
         stage=decisive[TRAIN_STEP].stage,
         peak=peaks[during],
@@ -136,6 +138,8 @@ def _ask(
 ) -> compiler.Answer | None:
     """One compile, noted in `found`; None where there is no answer."""
     left = None if until is None else max(0.0, until - time.monotonic())
+    from pttrainer.preflight import compiler
+
     answer = compiler.in_a_child(of, name, level, left)
     if isinstance(answer, str):
         instead = "; the formula answers instead" if name in (ROLLOUT, TRAIN_STEP) and not found.programs else ""
@@ -154,9 +158,8 @@ def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> 
     if SCORING in decisive:
         # It takes weights alone (a critic's, too); the rest of the training state stays where it is.
         held = of.held
-        critic = None if held.state.critic is None else held.state.critic.params
-        used = (held.state.params, critic, held.frozen)
-        unused = bytes_per_device((held.state, held.frozen)) - bytes_per_device(used)
+        used = [*held.params, *held.critic, *held.frozen]
+        unused = shares.total([*held.state, *held.frozen]) - shares.total(used)
         peaks[SCORING] = decisive[SCORING].peak + unused + outside.resident(buffers, "scoring")
     return peaks
 
@@ -176,7 +179,7 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
         growing = cache_bytes(there, plan.rows, plan.slots // 2)
         peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
         if plan.is_refilled:  # rows wait while the next prompts are computed
-            computed = bytes_per_device(weights_of(of.model, there.mesh))
+            computed = sampling.weights_bytes(of.form, there.shape)
             weights = decisive[WEIGHTS].output if WEIGHTS in decisive else computed
             peaks[PREFILL] += held - weights - decisive[PREFILL].output - drafted
     return peaks
@@ -204,18 +207,18 @@ def _largest(parts: list[Buffer], buffers: list[Buffer], count: int = 6) -> list
 def _arrays(of: Subject, count: int = 8) -> list[Buffer]:
     """The largest arrays of training's state by name: weights, moments, what is frozen, a teacher's weights."""
     held = of.held
-    parts = {"": held.state.params, "optimizer": held.state.optimizer, "frozen": held.frozen, "teacher": held.teacher}
+    parts: dict[str, Shares] = {
+        "": held.params,
+        "optimizer": held.optimizer,
+        "frozen": held.frozen,
+        "teacher": held.teacher,
+    }
     named = [
-        Buffer(".".join([*([part] if part else []), *_words(path)]), bytes_per_device(leaf), "always")
-        for part, tree in parts.items()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        Buffer(".".join([*([part] if part else []), *path]), share.bytes, "always")
+        for part, found in parts.items()
+        for path, share in found
     ]
     return sorted(named, key=lambda buffer: -buffer.bytes)[:count]
-
-
-def _words(path: tuple[Any, ...]) -> list[str]:
-    """Names on the way to an array, without places in tuples."""
-    return [word for word in jax.tree_util.keystr(path, simple=True, separator="/").split("/") if not word.isdigit()]
 
 
 def assumptions(of: Subject, programs: list[Program], price: float | None) -> list[str]:
@@ -227,7 +230,7 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         "time is a roofline: the slowest of arithmetic, memory and network at their published rates",
     ]
     if of.sampler is not None:
-        count, tensor = math.prod(of.sampler), of.sampler[sharding.MESH_AXES.index("tensor")]
+        count, tensor = math.prod(of.sampler), of.sampler[division.MESH_AXES.index("tensor")]
         said.append(f"{of.devices} devices train and {count} sample, with the model split over {tensor} of them")
     if SCORING in others(of) and SCORING not in names:
         said.append(f"the {SCORING} was not compiled and is not counted")

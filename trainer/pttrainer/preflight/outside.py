@@ -14,13 +14,11 @@ from dataclasses import dataclass
 
 from ptapi.spec import Vllm
 from pttrainer import placement
-from pttrainer.models import Model
-from pttrainer.preflight import chips, rollouts
-from pttrainer.preflight.rollouts import Plan
-from pttrainer.preflight.subject import Subject, bytes_per_device
+from pttrainer.models import Form
+from pttrainer.preflight import chips, sampling, shares
+from pttrainer.preflight.sampling import Plan
+from pttrainer.preflight.subject import Subject
 from pttrainer.rollout import sizes
-from pttrainer.rollout.transfer import CHUNK_BYTES
-from pttrainer.rollout.vllm import inprocess
 
 DRAFT, UNDER_WAY = "draft weights", "weights under way"
 
@@ -43,19 +41,19 @@ class Buffer:
 
 def outside(of: Subject) -> list[Buffer]:
     """Buffers of no train step, largest first."""
-    if of.spec.rollout.vllm is not None and rollouts.has_rollouts(of):
+    if of.spec.rollout.vllm is not None and sampling.has_rollouts(of):
         return [*_reference(of), *_vllm(of, of.spec.rollout.vllm)]
-    if not rollouts.samples_rollouts(of):
+    if not sampling.samples_rollouts(of):
         return []
-    there = rollouts.sampler(of)
-    plan = rollouts.plan_of(there)
-    weights = bytes_per_device(rollouts.weights_of(of.model, there.mesh))
+    there = sampling.sampler(of)
+    plan = sampling.plan_of(there)
+    weights = sampling.weights_bytes(of.form, there.shape)
     split = f"tensor {there.axis('tensor')}" if there.shape != of.shape else ""
     held = Buffer("rollout weights", placement.copies(of.spec) * weights, "rollout", split)
     found = [*_reference(of), held, *_under_way(of), *_cache(there, plan), _working(there, plan)]
-    draft = rollouts.draft_of(of)
+    draft = sampling.draft_of(of)
     if draft is not None:
-        drafted = bytes_per_device(rollouts.weights_of(draft, there.mesh))
+        drafted = sampling.weights_bytes(draft, there.shape)
         during = "always" if of.sampler is None else "rollout"
         found += [Buffer(DRAFT, drafted, during), _draft_cache(there, plan, draft)]
     return sorted(found, key=lambda buffer: -buffer.bytes)
@@ -68,7 +66,7 @@ def resident(buffers: list[Buffer], phase: str) -> int:
 
 def state(of: Subject) -> int:
     """Bytes of training's own that stay while completions are sampled."""
-    return bytes_per_device((of.held.state, of.held.frozen, of.held.teacher))
+    return shares.total([*of.held.state, *of.held.frozen, *of.held.teacher])
 
 
 def rollout_peak(of: Subject, buffers: list[Buffer]) -> int:
@@ -84,41 +82,40 @@ def _under_way(of: Subject) -> list[Buffer]:
     """What of the next weights is on its way to other devices."""
     if of.sampler is None:
         return []
-    return [Buffer(UNDER_WAY, CHUNK_BYTES // math.gcd(of.devices, math.prod(of.sampler)), "rollout")]
+    return [Buffer(UNDER_WAY, sizes.CHUNK_BYTES // math.gcd(of.devices, math.prod(of.sampler)), "rollout")]
 
 
 def _reference(of: Subject) -> list[Buffer]:
     """A second copy of what is trained; what is frozen is shared."""
     if of.spec.algorithm.reference_coefficient == 0:
         return []
-    state = of.held.state
-    return [Buffer("reference weights", bytes_per_device(state.params), "always")]
+    return [Buffer("reference weights", shares.total(of.held.params), "always")]
 
 
 def _vllm(of: Subject, vllm: Vllm) -> list[Buffer]:
     """In the trainer's process it takes its share once and for all; a server has devices of its own."""
     if vllm.endpoint is not None:
         return []
-    share = vllm.memory_share or inprocess.MEMORY_SHARE
+    share = vllm.memory_share or sizes.VLLM_SHARE
     return [Buffer("vLLM", int(chips.usable_bytes(of.slice) * share), "always")]
 
 
 def _cache(of: Subject, plan: Plan) -> list[Buffer]:
     """Keys and values of the rows that are sampled at once and of their prompts; refilled, the next prompts, too."""
-    pool = rollouts.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
-    own = rollouts.cache_bytes(of, plan.rows, plan.slots)
+    pool = sampling.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
+    own = sampling.cache_bytes(of, plan.rows, plan.slots)
     config = of.config
     slots = f"{2 * config.layers} x {config.kv_heads} heads x {config.head_dim}, {plan.slots} slots of {plan.rows} rows"
     return [
         Buffer("cache of keys and values", own, "rollout", f"{slots} over {of.row_shards} devices"),
-        Buffer("cache of prompts", rollouts.prompts_bytes(of, plan) + pool, "rollout"),
+        Buffer("cache of prompts", sampling.prompts_bytes(of, plan) + pool, "rollout"),
     ]
 
 
-def _draft_cache(of: Subject, plan: Plan, draft: Model) -> Buffer:
+def _draft_cache(of: Subject, plan: Plan, draft: Form) -> Buffer:
     """Its keys and values, of prompts too, in proportion to the model's."""
-    own = rollouts.cache_bytes(of, plan.rows, plan.slots) + rollouts.prompts_bytes(of, plan)
-    size = own * sizes.token_bytes(draft) // sizes.token_bytes(of.model)
+    own = sampling.cache_bytes(of, plan.rows, plan.slots) + sampling.prompts_bytes(of, plan)
+    size = own * sizes.token_bytes(draft) // sizes.token_bytes(of.form)
     return Buffer("cache of the draft", size, "rollout")
 
 
@@ -137,7 +134,7 @@ def _working(of: Subject, plan: Plan) -> Buffer:
         * max(plan.ahead, 1)
         * config.vocab_size
         // tensor,
-        "the smaller cache while it grows": rollouts.cache_bytes(of, plan.rows, plan.slots // 2),
+        "the smaller cache while it grows": sampling.cache_bytes(of, plan.rows, plan.slots // 2),
     }
     name = max(each, key=lambda name: each[name])
     return Buffer(name, each[name], "rollout")

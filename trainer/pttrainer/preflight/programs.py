@@ -1,17 +1,11 @@
 """The programs of a job: the very functions that training jits, lowered for chips that are not here.
 
-    train step       one optimizer step
-    scoring pass     log-probs without gradient: of the reference model, or of the policy before its first update; with
-                     a critic, its values too
-    rollout          three programs one after the other (`rollouts`)
-
-A scoring pass takes all rows of the batch at once, where the step takes micro-batches, so it can need more. What is
-left out: evaluation.
+Which a job has: `passes`; those of a rollout: `rollouts`. A scoring pass takes all rows of the batch at once, where the
+step takes micro-batches, so it can need more. What is left out: evaluation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,31 +13,11 @@ from typing import Any
 from jax.sharding import Mesh
 
 from pttrainer import step as steps
-from pttrainer.algorithms import preference_loss
 from pttrainer.preflight import rollouts
-from pttrainer.preflight.rollouts import ROLLOUT, Lowered, Programs
-from pttrainer.preflight.subject import Subject, batch, inputs, subject
-
-TRAIN_STEP = "train step"
-SCORING = "scoring pass"
-
-
-def others(of: Subject) -> list[str]:
-    """What this job runs on its chips beside its step."""
-    return [*([SCORING] if scored_rows(of) else []), *([ROLLOUT] if rollouts.samples_rollouts(of) else [])]
-
-
-def scored_rows(of: Subject) -> int:
-    """Rows of a scoring pass; 0 where the job has none."""
-    algorithm = of.spec.algorithm
-    if algorithm.ppo is not None:  # the critic is always asked before the first update
-        return of.spec.training.batch_size
-    if algorithm.grpo is not None and (algorithm.grpo.beta > 0 or algorithm.grpo.updates_per_batch > 1):
-        return of.spec.training.batch_size
-    if algorithm.dpo is not None and preference_loss.VARIANTS[algorithm.dpo.loss].needs_reference:
-        # As many as the data have; here, more than fit one pass (`Context.rows_at_once`).
-        return math.ceil(of.spec.evaluation.batch_size / of.row_shards) * of.row_shards
-    return 0
+from pttrainer.preflight.inputs import batch, inputs
+from pttrainer.preflight.passes import ROLLOUT, SCORING, TRAIN_STEP, scored_rows
+from pttrainer.preflight.rollouts import Lowered, Programs
+from pttrainer.preflight.subject import Subject, subject
 
 
 def shallow(of: Subject) -> tuple[Subject, Subject] | None:

@@ -21,9 +21,9 @@ from typing import Literal
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError
-from pttrainer.preflight import advice, chips, compiler, formula
+from pttrainer.preflight import advice, chips, formula
 from pttrainer.preflight.advice import Settings
-from pttrainer.preflight.programs import TRAIN_STEP
+from pttrainer.preflight.passes import TRAIN_STEP
 from pttrainer.preflight.subject import Subject, subject
 
 Keep = Literal["method", "chips", "length"]
@@ -126,7 +126,7 @@ class _Layout:
 
 def _layouts(of: Subject) -> Iterator[_Layout]:
     training = of.spec.training
-    remats = ("none", "full") if of.model.remat == "none" else (of.model.remat,)
+    remats = ("none", "full") if of.form.remat == "none" else (of.form.remat,)
     tensors = [n for n in SPLITS if n >= of.axis("tensor") and of.config.heads % n == 0]
     sequences = [n for n in SPLITS if n >= of.axis("sequence") and training.sequence_length % n == 0]
     for tensor, sequence, remat in itertools.product(tensors, sequences, remats):
@@ -139,7 +139,7 @@ def _layouts(of: Subject) -> Iterator[_Layout]:
             fsdp = of.slice.devices // split
             mesh = {"data": of.slice.slices, "fsdp": fsdp, "tensor": tensor, "sequence": sequence}
             settings["training.parallelism"] = mesh | ({"expert": of.axis("expert")} if of.axis("expert") > 1 else {})
-        if remat != of.model.remat:
+        if remat != of.form.remat:
             settings["training.remat"] = remat
         for micro in _micro_batches(of.micro_rows, training.batch_size, shards):
             smaller = {} if micro == of.micro_rows else {"training.microBatchSize": micro}
@@ -170,6 +170,8 @@ def _confirmed(job: PostTrainJob, of: Subject, candidate: Candidate) -> str | No
     changed = subject(advice.changed(job.spec, candidate.settings), of.config)
     if chips.why_no_compiler(changed.slice, changed.config.family) is not None:
         return "formula"
+    from pttrainer.preflight import compiler  # here: with it comes jax
+
     said = compiler.in_a_child(changed, TRAIN_STEP, "fast")
     if isinstance(said, str):
         return "formula"

@@ -1,7 +1,8 @@
-"""A job as shapes: everything that decides about memory and time, with nothing allocated and no data read.
+"""A job as shapes: everything that decides about memory and time, with nothing allocated, no data read, and no jax.
 
-Model, optimizer, layout and loss come from the functions that training calls (`assemble.model_of`,
-`program.program`, `sharding`), so there is no second idea of the step.
+Sizes, formats and layout come from the tables that training makes its model, optimizer and mesh of (`model_form`,
+`models.declared`, `placement`, `division`), so there is no second idea of the step. What the compiler is given,
+`inputs` makes of a subject with the functions that training calls.
 """
 
 from __future__ import annotations
@@ -10,32 +11,40 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from typing import TYPE_CHECKING, NamedTuple
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
 from ptapi.split import split_of
-from pttrainer import algorithms, placement, sharding
-from pttrainer import step as steps
-from pttrainer.algorithms.protocol import Objective
-from pttrainer.assemble import model_of, open_source
-from pttrainer.batch import Batch
-from pttrainer.chunks import largest_chunk
-from pttrainer.divergence import Hearsay
-from pttrainer.models import Model, ModelConfig, Params
-from pttrainer.program import Program, program
-from pttrainer.session import check_batch
+from pttrainer import division, held, model_form, optimizer_state, placement
+from pttrainer.chunk_sizes import largest_chunk
+from pttrainer.models import Form, ModelConfig
+from pttrainer.models.declared import Weights, value_head
+from pttrainer.models.names import Path
+from pttrainer.preflight import shares
+from pttrainer.preflight.shares import Share, Shares
 
-UNKNOWN_STEPS = 1000
-"""Length of a run whose data nobody has read: a number in the schedule, not in any shape."""
+if TYPE_CHECKING:  # `model` and `program` are for the compiler alone
+    from pttrainer.models import Model
+    from pttrainer.program import Program
+
 TOLD = 64
 """Tokens of a teacher that offline data are taken to hold for each of the student's: nobody has read them."""
+
+
+class Critic(NamedTuple):
+    """What PPO trains beside the policy. width: of the hidden states that it reads; form: of its own model."""
+
+    width: int
+    form: Form | None
+
+    @property
+    def weights(self) -> Weights:
+        """In the order of their names."""
+        own = {} if self.form is None else self.form.trained_weights
+        value = sorted(value_head(self.width).items())
+        return {("model", *path): one for path, one in own.items()} | {("value", name): one for name, one in value}
 
 
 @dataclass(frozen=True)
@@ -44,29 +53,31 @@ class Subject:
 
     spec: PostTrainJobSpec
     slice: Slice
-    model: Model
-    program: Program
-    shape: sharding.Shape
-    teacher: Model | None = None
+    form: Form
+    shape: division.Shape
+    teacher: Form | None = None
     """Of distillation; of a student that teaches itself, the student."""
-    sampler: sharding.Shape | None = None
+    critic: Critic | None = None
+    sampler: division.Shape | None = None
     """Of the mesh that only samples; None where the mesh that trains does. `shape` is then of the other devices."""
+    frozen: frozenset[Path] | None = None
+    """Weights that `training.freeze` holds whole; None where it holds none."""
     whole: Subject | None = None
     """What this is a shallow form of, where it is one."""
 
     @property
     def config(self) -> ModelConfig:
         """The model's sizes."""
-        return self.model.config
+        return self.form.config
 
     def axis(self, name: str) -> int:
         """Size of a mesh axis."""
-        return self.shape[sharding.MESH_AXES.index(name)]
+        return self.shape[division.MESH_AXES.index(name)]
 
     @property
     def row_shards(self) -> int:
         """Over how many devices the rows of a batch are split."""
-        return math.prod(self.axis(name) for name in sharding.BATCH_AXES)
+        return math.prod(self.axis(name) for name in division.BATCH_AXES)
 
     @property
     def micro_rows(self) -> int:
@@ -107,28 +118,46 @@ class Subject:
         return self.slice if split is None else split.sampler
 
     @cached_property
-    def mesh(self) -> AbstractMesh:
-        """The mesh that trains without devices: enough for shardings."""
-        return _abstract_mesh(self.shape)
+    def held(self) -> Held:
+        """What a device holds of the step's arguments."""
+        return _held(self)
 
     @cached_property
-    def sampler_mesh(self) -> AbstractMesh:
-        """The mesh that samples."""
-        return self.mesh if self.sampler is None else _abstract_mesh(self.sampler)
+    def model(self) -> Model:
+        """The form with what computes: with it comes jax."""
+        from pttrainer.models import Model
+
+        return Model.of(self.form)
 
     @cached_property
-    def held(self) -> Inputs:
-        """What the step takes, on that mesh: for counting bytes."""
-        return inputs(self, self.mesh)
+    def program(self) -> Program:
+        """The step: with it comes jax."""
+        from pttrainer.preflight.inputs import program_of
+
+        return program_of(self)
 
 
-class Inputs(NamedTuple):
-    """Arguments of the train step, as shapes on shardings."""
+class Held(NamedTuple):
+    """Arguments of the train step. critic: its weights; of_critic: its optimizer's state."""
 
-    state: steps.TrainState
-    batch: Batch
-    frozen: Params | None
-    teacher: Params | None = None
+    params: Shares
+    optimizer: Shares
+    critic: Shares
+    of_critic: Shares
+    frozen: Shares
+    teacher: Shares
+    batch: Shares
+
+    @property
+    def state(self) -> Shares:
+        """What a step changes, counters included: of steps, and of those that were skipped."""
+        counters: Shares = [(("step",), Share((), "int32")), (("skipped",), Share((2,), "int32"))]
+        return [*self.params, *self.optimizer, *counters, *self.critic, *self.of_critic]
+
+    @property
+    def all(self) -> Shares:
+        """Every argument."""
+        return [*self.state, *self.batch, *self.frozen, *self.teacher]
 
 
 def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
@@ -136,57 +165,36 @@ def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subjec
     slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     training = spec.training
     config = config or read_config(spec)
-    model = model_of(config, training, "cpu" if slice_.is_cpu else "tpu")
-    shape, sampler = placement.shapes(spec, model, slice_.total_devices)
-    objective, teacher = _objective(spec, model)
-    step = program(spec, model, objective, spec.training.steps or UNKNOWN_STEPS)
-    made = Subject(spec, slice_, model, step, shape, teacher, sampler)
-    check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
-    sharding.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
+    form = model_form.form_of(config, training, "cpu" if slice_.is_cpu else "tpu")
+    shape, sampler = placement.shapes(spec, form, slice_.total_devices)
+    frozen = held.whole(training.freeze, config) if training.freeze else None
+    made = Subject(spec, slice_, form, shape, _teacher(spec, form), _critic(spec, form), sampler, frozen)
+    division.check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
+    division.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)
     return made
-
-
-def _abstract_mesh(shape: sharding.Shape) -> AbstractMesh:
-    axis_types = (AxisType.Auto,) * len(sharding.MESH_AXES)
-    return AbstractMesh(shape, sharding.MESH_AXES, axis_types=axis_types)
 
 
 def read_config(spec: PostTrainJobSpec) -> ModelConfig:
     """The model's sizes; raises ConfigError where they cannot be read."""
-    return open_source(spec.model.uri, "spec.model.uri", _silent, spec.model.revision, weights=False).config
+    return model_form.open_source(spec.model.uri, "spec.model.uri", silent, spec.model.revision, weights=False).config
 
 
-def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
-    """What the step takes, laid out on this mesh."""
-    where = of.program.layout(mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same shardings
-    state = of.program.abstract_state(where)
-    frozen = None
-    if where.frozen is not None:
-        frozen = jax.tree.map(placed, of.model.frozen(of.model.abstract()), where.frozen)
-    own = _self_teacher(of.spec)
-    if own is not None:  # a second copy of what is trained, unless it is its average or itself
-        return Inputs(state, batch(of, mesh), frozen, state.params if own.weights == "initial" else {})
-    teacher = {} if is_told(of.spec) else _teacher(of.teacher, mesh)
-    return Inputs(state, batch(of, mesh), frozen, teacher)
-
-
-def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
-    """Shapes of a training batch, as the job's algorithm lays it out; rows: of another size."""
-    shape = (rows or of.spec.training.batch_size, of.spec.training.sequence_length)
-    where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape))
-    ids, numbers = (jax.ShapeDtypeStruct(shape, dtype, sharding=where) for dtype in (jnp.int32, jnp.float32))
-    plain = Batch(ids, ids, ids, ids, numbers, numbers)
-    own = _self_teacher(of.spec)
+def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and number format of a training batch's arrays by name, as the job's algorithm lays it out; rows: of
+    another size."""
+    shape: tuple[int, ...] = (rows or spec.training.batch_size, spec.training.sequence_length)
+    ids, numbers = (shape, "int32"), (shape, "float32")
+    plain = dict.fromkeys(("tokens_BT", "targets_BT", "positions_BT", "segment_ids_BT"), ids)
+    plain |= dict.fromkeys(("mask_BT", "weight_BT"), numbers)
+    own = self_teacher(spec)
     if own is not None and own.privileged_context is not None:  # taken for as long as the student's rows
-        plain = plain._replace(
-            teacher_tokens_BU=ids, teacher_positions_BU=ids, teacher_segment_ids_BU=ids, teacher_slots_BT=ids
-        )
-    if is_told(of.spec):
-        there = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, (*shape, TOLD)))
-        ids, logps = (jax.ShapeDtypeStruct((*shape, TOLD), x, sharding=there) for x in (jnp.int32, jnp.float32))
-        return plain._replace(teacher_ids_BTK=ids, teacher_logps_BTK=logps)
-    more = EXTRA.get(of.spec.algorithm.kind)
-    return plain if more is None else plain._replace(**dict[str, Any](dict.fromkeys(more(of.spec), numbers)))
+        read = ("teacher_tokens_BU", "teacher_positions_BU", "teacher_segment_ids_BU", "teacher_slots_BT")
+        plain |= dict.fromkeys(read, ids)
+    if is_told(spec):
+        there = (*shape, TOLD)
+        return {**plain, "teacher_ids_BTK": (there, "int32"), "teacher_logps_BTK": (there, "float32")}
+    more = EXTRA.get(spec.algorithm.kind)
+    return plain if more is None else plain | dict.fromkeys(more(spec), numbers)
 
 
 def is_told(spec: PostTrainJobSpec) -> bool:
@@ -194,21 +202,59 @@ def is_told(spec: PostTrainJobSpec) -> bool:
     return spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
 
 
-def bytes_per_device(tree: Any, tiled: bool = False) -> int:
-    """Memory of arrays (shapes on shardings) on one device; tiled: of a TPU."""
-    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.ShapeDtypeStruct))
-    elements = _in_tiles if tiled else math.prod
-    return sum(elements(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+def self_teacher(spec: PostTrainJobSpec) -> SelfTeacher | None:
+    """How a student teaches itself, where it does."""
+    return None if spec.algorithm.distill is None else spec.algorithm.distill.self_teacher
 
 
-def _in_tiles(shape: tuple[int, ...]) -> int:
-    """Elements with what fills up tiles of 8 x 128. Two axes make them, those that waste least."""
-    layouts = permutations(range(len(shape)), 2)
-    return min((_filled(shape, {rows: 8, columns: 128}) for rows, columns in layouts), default=math.prod(shape))
+def silent(line: str) -> None:
+    """Nobody watches."""
+    del line
 
 
-def _filled(shape: tuple[int, ...], units: dict[int, int]) -> int:
-    return math.prod(-(-size // units.get(axis, 1)) * units.get(axis, 1) for axis, size in enumerate(shape))
+def _held(of: Subject) -> Held:
+    training, mesh = of.spec.training, shares.sizes(of.shape)
+    trained, critic = of.form.trained_weights, {} if of.critic is None else of.critic.weights
+    kept = optimizer_state.state(training.optimizer, trained, of.frozen, average=training.ema is not None)
+    of_critic = optimizer_state.state(training.optimizer, critic) if critic else []
+    params = shares.of_weights(trained.items(), mesh)
+    return Held(
+        params,
+        shares.of_weights(kept, mesh),
+        shares.of_weights(critic.items(), mesh),
+        shares.of_weights(of_critic, mesh),
+        shares.of_weights(of.form.frozen_weights.items(), mesh),
+        _of_teacher(of, params),
+        shares.of_batch(batch_arrays(of.spec), mesh),
+    )
+
+
+def _of_teacher(of: Subject, params: Shares) -> Shares:
+    """Weights that teach and are nobody else's."""
+    own = self_teacher(of.spec)
+    if own is not None:  # a second copy of what is trained, unless it is its average or itself
+        return params if own.weights == "initial" else []
+    return [] if of.teacher is None else shares.of_weights(of.teacher.weights.items(), shares.sizes(of.shape))
+
+
+def _teacher(spec: PostTrainJobSpec, form: Form) -> Form | None:
+    distilled = spec.algorithm.distill
+    if distilled is None:
+        return None
+    if distilled.self_teacher is not None:
+        return form
+    if distilled.teacher is None or is_told(spec):
+        return None
+    uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
+    source = model_form.open_source(uri, field, silent, distilled.teacher.revision, weights=False)
+    return model_form.beside(source.config, form)
+
+
+def _critic(spec: PostTrainJobSpec, form: Form) -> Critic | None:
+    if spec.algorithm.ppo is None:
+        return None
+    own, _ = model_form.critic_of(spec.algorithm.ppo, form, silent, weights=False)
+    return Critic((own or form).config.d_model, own)
 
 
 def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
@@ -227,49 +273,3 @@ def _ppo(spec: PostTrainJobSpec) -> tuple[str, ...]:
 
 EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo, "ppo": _ppo}
 """Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""
-
-
-def _objective(spec: PostTrainJobSpec, model: Model) -> tuple[Objective, Model | None]:
-    """The loss, and the teacher where there is one."""
-    distilled = spec.algorithm.distill
-    if spec.algorithm.ppo is not None:
-        from pttrainer.algorithms import ppo  # here, as for distill below
-
-        return ppo.Loss(spec, ppo.critic_of(spec.algorithm.ppo, model, _silent, weights=False)[0]), None
-    if distilled is None:
-        return algorithms.objective(spec), None
-    if distilled.self_teacher is not None:
-        from pttrainer.algorithms import distill as of_itself
-
-        return of_itself.Loss(of_itself.guide_of_itself(distilled, model), {}), model
-    from pttrainer.algorithms import distill  # here: with it come data and rollouts, which others do not need
-
-    if distilled.teacher is None or is_told(spec):
-        return distill.Loss(Hearsay(distilled.beta), {}), None
-    uri, field = distilled.teacher.uri, "spec.algorithm.distill.teacher.uri"
-    teacher = open_source(uri, field, _silent, distilled.teacher.revision, weights=False).config
-    guide = distill.guide_of(distilled, teacher, model)
-    return distill.Loss(guide, guide.model.abstract()), guide.model
-
-
-def _self_teacher(spec: PostTrainJobSpec) -> SelfTeacher | None:
-    return None if spec.algorithm.distill is None else spec.algorithm.distill.self_teacher
-
-
-def _teacher(model: Model | None, mesh: Mesh | AbstractMesh) -> Params | None:
-    """Its weights, sharded as training shards them."""
-    if model is None:
-        return None
-    shapes = model.abstract()
-    where = sharding.weight_shardings(mesh, shapes, model.logical_axes())  # type: ignore[arg-type]  # as for the state
-    found: Params = jax.tree.map(placed, shapes, where)
-    return found
-
-
-def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:
-    """The shape on its sharding."""
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-
-
-def _silent(line: str) -> None:
-    del line

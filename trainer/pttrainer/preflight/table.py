@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pttrainer.preflight.generation import Generation
-from pttrainer.preflight.rollouts import DECODE
+from pttrainer.preflight.passes import DECODE
 from pttrainer.preflight.verdict import Option, Verdict
 
 OPTIONS_SHOWN = 12

@@ -11,19 +11,17 @@ import time
 import jax
 from jax.sharding import Mesh
 
-from ptapi.spec import DraftModel, PostTrainJobSpec
+from ptapi.spec import DraftModel
 from pttrainer import sharding
 from pttrainer.algorithms.protocol import Context
-from pttrainer.assemble import Source, open_source
+from pttrainer.assemble import first_params
 from pttrainer.errors import ConfigError
+from pttrainer.model_form import DRAFT_URI, draft_of
 from pttrainer.models import Model
 from pttrainer.rollout.draft import Draft
 from pttrainer.rollout.native import decoding_shardings
 from pttrainer.rollout.ngram import Ngram
 from pttrainer.rollout.speculation import Speculation
-from pttrainer.sources import Note
-
-FIELD = "spec.rollout.speculative.draft.uri"
 
 
 def speculation(context: Context, mesh: Mesh) -> Speculation | None:
@@ -37,32 +35,17 @@ def speculation(context: Context, mesh: Mesh) -> Speculation | None:
     return _drafted(context, spec.draft, mesh)
 
 
-def ahead(spec: PostTrainJobSpec) -> int:
-    """Tokens that are guessed for each pass; 0 without speculation."""
-    found = spec.rollout.speculative
-    if found is None:
-        return 0
-    one = found.ngram or found.draft
-    assert one is not None
-    return one.tokens
-
-
-def draft_model(spec: DraftModel, target: Model, note: Note, *, weights: bool = True) -> tuple[Source, Model]:
-    """The draft, computing in the model's format. weights: fetch its files, too. Raises ConfigError."""
-    source = open_source(spec.uri, FIELD, note, spec.revision, weights=weights)
-    return source, Model(source.config, target.compute_dtype, target.compute_dtype)
-
-
 def _drafted(context: Context, spec: DraftModel, mesh: Mesh) -> Speculation:
     started = time.monotonic()
-    source, model = draft_model(spec, context.model, context.note)
+    source, form = draft_of(spec, context.model, context.note)
+    model = Model.of(form)
     if source.config.vocab_size < context.tokenizer.size:
         raise ConfigError(
-            f"{FIELD}: {spec.uri}: has {source.config.vocab_size} tokens, but the tokenizer has "
+            f"{DRAFT_URI}: {spec.uri}: has {source.config.vocab_size} tokens, but the tokenizer has "
             f"{context.tokenizer.size}; accepted: a draft with the model's tokenizer"
         )
     whole = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
-    stored = source.params(model, whole, seed=context.spec.training.seed)
+    stored = first_params(source, model, whole, seed=context.spec.training.seed)
     weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, mesh))(stored)
     seconds = time.monotonic() - started
     context.note(f"draft: {spec.uri}, {source.config.parameters:,} weights, {seconds:.1f} s")

@@ -27,7 +27,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rewards import NEEDS_ANSWER
 from pttrainer.rewards.runner import Runner
-from pttrainer.rollout import groups, guessing, sizes
+from pttrainer.rollout import groups, guessing, room
 from pttrainer.rollout.episodes import EpisodeSampler
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.native import NativeEngine, sampler_mesh
@@ -145,7 +145,7 @@ def _engine(context: Context) -> Engine:
     if transfer is not None:
         guesses = guessing.speculation(context, transfer.mesh)
         return NativeEngine(model, words, transfer.place, fetch, transfer.mesh, slots, guesses, delivered=True)
-    mesh = sampler_mesh(model, context.mesh, sizes.memory())
+    mesh = sampler_mesh(model, context.mesh, room.memory())
     place = context.place if mesh is context.mesh else partial(put, mesh)
     return NativeEngine(model, words, place, fetch, mesh, slots, guessing.speculation(context, mesh))
 

@@ -25,9 +25,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from pttrainer import sharding
+from pttrainer import division, sharding
 from pttrainer.models import Model, Params
-from pttrainer.rollout import sizes
+from pttrainer.models.declared import Axes, whole_in_decoding
+from pttrainer.rollout import room, sizes
 from pttrainer.rollout.decoding import DISPATCH_TOKENS, Decoding, jitted
 from pttrainer.rollout.ledger import Ledger
 from pttrainer.rollout.prefill import Padded
@@ -101,7 +102,7 @@ class NativeEngine:
     def _most_rows(self, longest: int) -> int:
         """As many on every device."""
         draft = None if self._speculation is None else self._speculation.draft
-        most = self._rows or sizes.rows_at_once(self._model, longest, draft)
+        most = self._rows or room.rows_at_once(self._model, longest, draft)
         return max(most - most % self._row_shards, 1)
 
 
@@ -226,21 +227,17 @@ def decoding_shapes(model: Model) -> Params:
     return shapes
 
 
-def sampler_shape(model: Model, shape: sharding.Shape, memory: int | None) -> sharding.Shape:
-    """Of the mesh that samples, beside one of this shape that trains (`sizes.sampler_shape`)."""
-    weights = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(decoding_shapes(model)))
-    return sizes.sampler_shape(model, weights, shape, memory)
-
-
 def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
     """The mesh that samples, beside the one that trains."""
-    data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in sharding.MESH_AXES)
-    return reshaped(mesh, sampler_shape(model, (data, fsdp, tensor, sequence, expert), memory))
+    data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in division.MESH_AXES)
+    return reshaped(
+        mesh, sizes.sampler_shape(model, model.decoding_bytes, (data, fsdp, tensor, sequence, expert), memory)
+    )
 
 
-def reshaped(mesh: Mesh, shape: sharding.Shape) -> Mesh:
+def reshaped(mesh: Mesh, shape: division.Shape) -> Mesh:
     """The devices of the mesh in the same order: so one program reads from the one and writes to the other."""
-    return mesh if mesh.devices.shape == shape else Mesh(mesh.devices.reshape(shape), sharding.MESH_AXES)
+    return mesh if mesh.devices.shape == shape else Mesh(mesh.devices.reshape(shape), division.MESH_AXES)
 
 
 def decoding_shardings(model: Model, mesh: Mesh) -> Any:
@@ -249,8 +246,8 @@ def decoding_shardings(model: Model, mesh: Mesh) -> Any:
     axes, shapes = model.logical_axes(), dict(decoding_shapes(model))
 
     def whole(axes: Any, *, without_layer: bool) -> Any:
-        def one(of_weight: tuple[str | None, ...]) -> tuple[str | None, ...]:
-            return tuple(None if axis in ("embed", "expert_embed") else axis for axis in of_weight[without_layer:])
+        def one(of_weight: Axes) -> Axes:
+            return whole_in_decoding(of_weight[without_layer:])
 
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 

@@ -12,9 +12,7 @@ from jax import Array, lax
 
 from pttrainer.models import Model, Params
 from pttrainer.models import cache as kv
-
-PREFILL_TOKENS = 8192
-"""Tokens of all prompts together that are computed at once: bounds the memory that long prompts take."""
+from pttrainer.rollout.sizes import prefill_piece
 
 
 class Padded(NamedTuple):
@@ -50,11 +48,3 @@ def computed(model: Model, weights: Params, padded: Padded) -> tuple[kv.KVCache,
     pieces = (jnp.max(padded.lengths_P) + piece - 1) // piece
     done: tuple[kv.KVCache, Array] = lax.fori_loop(0, pieces, of_piece, (cache, hidden_PD))
     return done
-
-
-def prefill_piece(prompts: int, slots: int) -> int:
-    """Tokens of each prompt that are computed at once: all, or halves of it until they are few enough."""
-    piece = slots
-    while prompts * piece > PREFILL_TOKENS and piece % 2 == 0 and piece > 16:
-        piece //= 2
-    return piece

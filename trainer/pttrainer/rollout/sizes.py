@@ -1,12 +1,13 @@
-"""How many rows and slots: few sizes, so that few shapes are compiled, and no more than the memory holds."""
+"""How many rows and slots: few sizes, so that few shapes are compiled, and no more than the memory holds.
+
+Arithmetic alone, for devices that are here (`room`) and for those that are not (`pttrainer.preflight`).
+"""
 
 from __future__ import annotations
 
-import jax
-
-from pttrainer import sharding
-from pttrainer.models import Model, ModelConfig, pages
-from pttrainer.sharding import Shape
+from pttrainer.division import Shape
+from pttrainer.models import Form
+from pttrainer.models.config import head_size
 
 FIRST_SLOTS = 128
 """Slots that rows begin with; doubled whenever the oldest needs more."""
@@ -18,17 +19,17 @@ CACHE_BYTES = 2 * 2**30
 """Memory for keys and values per device, where the device does not say how much it has."""
 CACHE_SHARE = 0.3
 """Share of a device's memory for keys and values."""
+PREFILL_TOKENS = 8192
+"""Tokens of all prompts together that are computed at once: bounds the memory that long prompts take."""
+CHUNK_BYTES = 256 * 2**20
+"""Most bytes of weights that are under way to other devices at once (`transfer`)."""
+VLLM_SHARE = 0.4
+"""Share of a device's memory that vLLM takes in the trainer's process, where the job does not say."""
 WEIGHTS_SHARE = 0.35
 """Share of it up to which the sampler's weights are whole over `fsdp`: training's state and a cache are there too."""
 
 
-def memory() -> int | None:
-    """Bytes of a device here; None where it does not say (a CPU)."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    return stats.get("bytes_limit")
-
-
-def sampler_shape(model: Model, weights: int, shape: Shape, memory: int | None) -> Shape:
+def sampler_shape(model: Form, weights: int, shape: Shape, memory: int | None) -> Shape:
     """The mesh that samples, on the devices of the one that trains: `tensor` takes of `fsdp` what it needs, so that the
     weights (bytes of all of them) take no more of a device than their share. Key heads stay whole."""
     data, fsdp, tensor, *rest = shape
@@ -41,22 +42,6 @@ def sampler_shape(model: Model, weights: int, shape: Shape, memory: int | None) 
     ):
         more *= 2
     return (data, fsdp // more, tensor * more, rest[0], rest[1])
-
-
-def rows_that_fit(model: Model, tokens: int, draft: Model | None = None) -> int:
-    """Rows of this length whose keys and values fit the memory for them, on all devices of the mesh together; those of
-    a draft model too."""
-    per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens
-    limit = memory()
-    per_device = CACHE_BYTES if limit is None else int(limit * CACHE_SHARE)
-    is_shared_memory = jax.default_backend() == "cpu"
-    return max(1, per_device * (1 if is_shared_memory else sharding.devices()) // per_row)
-
-
-def rows_at_once(model: Model, tokens: int, draft: Model | None = None) -> int:
-    """Rows of this length that are sampled at once, where the job does not say how many."""
-    useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * sharding.devices()
-    return min(useful, rows_that_fit(model, tokens, draft))
 
 
 def rows_within(each: int, devices: int, cache_bytes: int) -> int:
@@ -72,12 +57,20 @@ def fewer_rows(rows: int, shards: int) -> int:
     return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
 
 
-def token_bytes(model: Model) -> int:
-    """Keys and values of one token, all layers, on the chips of the mesh in context. A TPU fills heads up."""
-    config: ModelConfig = model.config
+def token_bytes(model: Form, *, filled: bool = False) -> int:
+    """Keys and values of one token, all layers. filled: as a page of a TPU holds them (`head_size`)."""
+    config = model.config
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
-    head_size = pages.head_size(config.head_dim) if sharding.chip()[0] == "tpu" else config.head_dim
-    return 2 * config.layers * config.kv_heads * head_size * bytes_each
+    size = head_size(config.head_dim) if filled else config.head_dim
+    return 2 * config.layers * config.kv_heads * size * bytes_each
+
+
+def prefill_piece(prompts: int, slots: int) -> int:
+    """Tokens of each prompt that are computed at once: all, or halves of it until they are few enough."""
+    piece = slots
+    while prompts * piece > PREFILL_TOKENS and piece % 2 == 0 and piece > 16:
+        piece //= 2
+    return piece
 
 
 def slots_for(tokens: int) -> int:

@@ -31,9 +31,7 @@ from pttrainer.digest import digest
 from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params
 from pttrainer.rollout.native import decoding_shapes, decoding_shardings
-
-CHUNK_BYTES = 256 * 2**20
-"""Most bytes of weights that are under way at once."""
+from pttrainer.rollout.sizes import CHUNK_BYTES
 
 Key = tuple[str, int]
 """An array that the sampler holds: its name in the trainer's tree, and its layer (`NO_LAYER`: of a table)."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from pttrainer import sharding
+from pttrainer import division
 from pttrainer.models import kernels
 from pttrainer.models.attention import Scoring, attend_packed, packed_mask, packed_window, query_block
 from pttrainer.models.kernels import Kernel, Problem
@@ -94,7 +94,7 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
     segments = np.array([PACKED[0], PACKED[1], LEFT_PADDED[0], LEFT_PADDED[1]], np.int32)
     inputs = _inputs(segments, 8, kv_heads, 16, sinks=True)
     plain = _values_and_gradients(_plain, inputs, 20, None)
-    axes = sharding.MESH_AXES
+    axes = division.MESH_AXES
     sizes = (*shape, *(1 for _ in axes[len(shape) :]))
     devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(sizes)
     with jax.set_mesh(Mesh(devices, axes)):

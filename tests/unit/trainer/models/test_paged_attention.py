@@ -21,7 +21,7 @@ from pttrainer.models import Model, paged_attention, pages, preset
 from pttrainer.models import cache as kv
 from pttrainer.models.attention import Scoring, attend_cached, attend_shared, cached_mask
 from pttrainer.models.paged_attention import Problem
-from pttrainer.rollout import native, sizes
+from pttrainer.rollout import native, room, sizes
 from pttrainer.rollout.native import NativeEngine
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
 from pttrainer.session import put
@@ -68,9 +68,9 @@ def test_a_call_brings_no_longer_table_than_the_scalar_memory_holds() -> None:
 
 def test_a_token_takes_whole_lanes_of_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(preset("tiny"), "bfloat16")
-    assert sizes.token_bytes(model) == 2 * 2 * 2 * 16 * 2  # keys and values, layers, key heads, head size, bytes
+    assert room.token_bytes(model) == 2 * 2 * 2 * 16 * 2  # keys and values, layers, key heads, head size, bytes
     monkeypatch.setattr(sharding, "chip", lambda: ("tpu", "TPU v5 lite"))
-    assert sizes.token_bytes(model) == 2 * 2 * 2 * 128 * 2
+    assert room.token_bytes(model) == 2 * 2 * 2 * 128 * 2
 
 
 @pytest.fixture

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from tests.builders.preflight import spec
 
+from pttrainer import sharding
 from pttrainer.algorithms import distill
 from pttrainer.algorithms.ppo import Foretold, learnt_from
 from pttrainer.data.prompts import Question
-from pttrainer.preflight import formula, outside, programs
-from pttrainer.preflight.subject import bytes_per_device, subject
+from pttrainer.preflight import formula, outside, passes, programs
+from pttrainer.preflight.inputs import batch
+from pttrainer.preflight.shares import total
+from pttrainer.preflight.subject import subject
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 
@@ -26,6 +29,10 @@ def shapes(batch: Any) -> list[Any]:
     return [None if x is None else (x.shape, str(x.dtype)) for x in batch]
 
 
+def abstract_batch(of: Any) -> Any:
+    return batch(of, sharding.make_mesh(of.shape))
+
+
 def ppo(accelerator: str = "v6e-1", **options: Any) -> Any:
     return subject(spec("tiny", accelerator, algorithm="ppo", batchSize=8, sequenceLength=32, options=options))
 
@@ -35,16 +42,16 @@ def test_the_batch_has_the_shapes_that_ppo_trains_on() -> None:
     laid = groups.lay_out([Group(QUESTION, [ANSWER])] * 8, np.zeros((8, 1)), 0, 32)
     numbers = np.zeros((8, 32), np.float32)
     real, _ = learnt_from(laid, np.ones(8), Foretold(numbers, numbers, numbers, None), of.spec.algorithm.ppo)
-    assert shapes(of.held.batch) == shapes(real)
-    assert ppo(updatesPerBatch=1).held.batch.old_logps_BT is None
+    assert shapes(abstract_batch(of)) == shapes(real)
+    assert abstract_batch(ppo(updatesPerBatch=1)).old_logps_BT is None
 
 
 def test_a_critic_model_costs_the_policy_once_more_and_a_head_next_to_nothing() -> None:
     head, own = ppo(), ppo(critic={"kind": "model"})
-    policy, width = bytes_per_device(own.held.state.params), own.config.d_model
-    assert bytes_per_device(head.held.state.critic.params) == 4 * (width + 1)
+    policy, width = total(own.held.params), own.config.d_model
+    assert total(head.held.critic) == 4 * (width + 1)
     tables = 0 if own.config.tied_head else 4 * own.config.vocab_size * width
-    assert bytes_per_device(own.held.state.critic.params) == policy - tables + 4 * (width + 1)
+    assert total(own.held.critic) == policy - tables + 4 * (width + 1)
     assert formula.memory(own).peak > formula.memory(head).peak + 2 * policy
     assert any(buffer.name.startswith("critic") for buffer in formula.memory(own).parts)
 
@@ -54,7 +61,13 @@ def test_the_reference_is_counted_with_a_penalty_and_rollouts_and_the_scoring_pa
     assert "reference weights" not in names
     assert "cache of keys and values" in names
     assert "reference weights" in [buffer.name for buffer in outside.outside(ppo(klCoefficient=0.1))]
-    assert programs.others(ppo(updatesPerBatch=1)) == [programs.SCORING, "rollout"]
+    assert passes.others(ppo(updatesPerBatch=1)) == [passes.SCORING, "rollout"]
+
+
+def test_a_critic_model_beside_adapters_costs_one_more_set_of_them() -> None:
+    options, lora = {"critic": {"kind": "model"}}, {"rank": 4}
+    of = subject(spec("tiny", "cpu-1", algorithm="ppo", batchSize=8, sequenceLength=32, options=options, lora=lora))
+    assert total(of.held.critic) == total(of.held.params) + 4 * (of.config.d_model + 1)
 
 
 @pytest.mark.parametrize(("weights", "copies"), [("initial", 1), ("average", 0), ("current", 0)])
@@ -62,15 +75,15 @@ def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(
     options = {"selfTeacher": {"weights": weights, "privilegedContext": "{prompt} {answer}"}}
     training = {"batchSize": 2, "sequenceLength": 32, "ema": {}, "lora": {"rank": 4}}
     of = subject(spec("tiny", "cpu-1", algorithm="distill", options=options, **training))
-    assert bytes_per_device(of.held.teacher) == copies * bytes_per_device(of.held.state.params)
+    assert total(of.held.teacher) == copies * total(of.held.params)
     found = [Group(replace(QUESTION, told=QUESTION.tokens), [ANSWER])] * 2
     laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
-    assert shapes(of.held.batch) == shapes(distill.with_teacher(laid, found, 0))
+    assert shapes(abstract_batch(of)) == shapes(distill.with_teacher(laid, found, 0))
 
 
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:
     of = ppo("cpu-8", critic={"kind": "model"})
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(of.shape), of.mesh.axis_names)
+    mesh = sharding.make_mesh(of.shape)
     with jax.set_mesh(mesh):
-        [scored] = programs.LOWERED[programs.SCORING](of, mesh)
+        [scored] = programs.LOWERED[passes.SCORING](of, mesh)
         assert "func.func public @main" in scored.program.as_text()

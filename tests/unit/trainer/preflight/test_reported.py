@@ -18,9 +18,10 @@ from pttrainer.preflight.brief import BYTES, assignments, brief, outcome
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.compiler import Compiled
 from pttrainer.preflight.judge import judge
+from pttrainer.preflight.passes import DECODE, PREFILL, ROLLOUT, SCORING, WEIGHTS
 from pttrainer.preflight.reported import report
-from pttrainer.preflight.rollouts import DECODE, PREFILL, ROLLOUT, WEIGHTS
-from pttrainer.preflight.subject import bytes_per_device, subject
+from pttrainer.preflight.shares import total
+from pttrainer.preflight.subject import subject
 from pttrainer.preflight.verdict import Verdict
 
 GIB = 2**30
@@ -228,7 +229,7 @@ def test_while_one_scores_the_optimizer_stays_where_it_is(monkeypatch: pytest.Mo
     compiles(monkeypatch, Compiled(True, 1.0, peak=9 * GIB), weights=small, prefill=small, decode=small)
     found = judge(asked)
     assert found.peak_during == "scoring pass"
-    assert found.peak == 9 * GIB + bytes_per_device(subject(asked.spec).held.state.optimizer) + 8 + 4
+    assert found.peak == 9 * GIB + total(subject(asked.spec).held.optimizer) + 8 + 4
 
 
 def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +239,7 @@ def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyP
     asked = job(**SMALL, algorithm="grpo", options={"beta": 0.1, "groupSize": 4}, rollout={"slots": 4})
     compiles(monkeypatch, Compiled(True, 1.0, peak=GIB), weights=weights, prefill=prefill, decode=decode)
     found, of = judge(asked), subject(asked.spec)
-    state, reference = bytes_per_device((of.held.state, of.held.frozen)), bytes_per_device(of.held.state.params)
+    state, reference = total([*of.held.state, *of.held.frozen]), total(of.held.params)
     # The second pool of prompts is computed while rows wait: what decoding holds, without weights and pool.
     assert found.peak_during == "rollout/prefill"
     assert found.peak == 6 * GIB + (6 - 3 - 1) * GIB + state + reference
@@ -250,7 +251,7 @@ def test_a_rollout_is_judged_with_training_beside_it(monkeypatch: pytest.MonkeyP
 
 def test_a_rollout_that_fits_by_a_hair_is_compiled_at_full_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = job(**SMALL, algorithm="grpo")
-    held = bytes_per_device(subject(asked.spec).held.state)
+    held = total(subject(asked.spec).held.state)
     has = int(15.75 * GIB)
     for share, levels in ((0.9, ["fast"]), (0.99, ["fast", "full"]), (1.01, ["fast", "full"]), (1.1, ["fast"])):
         small, decode = Compiled(True, 1.0, peak=GIB), Compiled(True, 1.0, peak=int(share * has) - held)
@@ -287,5 +288,5 @@ def test_every_program_lowers_from_shapes(monkeypatch: pytest.MonkeyPatch) -> No
     of = subject(job("tiny", "cpu-1", algorithm="grpo", options={"beta": 0.1}, batchSize=2, sequenceLength=32).spec)
     mesh = sharding.make_mesh((1, 1, 1, 1, 1), jax.devices()[:1])
     with jax.set_mesh(mesh):
-        text = next(programs.LOWERED[programs.SCORING](of, mesh)).program.as_text()
+        text = next(programs.LOWERED[SCORING](of, mesh)).program.as_text()
     assert "tensor<2x32x" in text

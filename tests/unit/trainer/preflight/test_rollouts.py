@@ -9,12 +9,12 @@ import pytest
 from tests.builders.preflight import spec
 
 from pttrainer import sharding
-from pttrainer.preflight import rollouts
+from pttrainer.preflight import rollouts, sampling
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.generation import generation
+from pttrainer.preflight.passes import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.programs import shallow
-from pttrainer.preflight.rollouts import DECODE, PREFILL, WEIGHTS
 from pttrainer.preflight.subject import Subject, subject
 
 EIGHT: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 3072}
@@ -48,7 +48,7 @@ def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> No
 
 
 def test_rows_that_do_not_fit_at_once_are_refilled() -> None:
-    whole, few = rollouts.plan_of(asked()), rollouts.plan_of(asked(rollout={"maxNewTokens": 1024, "slots": 20}))
+    whole, few = sampling.plan_of(asked()), sampling.plan_of(asked(rollout={"maxNewTokens": 1024, "slots": 20}))
     assert (whole.rows, whole.pool, whole.is_refilled, whole.tokens) == (64, 8, False, 1024)
     # 16, because 20 do not divide over 8 devices; the pool has as many prompts as rows need.
     assert (few.rows, few.pool, few.is_refilled, few.tokens) == (16, 2, True, 4 * 1024)
@@ -88,5 +88,5 @@ def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
     pair = shallow(of)
     assert pair is not None
     for each in pair:
-        assert rollouts.sampler(each).shape == rollouts.sampler(of).shape == (1, 16, 4, 1, 1)
-        assert rollouts.plan_of(rollouts.sampler(each)) == rollouts.plan_of(rollouts.sampler(of))
+        assert sampling.sampler(each).shape == sampling.sampler(of).shape == (1, 16, 4, 1, 1)
+        assert sampling.plan_of(sampling.sampler(each)) == sampling.plan_of(sampling.sampler(of))

@@ -23,11 +23,13 @@ from pttrainer.__main__ import main
 from pttrainer.data import batches
 from pttrainer.data.examples import Example
 from pttrainer.errors import ConfigError
-from pttrainer.preflight import advice, chips, compiler, formula, outside, programs, table
+from pttrainer.preflight import advice, chips, compiler, formula, outside, passes, programs, table
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate, step_flops
+from pttrainer.preflight.inputs import batch, inputs
 from pttrainer.preflight.judge import judge
-from pttrainer.preflight.subject import Subject, bytes_per_device, inputs, subject
+from pttrainer.preflight.shares import total
+from pttrainer.preflight.subject import Subject, subject
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 
@@ -40,7 +42,7 @@ def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
     made = inputs(of, mesh)
     state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), made.state)
     real = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
-    assert bytes_per_device(of.held.state) == real
+    assert total(of.held.state) == real
     assert steps.abstract_state(of.model, of.program.updates, of.program.layout(mesh)) == made.state
 
 
@@ -48,7 +50,7 @@ def test_the_batch_has_the_shapes_of_supervised_training() -> None:
     of = subject(spec("tiny", "cpu-1", batchSize=2, sequenceLength=32))
     row = batches.lay_out([Example(tokens=np.arange(9), learned=np.ones(9, bool))], 32)
     real = batches.to_batch({name: np.stack([x, x]) for name, x in row.items()})
-    assert_same_shapes(of.held.batch, real)
+    assert_same_shapes(batch(of, sharding.make_mesh(of.shape)), real)
 
 
 def test_the_batch_has_the_shapes_of_reinforcement_learning(question: Any) -> None:
@@ -57,9 +59,9 @@ def test_the_batch_has_the_shapes_of_reinforcement_learning(question: Any) -> No
     # As long as a row may be: shorter rollouts make narrower batches.
     sample = Sample(tokens=[1] * 29, logps=np.zeros(29, np.float32), ended=True, text="", rewards={}, reward=1.0)
     real = groups.lay_out([Group(question, [sample, sample])], np.zeros((1, 2)), 0, 32)
-    plain = of.held.batch._replace(old_logps_BT=None, ref_logps_BT=None)
-    assert_same_shapes(plain, real)
-    assert of.held.batch.old_logps_BT.shape == of.held.batch.ref_logps_BT.shape == (2, 32)
+    made = batch(of, sharding.make_mesh(of.shape))
+    assert_same_shapes(made._replace(old_logps_BT=None, ref_logps_BT=None), real)
+    assert made.old_logps_BT.shape == made.ref_logps_BT.shape == (2, 32)
 
 
 def assert_same_shapes(abstract: Any, real: Any) -> None:
@@ -235,7 +237,7 @@ def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
     of = subject(spec("tiny", "v6e-1", **offline))
     mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
     with jax.set_mesh(mesh):
-        text = next(programs.LOWERED[programs.TRAIN_STEP](of, mesh)).program.as_text()
+        text = next(programs.LOWERED[passes.TRAIN_STEP](of, mesh)).program.as_text()
     assert "tensor<2x32x64xi32>" in text  # the step reads them, and no teacher
 
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pttrainer.errors import ConfigError
+from pttrainer.rollout.sizes import VLLM_SHARE
 from pttrainer.rollout.vllm.answers import checked
 from pttrainer.rollout.vllm.asking import Ask, Lost, Reply
 from pttrainer.rollout.vllm.weights import Version
-
-MEMORY_SHARE = 0.4
 
 
 class InProcess:
@@ -28,7 +27,7 @@ class InProcess:
 
     def __init__(self, memory_share: float | None, longest: int) -> None:
         self._vllm = _package()
-        self._memory_share, self._longest = memory_share or MEMORY_SHARE, longest
+        self._memory_share, self._longest = memory_share or VLLM_SHARE, longest
         self._llm: Any = None
 
     def wait(self, tell: Callable[[str], None]) -> None:

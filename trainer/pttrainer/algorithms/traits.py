@@ -1,0 +1,19 @@
+"""What of an algorithm's loss decides how its step is compiled, and what preflight's formula asks too: without jax."""
+
+from __future__ import annotations
+
+from ptapi.spec import Algorithm
+
+BY_TOKEN = {"sft": True, "dpo": False, "distill": False, "ppo": True}
+"""Whether the loss of a token depends on that token alone; of grpo, its loss says (`by_token`)."""
+OF_SEQUENCES = ("gspo", "gspo-token")
+"""Losses of grpo in which a token's loss looks at others of its sequence."""
+WITHOUT_REFERENCE = ("simpo", "orpo")
+"""Losses of dpo that compare the policy with nothing."""
+
+
+def by_token(algorithm: Algorithm) -> bool:
+    """Whether the job's loss of a token depends on that token alone."""
+    if algorithm.grpo is not None:
+        return algorithm.grpo.loss not in OF_SEQUENCES
+    return BY_TOKEN[algorithm.kind]

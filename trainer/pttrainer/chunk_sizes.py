@@ -1,0 +1,21 @@
+"""How many tokens go through the output head at once (`chunks`): arithmetic alone.
+
+Letters: B rows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+CHUNK_ELEMENTS = 2**22
+"""Logits that exist at once on a CPU (16 MB): smaller chunks make thin products, larger ones only cost memory."""
+ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS = 2**26, 512
+"""On a TPU or GPU, per device: a product of the head must serve hundreds of tokens, or reading the head takes longer
+than computing (a v6e computes 560 operations in the time of reading a byte); at most 256 MB."""
+
+
+def largest_chunk(B: int, T: int, V: int, devices: int, platform: str) -> int:
+    """Tokens per row and chunk, of rows that are split already: a power of two, so that few lengths leave a rest."""
+    each = CHUNK_ELEMENTS if platform == "cpu" else min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V)
+    size = 1
+    while size * 2 <= T and size * 2 * B * V <= each * devices:
+        size *= 2
+    return size

@@ -1,0 +1,134 @@
+"""How arrays are divided over devices, as arithmetic: logical axis names, mesh axes, and the one table between them.
+
+The mesh has five axes. `data` copies the model, `fsdp` splits weights and optimizer state, `expert` splits the
+experts (and, like `fsdp`, all other weights); all three split the batch. `tensor` splits the matrices of a layer;
+`sequence` splits the tokens of a row. Model code speaks of logical axes only ("embed", "heads"), so the layout can
+change in one place.
+
+Nothing here imports jax: `sharding` makes meshes and shardings of it, and preflight's formula counts bytes with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ptapi.spec import Parallelism
+from pttrainer.errors import ConfigError
+
+MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
+BATCH_AXES = ("data", "fsdp", "expert")
+"""Mesh axes that split the rows of a batch."""
+Shape = tuple[int, int, int, int, int]
+"""Sizes of MESH_AXES."""
+
+MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
+    "batch": BATCH_AXES,
+    "sequence": "sequence",
+    "layer": None,
+    "vocab": "tensor",
+    "embed": ("fsdp", "expert"),
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "expert": "expert",
+    "expert_embed": "fsdp",
+    "low_rank": ("tensor", "fsdp", "expert"),
+    "expert_low_rank": ("tensor", "fsdp"),
+    "sequence_batch": ("sequence", *BATCH_AXES),
+}
+"""`embed` of an expert's matrices has its own name: an array cannot be split twice by the same mesh axis.
+`low_rank`: the side of an adapter's matrix that is not the model's axis; there is nothing else there to split.
+`sequence_batch`: rows cut into their pieces over `sequence`, all pieces as rows of their own."""
+
+
+def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> Shape:
+    """Sizes of the mesh axes for this many devices, `auto` resolved.
+
+    data: one copy per slice (only gradients cross the slow network); fsdp: all that is left; the others: 1.
+    Raises ConfigError naming factorisations that work.
+    """
+    asked = {axis: getattr(parallelism, axis) for axis in MESH_AXES}
+    sizes = {axis: size for axis, size in asked.items() if size != "auto"}
+    for axis in ("tensor", "sequence", "expert"):
+        sizes.setdefault(axis, 1)
+    left = devices // math.prod(sizes.values())
+    if "data" not in sizes and "fsdp" not in sizes:
+        sizes["data"] = slices if left % slices == 0 else 1
+        sizes["fsdp"] = left // sizes["data"]
+    sizes.setdefault("data", left)
+    sizes.setdefault("fsdp", left)
+    shape = (sizes["data"], sizes["fsdp"], sizes["tensor"], sizes["sequence"], sizes["expert"])
+    if math.prod(shape) != devices:
+        written = ", ".join(f"{axis}: {asked[axis]}" for axis in MESH_AXES)
+        raise ConfigError(
+            f"spec.training.parallelism: {{{written}}}: the product must be the number of devices, {devices}; "
+            f"accepted for example: {_examples(devices)}"
+        )
+    return shape
+
+
+def _examples(devices: int) -> str:
+    tensor = next((n for n in (2, 3, 5, 7) if devices % n == 0), 1)
+    pairs = dict.fromkeys(
+        [f"{{fsdp: {devices}}}", f"{{data: {devices}}}", f"{{fsdp: {devices // tensor}, tensor: {tensor}}}"]
+    )
+    return ", ".join(pairs)
+
+
+def check_experts(axis: int, experts: int | None) -> None:
+    """`parallelism.expert` must divide the model's experts; raises ConfigError with sizes that do."""
+    if axis == 1:
+        return
+    if experts is None:
+        raise ConfigError(
+            f"spec.training.parallelism.expert: {axis}: the model has no experts; accepted: auto, 1; "
+            "hint: fsdp splits the weights of every model"
+        )
+    if experts % axis:
+        sizes = ", ".join(str(n) for n in range(1, experts + 1) if experts % n == 0)
+        raise ConfigError(
+            f"spec.training.parallelism.expert: {axis}: must divide the model's {experts} experts; accepted: {sizes}"
+        )
+
+
+def check_batch(batch_size: int, micro_batch_size: int | None, shards: int) -> None:
+    """Rows must divide evenly over micro-batches and devices; raises ConfigError with numbers that do."""
+    micro = micro_batch_size or batch_size
+    if batch_size % micro:
+        raise ConfigError(
+            f"spec.training.microBatchSize: {micro}: must divide batchSize ({batch_size}); accepted for example: "
+            f"{max(d for d in range(1, micro + 1) if batch_size % d == 0)}"
+        )
+    if micro % shards:
+        field_name = "batchSize" if micro_batch_size is None else "microBatchSize"
+        raise ConfigError(
+            f"spec.training.{field_name}: {micro}: must be a multiple of data × fsdp × expert, which is {shards} here; "
+            f"accepted for example: {math.ceil(micro / shards) * shards}"
+        )
+
+
+def mesh_axes(logical: str | None) -> tuple[str, ...]:
+    """The mesh axes that split a logical axis."""
+    axes = None if logical is None else MESH_AXIS_OF[logical]
+    return () if axes is None else (axes,) if isinstance(axes, str) else axes
+
+
+def pieces(sizes: Mapping[str, int], axes: tuple[str, ...]) -> int:
+    """Into how many pieces a mesh of these sizes cuts what these axes of it split."""
+    return math.prod(sizes[axis] for axis in axes)
+
+
+def fitting(sizes: Mapping[str, int], logical: str | None, size: int) -> tuple[str, ...]:
+    """The mesh axes that split a weight's axis of this size: those of its name, without the last ones where all of them
+    do not divide it."""
+    axes = mesh_axes(logical)
+    while axes and size % pieces(sizes, axes):
+        axes = axes[:-1]
+    return axes
+
+
+def fitting_batch(sizes: Mapping[str, int], shape: tuple[int, ...]) -> tuple[str | None, ...]:
+    """Logical names of the axes of a batch's array that are split; one that does not divide evenly is kept whole."""
+    named = zip(("batch", "sequence"), shape, strict=False)
+    return tuple(name if size % pieces(sizes, mesh_axes(name)) == 0 else None for name, size in named)

@@ -1,0 +1,38 @@
+"""What a job runs on its chips, by name, and how many rows a scoring pass has. (`programs` lowers them.)
+
+train step       one optimizer step
+scoring pass     log-probs without gradient: of the reference model, or of the policy before its first update; with
+                 a critic, its values too
+rollout          weights, prompts, tokens: three programs one after the other
+"""
+
+from __future__ import annotations
+
+import math
+
+from pttrainer.algorithms.traits import WITHOUT_REFERENCE
+from pttrainer.preflight import sampling
+from pttrainer.preflight.subject import Subject
+
+TRAIN_STEP = "train step"
+SCORING = "scoring pass"
+ROLLOUT = "rollout"
+WEIGHTS, PREFILL, DECODE = f"{ROLLOUT}/weights", f"{ROLLOUT}/prefill", f"{ROLLOUT}/decode"
+
+
+def others(of: Subject) -> list[str]:
+    """What this job runs on its chips beside its step."""
+    return [*([SCORING] if scored_rows(of) else []), *([ROLLOUT] if sampling.samples_rollouts(of) else [])]
+
+
+def scored_rows(of: Subject) -> int:
+    """Rows of a scoring pass; 0 where the job has none."""
+    algorithm = of.spec.algorithm
+    if algorithm.ppo is not None:  # the critic is always asked before the first update
+        return of.spec.training.batch_size
+    if algorithm.grpo is not None and (algorithm.grpo.beta > 0 or algorithm.grpo.updates_per_batch > 1):
+        return of.spec.training.batch_size
+    if algorithm.dpo is not None and algorithm.dpo.loss not in WITHOUT_REFERENCE:
+        # As many as the data have; here, more than fit one pass (`Context.rows_at_once`).
+        return math.ceil(of.spec.evaluation.batch_size / of.row_shards) * of.row_shards
+    return 0
