@@ -22,13 +22,14 @@ from pttrainer import optimizer, sharding, step, value_head
 from pttrainer.algorithms import ppo, value_loss
 from pttrainer.algorithms.ppo import Foretold, Ppo, learnt_from
 from pttrainer.algorithms.protocol import Context
-from pttrainer.assemble import open_source
+from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
 from pttrainer.critic import Critic, Learner, beside
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
 from pttrainer.export import Writing, export_critic
 from pttrainer.losses import TokenStats
+from pttrainer.model_form import open_source
 from pttrainer.models import Model, preset
 from pttrainer.models.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
@@ -442,7 +443,7 @@ def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_i
     source = open_source(f"file://{tmp_path}", "field", print)
     read = {
         "value": value_head.first(tmp_path, critic.width, shardings["value"], "field"),
-        "model": source.params(cast(Model, OF_ITS_OWN.model), shardings["model"]),
+        "model": first_params(source, cast(Model, OF_ITS_OWN.model), shardings["model"]),
     }
     np.testing.assert_allclose(found, jax.jit(OF_ITS_OWN.values)(read, None, batch), rtol=1e-4, atol=1e-4)
     plain = {name: part for name, part in frozen.items() if name != "head"}
