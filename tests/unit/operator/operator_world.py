@@ -319,6 +319,8 @@ class World:
     def run_jobs(self) -> None:
         """The Job controller, for Jobs of no JobSet: a pod at a time, the policy as it is rendered."""
         for job in self.api.kinds("Job"):
+            if labels.JOBSET_NAME in job["metadata"]["labels"]:
+                continue
             said = job.setdefault("status", {"conditions": []})
             pods = [pod for pod in self.pods if _owner(pod) == _uid(job)]
             if said["conditions"] or any(_phase(pod) not in ("Succeeded", "Failed") for pod in pods):
