@@ -82,7 +82,9 @@ def _under_way(of: Subject) -> list[Buffer]:
     """What of the next weights is on its way to other devices."""
     if of.sampler is None:
         return []
-    return [Buffer(UNDER_WAY, sizes.CHUNK_BYTES // math.gcd(of.devices, math.prod(of.sampler)), "rollout")]
+    largest = max(one.bytes for part in (of.form.decoding_layer, of.form.decoding_tables) for one in part.values())
+    ways = math.gcd(of.devices, math.prod(of.sampler))
+    return [Buffer(UNDER_WAY, max(largest, sizes.CHUNK_BYTES) // ways, "rollout")]
 
 
 def _reference(of: Subject) -> list[Buffer]:

@@ -122,7 +122,7 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
     for of in (one, two):
         found = {buffer.name: buffer.bytes for buffer in outside.outside(of)}
         assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
-        assert found["weights under way"] == 2**28 / 4
+        assert found["weights under way"] == 2 * 128_256 * 4096 / 4  # the embedding, in four parts: larger than a chunk
         # 64 rows on 4 copies, or on 2 of two halves: 32 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, 2,048
         # tokens each; and of the 8 prompts, which their samples share.
         assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048
