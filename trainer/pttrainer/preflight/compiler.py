@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer import sharding
+from pttrainer import compiler_flags, sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import chips, here
 from pttrainer.preflight.collectives import Traffic, collectives, grown
@@ -139,6 +139,7 @@ def _compiled(of: Subject, name: str, level: Level) -> Answer:
     mesh = sharding.make_mesh(of.shape, chips.devices(of.training_slice))
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
     is_tpu = not isinstance(of.slice, here.Here)
+    flags = compiler_flags.NEEDED.get(of.slice.generation)
     found: Answer = {}
     with jax.set_mesh(mesh), _level(level):
         programs, made, asked = LOWERED[name](of, mesh), None, None
@@ -146,7 +147,7 @@ def _compiled(of: Subject, name: str, level: Level) -> Answer:
             started = time.monotonic()
             try:
                 asked = programs.send(made)
-                made = asked.program.compile()
+                made = asked.program.compile(compiler_options=flags)
             except StopIteration:
                 return found
             except jax.errors.JaxRuntimeError as error:
