@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import jax
 
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
 
@@ -22,12 +19,6 @@ def spec(model: str, accelerator: str, *, algorithm: str = "sft", slices: int = 
         "output": {"uri": "file:///runs"},
     }
     return PostTrainJobSpec.model_validate(body)
-
-
-def bytes_per_device(tree: Any) -> int:
-    """Memory of arrays, as shapes on jax's own shardings, on one device."""
-    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.ShapeDtypeStruct))
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def job(model: str, accelerator: str, **fields: Any) -> PostTrainJob:

@@ -23,6 +23,10 @@ from pttrainer.origin import Origin, open_origin
 from pttrainer.sources import NOTHING_PINNED, Note, Pinned
 from pttrainer.tokenizer import Tokenizer
 
+ONCE_ON_CPU = {"xla_backend_optimization_level": 1}
+"""How the program that draws random weights is compiled for a CPU: it runs once, and compiling it as well as a step's
+takes longer than running it."""
+
 
 @dataclass(frozen=True)
 class Assembled:
@@ -87,7 +91,9 @@ def first_params(
         whole = model.unquantised.abstract()
         params = load(source.config, source.directory, whole, shardings, source.called, quantizing)
         return params
-    params, changed = jax.jit(model.init_measured, out_shardings=(shardings, None))(jax.random.key(seed))
+    options = ONCE_ON_CPU if jax.default_backend() == "cpu" else None
+    init = jax.jit(model.init_measured, out_shardings=(shardings, None), compiler_options=options)
+    params, changed = init(jax.random.key(seed))
     for name, squares in changed.items():
         errors.add(name, squares)
     return params

@@ -93,8 +93,12 @@ def _from_hub(uri: str, field: str, note: Note, revision: str | None, patterns: 
 def _snapshot(
     uri: str, field: str, note: Note, revision: str | None, patterns: tuple[str, ...], ignored: tuple[str, ...]
 ) -> ModelFiles:
-    from huggingface_hub import snapshot_download
-
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ConfigError(
+            f"{field}: {uri}: huggingface-hub is not installed; hint: pip install 'posttrain[trainer]'"
+        ) from error
     note(f"fetching {uri}" + (f" at {revision}" if revision else ""))
     with hub.told(_named(uri, field, revision), "model", ConfigError):
         snapshot = snapshot_download(

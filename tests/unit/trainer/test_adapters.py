@@ -19,6 +19,7 @@ from ptapi.spec.training import Lora
 from pttrainer import assemble, optimizer, sharding, step
 from pttrainer.errors import ConfigError
 from pttrainer.export import Base, Words, Writing, export, export_adapters
+from pttrainer.model_form import form_of
 from pttrainer.models import Model, Params, adapters, preset
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import Experts, ModelConfig
@@ -268,8 +269,8 @@ def test_adapters_of_experts_are_low_rank_updates_of_each_on_any_mesh(shape: tup
 
 def test_dropout_is_refused_where_experts_have_adapters() -> None:
     with pytest.raises(ConfigError, match=r"spec.training.lora.dropout: 0.1: .* accepted: 0, or targets: attention"):
-        assemble._adapters(Training(lora=Lora(dropout=0.1)), mixture())
-    assert assemble._adapters(Training(lora=Lora(dropout=0.1, targets="attention")), mixture()) is not None
+        form_of(mixture(), Training(lora=Lora(dropout=0.1)), "cpu")
+    assert form_of(mixture(), Training(lora=Lora(dropout=0.1, targets="attention")), "cpu").adapters is not None
 
 
 def test_a_job_says_which_matrices_and_how_strong() -> None:

@@ -170,7 +170,10 @@ class Model(Form):
             opened, attends = self._over_pages(positions_BT, cache)
         else:
             opened, attends = self._over_slots(positions_BT, cache)
-        rotations = {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
+        # Behind a barrier, or XLA computes sines and cosines again in every layer.
+        rotations = jax.lax.optimization_barrier(
+            {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
+        )
         x_BTD = self._embed(decoder, tokens_BT)
         layers: list[Any] = []
         for i, weights in enumerate(params["layers"]):

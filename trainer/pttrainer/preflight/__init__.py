@@ -1,8 +1,10 @@
 """Whether a job fits its chips, before one is bought: its own train step, compiled for chips that are not here.
 
-subject    a spec as shapes: model, program, mesh, batch; nothing is allocated
-formula    memory of a step in milliseconds, without the TPU compiler
-programs   the functions that training jits, lowered from shapes: the step, the scoring pass
+subject    a spec as shapes: model, mesh, batch; nothing is allocated, no jax. `shares`: what a device holds of them
+formula    memory of a step in milliseconds, without the TPU compiler and without jax
+sampling   how completions are sampled: rows, cache, mesh; `passes`: what a job runs beside its step
+inputs     a subject as jax's shapes on shardings, and the step that takes them
+programs   the functions that training jits, lowered from shapes: the step, the scoring pass; `rollouts`
 compiler    the TPU compiler (libtpu) on them: memory to the byte, or that they do not fit
 outside    what lives on a chip beside the step: rollout weights, their cache, reference weights
 estimate   FLOPs, collectives and bytes as a roofline of step time, chip-hours, cost

@@ -6,6 +6,7 @@ The plain tables (`models.declared`, `models.packed`, `optimizer_state`, `divisi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,6 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 from tests.builders.formula_figures import JOBS
-from tests.builders.preflight import bytes_per_device
 
 from pttrainer import algorithms, division, sharding
 from pttrainer.algorithms import traits
@@ -97,6 +97,12 @@ def test_a_device_holds_of_a_jobs_arguments_what_shardings_say(name: str) -> Non
     assert found.teacher == of_device(made.teacher)
     assert sorted(found.batch) == sorted(of_device(made.batch))
     assert shares.total(found.all) == bytes_per_device(made)
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Memory of arrays, as shapes on jax's own shardings, on one device."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.ShapeDtypeStruct))
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def of_device(tree: Any) -> Shares:
