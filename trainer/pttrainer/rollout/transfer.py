@@ -7,7 +7,7 @@
               compare    a checksum of every array, as it was cut and as it is held
 
 The next chunk begins when the last one is in place, so beside the copy that the sampler keeps, a device of either side
-holds one chunk at most: `CHUNK_BYTES` (or one array, if it is larger) / w; one that samples, what it gathers of it, too.
+holds one chunk at most: `CHUNK_BYTES` (or one array, if it is larger) / w; one that samples, what it gathers of it too.
 With adapters only they move after the first time; what stays is compared again every time. Quantised matrices move
 packed. Left out: several processes, each of which would see its own devices alone (`session` refuses them).
 """
