@@ -154,8 +154,8 @@ def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> 
         peaks[CUT] = of_state + decisive[CUT].peak - decisive[CUT].arguments
     if PUT in decisive:
         sizes = {buffer.name: buffer.bytes for buffer in buffers}
-        held = sizes["rollout weights"] + sizes.get(outside.DRAFT, 0)
-        peaks[PUT] = held + decisive[PUT].peak - decisive[PUT].output
+        there = sizes["rollout weights"] + sizes.get(outside.DRAFT, 0)
+        peaks[PUT] = there + decisive[PUT].peak - decisive[PUT].output
     if SCORING in decisive:
         # It takes weights alone (a critic's, too); the rest of the training state stays where it is.
         held = of.held
