@@ -17,6 +17,8 @@ SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 JOB_DIR = "/etc/posttrain"
 HUB_DATA = "^hf://datasets/[^/]+/[^/]+"
+POOLS_OF_A_CHECK = 8
+"""Node pools that a job's pods can be bound to through Kueue: a toleration each, of which a check has eight."""
 OPERATOR_ENV = r"^(JAX_COORDINATOR_ADDRESS|JAX_NUM_PROCESSES|JAX_PROCESS_ID|(POSTTRAIN|MEGASCALE)_.*)$"
 # A reward's label: when it is this, and what it is.
 _LABELS = (
@@ -780,6 +782,19 @@ RULES: tuple[Rule, ...] = (
         accepted="unset, or together with queue, in which it orders",
         cel="!has(self.queuePriorityClassName) || has(self.queue)",
         is_kept=lambda spec: spec.queue_priority_class_name is None or spec.queue is not None,
+    ),
+    Rule(
+        scope="spec",
+        field="accelerator.slices",
+        accepted=f"at most {POOLS_OF_A_CHECK} with queue and capacity that makes node pools: an admission check of "
+        "Kueue can name no more",
+        cel="!has(self.queue) || self.capacity.all(option, option.type == 'existing') || "
+        f"self.accelerator.slices <= {POOLS_OF_A_CHECK}",
+        is_kept=lambda spec: (
+            spec.queue is None
+            or all(option.type == "existing" for option in spec.capacity)
+            or spec.accelerator.slices <= POOLS_OF_A_CHECK
+        ),
     ),
     # The pod
     Rule(

@@ -27,13 +27,6 @@ RULES: tuple[Rule, ...] = (
     ),
     _custom(
         "spec",
-        "queue",
-        "unset where spec.capacity makes node pools: quota of a queue is for nodes that are there",
-        "!has(self.queue) || self.capacity.all(option, option.type == 'existing')",
-        lambda spec: spec.queue is None or all(option.type == "existing" for option in spec.capacity),
-    ),
-    _custom(
-        "spec",
         "pathways.elasticSlices",
         "0 with posttrain's own trainer, which does not go on with fewer slices",
         "self.pathways.elasticSlices == 0 || "

@@ -41,7 +41,15 @@ class Delete:
     uid: str
 
 
-Action = Create | Patch | Delete
+@dataclass(frozen=True)
+class PutStatus:
+    """Replace the status of an object that others also write, if it is still as it was read."""
+
+    resource: Resource
+    manifest: Manifest
+
+
+Action = Create | Patch | Delete | PutStatus
 
 
 class Writer(Protocol):
@@ -50,6 +58,7 @@ class Writer(Protocol):
     def create(self, r: Resource, body: Manifest, /) -> Manifest: ...
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest: ...
     def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None: ...
+    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
 
 
 def apply(writer: Writer, action: Action) -> None:
@@ -70,10 +79,15 @@ def apply(writer: Writer, action: Action) -> None:
                 writer.delete(resource, name, namespace, uid=uid)
             except NotFound:
                 return
+        case PutStatus(resource, manifest):
+            try:
+                writer.replace_status(resource, manifest)
+            except NotFound:
+                return
 
 
 def describe(action: Action) -> str:
     """A few words for the log: `create JobSet llama`."""
-    verb = type(action).__name__.lower()
-    name = action.manifest["metadata"]["name"] if isinstance(action, Create) else action.name
+    verb = "answer" if isinstance(action, PutStatus) else type(action).__name__.lower()
+    name = action.manifest["metadata"]["name"] if isinstance(action, Create | PutStatus) else action.name
     return f"{verb} {action.resource.kind} {name}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ptoperator import labels
+from ptoperator import clock, labels
+from ptoperator.admissionchecks import mark_active
 from ptoperator.apierrors import ApiError
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.guarded import Guarded
 from ptoperator.client import Client
 from ptoperator.endpoints import Endpoints
+from ptoperator.estimate import Estimates
 from ptoperator.gauges import JobNumbers
 from ptoperator.kube import Kube
 from ptoperator.leadership import Leadership
@@ -49,8 +51,15 @@ class Application:
         client = Client(kube, self.metrics.on_call, self._check)
         cloud = Guarded(cloud, self._check) if cloud else None
         self.reconciler = Reconciler(
-            client, self.memory, settings, cloud=cloud, namespaces=namespaces, on_report=self.metrics.on_report
+            client,
+            self.memory,
+            settings,
+            cloud=cloud,
+            namespaces=namespaces,
+            on_report=self.metrics.on_report,
+            estimate=Estimates().of,
         )
+        self._client = client
         self.sweeper = Sweeper(client, cloud, settings, namespaces, on_sweep=self.metrics.on_sweep) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
@@ -66,8 +75,11 @@ class Application:
         else:
             self.metrics.on_leading(True)
         self._tasks.append(asyncio.create_task(self._keep_probing()))
+        keep = self._keep(self._mark_checks, self.settings.queue_seconds, "Kueue's admission checks were not marked")
+        self._tasks.append(asyncio.create_task(keep))
         if self.sweeper:
-            self._tasks.append(asyncio.create_task(self._keep_sweeping(self.sweeper)))
+            keep = self._keep(self.sweeper.sweep, self.settings.sweep_seconds, "node pools were not looked through")
+            self._tasks.append(asyncio.create_task(keep))
         logger.info("posttrain operator works on %s", self.kube.access.server)
 
     async def stop(self) -> None:
@@ -159,15 +171,19 @@ class Application:
     def _heard(self) -> None:
         self._answered = time.monotonic()
 
-    async def _keep_sweeping(self, sweeper: Sweeper) -> None:
+    def _mark_checks(self) -> None:
+        mark_active(self._client, clock.utc_now())
+
+    async def _keep(self, do: Callable[[], None], pause_s: float, otherwise: str) -> None:
+        """What is done every now and then, by the replica that works."""
         while True:
-            await asyncio.sleep(self.settings.sweep_seconds)
+            await asyncio.sleep(pause_s)
             if not self.leads:
                 continue
             try:
-                await asyncio.to_thread(sweeper.sweep)
+                await asyncio.to_thread(do)
             except ApiError as error:
-                logger.warning("node pools were not looked through: %s", error)
+                logger.warning("%s: %s", otherwise, error)
 
     async def _keep_probing(self) -> None:
         """An idle operator hears nothing, so it asks."""

@@ -32,6 +32,10 @@ class Case:
         return self.layout.job.spec.queue
 
     @property
+    def quota_first(self) -> bool:
+        return self.layout.quota_first
+
+    @property
     def asked(self) -> Asked:
         return Asked(self.layout, self.seen.status.capacity, self.seen.cloud, self.seen.now, self.seen.crowd)
 

@@ -68,7 +68,9 @@ def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, .
 
 
 def _is_jobset_at_work(seen: Observed) -> bool:
-    """Whether it may still make pods."""
+    """Whether it may still make pods: not while Kueue, which has reserved no quota, holds it back."""
+    if seen.is_held_by_kueue and seen.place is not None and not seen.place.has_quota:
+        return False
     is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
     return seen.jobset is not None and seen.is_jobset_ours and not is_over
 

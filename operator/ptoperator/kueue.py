@@ -1,4 +1,5 @@
-"""What Kueue says of a queued JobSet: read while it waits, and turned into a sentence. Nothing here is written.
+"""What Kueue says of a queued JobSet: read while it waits, and turned into a sentence. Nothing here is written; the
+answer to its admission check is in `admission`.
 
 Kueue makes a Workload for every JobSet with a queue, decides on it, and says why in its conditions; its visibility API
 counts who is ahead. Where Kueue, or its visibility API, is not there, less is said and nothing breaks. Kueue 0.15 or
@@ -7,13 +8,13 @@ newer (`kueue.x-k8s.io/v1beta2`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ptapi.accelerators import Slice
 from ptoperator import labels
-from ptoperator.apierrors import ApiError, NotFound
-from ptoperator.resources import LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
+from ptoperator.apierrors import ApiError, Forbidden, NotFound
+from ptoperator.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
 from ptoperator.rights import PENDING
 
 _WHY_LIMIT = 600
@@ -33,7 +34,8 @@ class Reader(Protocol):
 class Place:
     """A job's place in its queue. cluster_queue: empty where it is not known; ahead: None where nobody counts.
 
-    is_there: whether the LocalQueue exists; has_kueue: whether the cluster knows LocalQueues at all.
+    is_there: whether the LocalQueue exists; has_kueue: whether the cluster knows LocalQueues at all. check: the name of
+    the admission check by which Kueue asks for the job's node pools; empty where it does not ask.
     """
 
     queue: str
@@ -42,6 +44,29 @@ class Place:
     cluster_queue: str = ""
     workload: Manifest | None = None
     ahead: int | None = None
+    check: str = ""
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether Kueue has reserved quota, and is not about to take it back."""
+        return self.holds("QuotaReserved") and not self.holds("Evicted")
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether Kueue waits to hear that the node pools are there."""
+        return self.has_quota and self.check != "" and not self.is_answered
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether Kueue was told so, for the quota that it has reserved."""
+        return self.has_quota and any(
+            each["name"] == self.check and each.get("state") == "Ready" for each in self.checks
+        )
+
+    @property
+    def checks(self) -> list[Manifest]:
+        """The Workload's admission checks."""
+        return ((self.workload or {}).get("status") or {}).get("admissionChecks") or []
 
     @property
     def is_active(self) -> bool:
@@ -59,7 +84,7 @@ class Place:
 
 
 def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> Place:
-    """Three reads. Raises ApiError for what is not a missing kind or object."""
+    """Three reads, and one per admission check. Raises ApiError for what is not a missing kind or object."""
     try:
         workloads = reader.list(WORKLOADS, namespace, labels=f"{labels.KUEUE_JOB_UID}={jobset_uid}").items
     except NotFound:
@@ -69,8 +94,12 @@ def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> Place:
     except NotFound:
         return Place(queue, is_there=False)
     workload = workloads[0] if workloads else None
-    ahead = None if workload is None else _ahead(reader, namespace, queue, str(workload["metadata"]["name"]))
-    return Place(queue, cluster_queue=cluster_queue, workload=workload, ahead=ahead)
+    place = Place(queue, cluster_queue=cluster_queue, workload=workload)
+    if workload is None:
+        return place
+    if place.has_quota:
+        return replace(place, check=_pools_check(reader, place))
+    return replace(place, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
 
 
 def waiting_words(place: Place, accelerator: Slice) -> str:
@@ -104,13 +133,29 @@ def wanted(accelerator: Slice) -> str:
     return f"{chips} {accelerator.generation} chip{'s' if chips > 1 else ''}"
 
 
+def waiting_check(place: Place) -> str:
+    """`admission check dws is Pending: Queued since 10:00`; empty where none waits."""
+    slow = (each for each in place.checks if each.get("state") in ("Pending", "Retry", "Rejected"))
+    check = next(slow, None)
+    return f"admission check {check['name']} is {check['state']}: {check.get('message') or ''}" if check else ""
+
+
+def _pools_check(reader: Reader, place: Place) -> str:
+    """Of the Workload's admission checks the one that asks for node pools."""
+    for each in place.checks:
+        try:
+            check = reader.get(ADMISSION_CHECKS, str(each["name"]))
+        except (NotFound, Forbidden):  # removed meanwhile; or an older chart's role
+            continue
+        if check["spec"]["controllerName"] == labels.POOLS_CHECK:
+            return str(each["name"])
+    return ""
+
+
 def _why(place: Place) -> str:
     """The newest reason: an admission check's that waits, else that no quota was reserved."""
-    checks = ((place.workload or {}).get("status") or {}).get("admissionChecks") or []
-    slow = [each for each in checks if each.get("state") in ("Pending", "Retry", "Rejected")]
-    if slow and place.holds("QuotaReserved"):
-        check = slow[0]
-        said = f"admission check {check['name']} is {check['state']}: {check.get('message') or ''}"
+    said = waiting_check(place)
+    if said and place.holds("QuotaReserved"):
         return f"quota is reserved, {said}"[:_WHY_LIMIT]
     quota = place.condition("QuotaReserved")
     if quota is None or quota["status"] == "True":

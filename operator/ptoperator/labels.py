@@ -30,6 +30,8 @@ KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 """WorkloadPriorityClass of the JobSet: its place in the queue, whatever its pods' priority."""
 KUEUE_JOB_UID = "kueue.x-k8s.io/job-uid"
 """Kueue's own label of a Workload: uid of what it was made for, which for us is the JobSet."""
+POOLS_CHECK = "posttrain.dev/node-pools"
+"""controllerName of the AdmissionCheck by which Kueue asks for node pools once quota is reserved."""
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 """JobSet's own label on Jobs and pods."""
@@ -55,7 +57,8 @@ TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 """GKE's label of a node: the shape of its slice."""
 POOL_TAINT = "posttrain.dev/node-pool"
-"""Taint of the nodes that the operator makes: only pods of the job they were made for run there."""
+"""Taint of the nodes that the operator makes, with their pool's name: only pods of the job that holds it run there.
+Also a label of those nodes, which is `true` on all of them."""
 FINALIZER = "posttrain.dev/node-pools"
 """Finalizer of a job that may hold node pools: it goes after them."""
 

@@ -31,6 +31,7 @@ from ptoperator.nodesigns import ask_nodes
 from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.board import board_host, board_name
+from ptoperator.render.pod import pools_of
 from ptoperator.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -80,6 +81,7 @@ def observe(
     ask_nodes(reader, memory, seen)
     seen = replace(seen, pods=pods, failures=_failures(memory, seen), rival=memory.rival(key))
     seen = replace(seen, place=_place(reader, seen))
+    seen = replace(seen, bound_jobs=_bound_jobs(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
     if preflight.is_open(seen) and preflight.may_be_wanted(seen):
         ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, seen.uid))
@@ -109,7 +111,7 @@ def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
     if cloud is None or not _wants_cloud(seen):
         return seen
     found = cloud.look(seen.uid)
-    attempt = is_open(seen.status.capacity) if seen.jobset is None else None
+    attempt = is_open(seen.status.capacity) if seen.jobset is None or seen.is_held_by_kueue else None
     reservation = reservation_of(seen.job, attempt) if attempt else None
     if attempt is not None and reservation:
         found = replace(found, reservation=cloud.reservation(reservation, attempt.zone))
@@ -124,6 +126,8 @@ def _wants_cloud(seen: Observed) -> bool:
         return False
     capacity = seen.status.capacity
     if seen.status.phase.is_terminal:
+        return bool(capacity.node_pools) or is_open(capacity) is not None
+    if seen.is_held_by_kueue and not (seen.place and seen.place.has_quota):
         return bool(capacity.node_pools) or is_open(capacity) is not None
     is_waiting = not seen.current_pods or not all(map(is_scheduled, seen.current_pods))
     return seen.jobset is None or is_waiting
@@ -147,14 +151,27 @@ def _with_run_directory(seen: Observed) -> Observed:
 
 
 def _place(reader: Reader, seen: Observed) -> Place | None:
-    """Asked while Kueue holds the JobSet back."""
-    if not (seen.jobset_queue and seen.is_jobset_ours and seen.is_jobset_suspended and seen.jobset):
+    """Asked while Kueue holds the JobSet back, or seems to have let it run without asking for node pools."""
+    if seen.jobset is None or not seen.jobset_queue or not seen.is_jobset_ours:
+        return None
+    is_unasked = uses_pools(seen.job) and is_open(seen.status.capacity) is None
+    if not (seen.is_held_by_kueue or is_unasked):
         return None
     try:
         return kueue.look(reader, seen.namespace, seen.jobset_queue, str(seen.jobset["metadata"]["uid"]))
     except Forbidden as error:  # an older chart's role
         logger.debug("Kueue cannot be asked: %s", error)
         return None
+
+
+def _bound_jobs(reader: Reader, seen: Observed) -> tuple[Manifest, ...]:
+    """Asked while Kueue asks for node pools. A JobSet that runs again adds to the selectors and tolerations of the Jobs
+    that it has; it takes nothing away."""
+    if seen.place is None or not seen.place.is_asking or seen.jobset is None or not uses_pools(seen.job):
+        return ()
+    selector = f"{labels.JOBSET_NAME}={seen.jobset['metadata']['name']}"
+    children = reader.list(JOBS, seen.namespace, labels=selector).items
+    return tuple(child for child in children if pools_of(child["spec"]["template"]["spec"]))
 
 
 def _failures(memory: Memory, seen: Observed) -> tuple[PodFailure, ...]:

@@ -19,9 +19,18 @@ from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.failure import PodFailure
 from ptoperator.kueue import Place
+from ptoperator.render.pod import pools_of
 from ptoperator.resources import Manifest
 
 _ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What preflight's formula says. words: `peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips)`."""
+
+    fits: bool
+    words: str
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,8 @@ class Observed:
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
     place: what Kueue says, while the job waits in a queue. crowd: other jobs that want the same chips, while this one
-    has none.
+    has none. estimate: of a job that skips preflight, while it was told nothing. bound_jobs: child Jobs of a JobSet
+    that Kueue holds back, which still bind their pods to the node pools of an earlier admission.
     """
 
     now: datetime
@@ -56,7 +66,9 @@ class Observed:
     obstacle: str = ""
     cloud: Cloud | None = None
     place: Place | None = None
+    bound_jobs: tuple[Manifest, ...] = ()
     crowd: Crowd = NOBODY
+    estimate: Estimate | None = None
 
     @property
     def name(self) -> str:
@@ -110,17 +122,18 @@ class Observed:
         """The Kueue queue that the JobSet was made for."""
         return (self.jobset["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE) if self.jobset else None
 
+    @property
+    def is_held_by_kueue(self) -> bool:
+        """Whether Kueue keeps the JobSet from making pods."""
+        return self.is_jobset_ours and self.is_jobset_suspended and self.jobset_queue is not None
+
     @cached_property
     def jobset_pools(self) -> tuple[str, ...]:
         """The node pools that its pods may run on; none: any."""
         if self.jobset is None or not self.is_jobset_ours:
             return ()
-        template = self.jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
-        affinity = ((template["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(
-            "requiredDuringSchedulingIgnoredDuringExecution"
-        ) or {"nodeSelectorTerms": []}
-        expressions = [each for term in affinity["nodeSelectorTerms"] for each in term.get("matchExpressions") or []]
-        return tuple(name for each in expressions if each["key"] == labels.NODE_POOL for name in each["values"])
+        templates = (each["template"]["spec"]["template"] for each in self.jobset["spec"]["replicatedJobs"])
+        return tuple(dict.fromkeys(name for each in templates for name in pools_of(each["spec"])))
 
     @property
     def jobset_restarts(self) -> int:

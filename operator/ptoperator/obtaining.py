@@ -18,8 +18,8 @@ from ptoperator.status import find
 
 
 def chips_first(case: Case) -> Step | None:
-    """Chips first, pods after."""
-    if case.seen.jobset is not None:
+    """Chips first, pods after; see `quota` for a job that needs Kueue's quota before them."""
+    if case.seen.jobset is not None or case.quota_first:
         return None
     decision = provide(case.asked)
     if decision.ready:
@@ -45,6 +45,8 @@ def no_nodes(case: Case) -> Step | None:
     attempt = is_open(seen.status.capacity)
     if attempt is None or not seen.is_jobset_ours or seen.is_jobset_deleting or case.has_nodes:
         return None
+    if case.quota_first and seen.is_held_by_kueue:  # there are no pods
+        return None
     candidate = candidate_of(case.asked, attempt)
     late = overdue(candidate, attempt, seen.now) if candidate else None
     lost = _lost_pool(seen) or _lost_nodes(case, candidate)
@@ -65,10 +67,11 @@ def abandoned(case: Case) -> Step | None:
     attempts = seen.status.capacity.attempts
     if not attempts or attempts[-1].ended is None or seen.jobset is None or not seen.is_jobset_ours:
         return None
-    if seen.is_jobset_deleting:
+    if seen.is_jobset_deleting or (case.quota_first and seen.is_held_by_kueue):
         return None
     message = f"{attempts[-1].option}: {attempts[-1].outcome}"
-    situation = phases.waiting_for_capacity(seen, message, seen.status.capacity)
+    told = phases.out_of_line if case.quota_first else phases.waiting_for_capacity
+    situation = told(seen, message, seen.status.capacity)
     return Step(situation, (delete_jobset(seen),), case.settings.cloud_poll_seconds)
 
 

@@ -30,21 +30,30 @@ VALIDATED, QUOTA, CAPACITY = ConditionType.VALIDATED, ConditionType.QUOTA_RESERV
 RUNNING, SUSPENDED = ConditionType.RUNNING, ConditionType.SUSPENDED
 
 
-def accepted(layout: Layout, settings: Settings, situation: Situation, capacity: CapacityStatus) -> Situation:
-    """The situation with what holds for every job whose spec is valid. capacity: as status has it so far."""
-    quota = {} if layout.job.spec.queue else {QUOTA: _turn(situation.capacity or capacity)}
+def accepted(layout: Layout, settings: Settings, situation: Situation, seen: Observed) -> Situation:
+    """The situation with what holds for every job whose spec is valid."""
+    quota = {} if layout.job.spec.queue else {QUOTA: _turn(situation.capacity or seen.status.capacity)}
     says: Says = {
         VALIDATED: Say(True, Reason.ACCEPTED, f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}"
                        f"{_file_hint(layout, settings)}"),
-        **({} if layout.preflight != "Skip" else {ConditionType.PREFLIGHTED: _skipped(layout)}),
+        **({} if layout.preflight != "Skip" else {ConditionType.PREFLIGHTED: _skipped(layout, seen)}),
         **quota,
     }  # fmt: skip
     return replace(situation, says={**says, **situation.says})
 
 
-def _skipped(layout: Layout) -> Say:
-    why = "spec.preflight is Skip" if layout.job.spec.preflight else "CPU devices need none"
-    return Say(False, Reason.PREFLIGHT_SKIPPED, why)
+def _skipped(layout: Layout, seen: Observed) -> Say:
+    if not layout.job.spec.preflight:
+        return Say(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need none")
+    said = find(seen.status, ConditionType.PREFLIGHTED)
+    if said is not None:
+        return Say(False, Reason(said.reason), said.message)
+    why, found = "spec.preflight is Skip", seen.estimate
+    if found is None:
+        return Say(False, Reason.PREFLIGHT_SKIPPED, why)
+    if found.fits:
+        return Say(False, Reason.PREFLIGHT_SKIPPED, f"{why}; by the formula {found.words}")
+    return Say(False, Reason.DOES_NOT_FIT, f"by the formula {found.words}; {why}, so the job goes on")
 
 
 def _turn(capacity: CapacityStatus) -> Say:
@@ -108,17 +117,21 @@ def waiting_for_capacity(seen: Observed, message: str, capacity: CapacityStatus)
     return Situation(Phase.PROVISIONING, says, capacity=capacity)
 
 
+def out_of_line(seen: Observed, message: str, capacity: CapacityStatus) -> Situation:
+    """Without quota, of which it wants some again later."""
+    waiting = waiting_for_capacity(seen, message, capacity)
+    return replace(waiting, says={**waiting.says, QUOTA: Say(False, Reason.WAITING_FOR_QUOTA, message)})
+
+
 def in_line(seen: Observed, message: str, capacity: CapacityStatus) -> Situation:
     """Other jobs want the same chips, and it is not this one's turn."""
-    waiting = waiting_for_capacity(seen, message, capacity)
-    says = {**waiting.says, QUOTA: Say(False, Reason.WAITING_FOR_QUOTA, message)}
-    return replace(waiting, phase=Phase.QUEUED, says=says)
+    return replace(out_of_line(seen, message, capacity), phase=Phase.QUEUED)
 
 
 def created(layout: Layout, seen: Observed) -> Situation:
     """Just made; nothing is known of pods yet."""
     if layout.job.spec.queue:
-        return _queued(layout, seen)
+        return queued(layout, seen)
     says = {CAPACITY: Say(False, Reason.WAITING_FOR_NODES, f"JobSet {layout.jobset} is made, its pods come next")}
     return Situation(_before_pods(seen), {**says, **_resumed(seen)})
 
@@ -126,7 +139,7 @@ def created(layout: Layout, seen: Observed) -> Situation:
 def following(layout: Layout, seen: Observed, silent_start_s: float) -> Situation:
     """The JobSet lives: queued, waiting for nodes, starting or running."""
     if seen.is_jobset_suspended and seen.jobset_queue:
-        return _queued(layout, seen)
+        return queued(layout, seen)
     says = {**_resumed(seen), **_admitted(seen)}
     missing = missing_slices(layout, seen)
     seen = without_missing(layout, seen)
@@ -156,7 +169,8 @@ def is_of_earlier(seen: Observed) -> bool:
     return any(owner.get("kind") == KIND and owner.get("name") == seen.name for owner in owners)
 
 
-def _queued(layout: Layout, seen: Observed) -> Situation:
+def queued(layout: Layout, seen: Observed) -> Situation:
+    """Kueue has reserved no quota, or took it back."""
     was_admitted = (found := find(seen.status, QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
     place = seen.place or Place(str(seen.jobset_queue or layout.job.spec.queue))
     if was_admitted:

@@ -20,7 +20,7 @@ from ptapi.status import FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
 from ptoperator.budgets import hopeless, not_charged
-from ptoperator.capacity import is_open, provide, uses_pools
+from ptoperator.capacity import Decision, is_open, provide, uses_pools
 from ptoperator.capacity.attempts import noted_pools, noted_ready
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.case import Case, Step, delete_jobset
@@ -30,6 +30,7 @@ from ptoperator.observed import Observed
 from ptoperator.obtaining import abandoned, chips_first, no_nodes
 from ptoperator.phases import accepted
 from ptoperator.preflight import delete_preflight, preflight_first
+from ptoperator.quota import chips_for_quota, chips_without_quota, in_vain, paused, unasked
 from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
 from ptoperator.restarts import charged_restarts
@@ -148,7 +149,8 @@ def _create(case: Case) -> Step | None:
     """Nothing is there: make it. The ConfigMap first, for the pods mount it."""
     if case.seen.jobset is not None:
         return None
-    decision = provide(case.asked)
+    so_far = case.seen.status.capacity
+    decision = Decision(True, so_far) if case.quota_first else provide(case.asked)
     layout = replace(case.layout, pools=decision.pools)
     counts = case.seen.status.restarts
     actions = (
@@ -179,8 +181,8 @@ def _follow(case: Case) -> Step:
 
 
 _STEPS: tuple[Callable[[Case], Step | None], ...] = (
-    _rival, _finished, _suspended, _overdue, hopeless, _cannot_start, hung, abandoned, no_nodes, _in_the_way,
-    preflight_first, chips_first, _create, _follow,
+    _rival, _finished, _suspended, _overdue, hopeless, _cannot_start, hung, unasked, in_vain, abandoned, no_nodes,
+    _in_the_way, preflight_first, paused, chips_first, _create, chips_for_quota, chips_without_quota, _follow,
 )  # fmt: skip
 
 
@@ -208,7 +210,7 @@ def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Ste
     """The plan of a step: its status if that is news, and if it is not too soon for news of that kind."""
     situation = step.situation
     if layout is not None:
-        situation = accepted(layout, settings, situation, seen.status.capacity)
+        situation = accepted(layout, settings, situation, seen)
     old, new = seen.status, build(seen, situation, layout)
     if new.phase.is_terminal:
         return Plan(step.actions, new, requeue_after=0.0)

@@ -19,7 +19,7 @@ from ptoperator.client import Verbs
 from ptoperator.crowd import confirmed, with_crowd, without_claims
 from ptoperator.memory import Key, Memory
 from ptoperator.observe import observe, observe_board, observe_progress
-from ptoperator.observed import Observed
+from ptoperator.observed import Estimate, Observed
 from ptoperator.plan import Plan, plan
 from ptoperator.render import layout_of
 from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest
@@ -41,6 +41,7 @@ class Reconciler:
     cloud: CloudProvider | None = None
     namespaces: Sequence[str] = ()
     on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None
+    estimate: Callable[[Observed], Estimate | None] = lambda seen: None
 
     def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
         """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
@@ -73,7 +74,9 @@ class Reconciler:
             seen: Observed | None = observe_progress(self.client, last, now, self.cloud)
         else:
             seen = observe(self.client, self.memory, key, self.settings, now, self.cloud)
-        return None if seen is None else with_crowd(self.client, self.memory, seen)
+        if seen is None:
+            return None
+        return with_crowd(self.client, self.memory, replace(seen, estimate=self.estimate(seen)))
 
     def _serve_board(self, seen: Observed, planned: Plan) -> Plan:
         """The job's shared TensorBoard: looked at with the whole job, not with its progress."""

@@ -62,6 +62,7 @@ MUTATING_WEBHOOKS = Resource(
 JOBSETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
+ADMISSION_CHECKS = Resource("kueue.x-k8s.io", "v1beta2", "admissionchecks", "AdmissionCheck", namespaced=False)
 VISIBLE_QUEUES = tuple(
     Resource("visibility.kueue.x-k8s.io", version, "localqueues", "LocalQueue") for version in ("v1beta2", "v1beta1")
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptoperator.resources import (
+    ADMISSION_CHECKS,
     CONFIGMAPS,
     CRDS,
     DEPLOYMENTS,
@@ -66,7 +67,7 @@ IN_NAMESPACES = (
     Right(POSTTRAINJOBS, ("update",), "what the operator observed", "status"),
     Right(POSTTRAINJOBS, ("update",), "owner references that block deletion", "finalizers", admission=True),
     Right(JOBSETS, ("get", "create", "patch", "delete"), "patch: suspend and resume", watched=True),
-    Right(JOBS, ("get", "create", "delete"), "preflight"),
+    Right(JOBS, ("get", "list", "create", "delete"), "preflight; those that Kueue stopped, bound to pools of before"),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
     Right(PODS, ("list", "delete"), "delete: those of a run that stands still", watched=True),
     Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, where a job asks for it"),
@@ -79,6 +80,7 @@ IN_NAMESPACES = (
     ),
     Right(PODS, ("get",), "MaxText says its progress there", "log"),
     Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no harm where Kueue is not installed"),
+    Right(WORKLOADS, ("update",), "Kueue is told that the node pools of a job are there", "status"),
     Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),
     *(Right(queues, ("get",), "who is ahead", PENDING) for queues in VISIBLE_QUEUES),
     Right(EVENTS, ("create",), "what happened to a job"),
@@ -90,6 +92,8 @@ IN_CLUSTER = (
     Right(NAMESPACES, (), "kopf finds out which namespaces there are", watched=True),
     Right(NODES, ("get", "list"), "get: why the pods on a node failed; list: how many slices a line is for"),
     Right(PRIORITY_CLASSES, ("get",), "a job's place in a line for chips"),
+    Right(ADMISSION_CHECKS, ("get", "list"), "which check of Kueue's asks for node pools"),
+    Right(ADMISSION_CHECKS, ("update",), "that somebody answers that check", "status"),
 )
 
 IN_OWN_NAMESPACE = (Right(LEASES, ("get", "create", "update"), "which replica works"),)

@@ -66,7 +66,12 @@ class GkeClient:
             "locations": list(asked.locations),
             "initial_node_count": asked.initial_node_count,
             "autoscaling": {"total_max_node_count": asked.autoscaling.total_max_node_count},
-            "config": {"resource_labels": dict(asked.config.resource_labels), "spot": asked.config.spot},
+            "config": {
+                "resource_labels": dict(asked.config.resource_labels),
+                "spot": asked.config.spot,
+                "labels": dict(asked.config.labels),
+                "taints": [(each.key, each.value) for each in asked.config.taints],
+            },
         }
         return self._serve("create_node_pool", lambda: _operation(self._model.create(manifest)))
 

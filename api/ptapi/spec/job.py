@@ -52,12 +52,13 @@ class PostTrainJobSpec(SpecModel):
     """Which trainer runs."""
     preflight: Literal["Enforce", "Warn", "Skip"] | None = None
     """Compile the job's step for its chips, on a CPU, before they are obtained. `Enforce`: a job that does not fit
-    fails and costs nothing. `Warn`: it goes on all the same. `Skip`: nobody looks. Unset: `Enforce` on TPUs, because
-    out of memory after the queue is the commonest way to lose a day; `Skip` on CPU devices."""
+    fails and costs nothing. `Warn`: it goes on all the same. `Skip`: nothing is compiled and nothing refused.
+    Unset: `Enforce` on TPUs, because out of memory after the queue is the commonest way to lose a day; `Skip` on CPU
+    devices."""
     run_policy: RunPolicy = RunPolicy()
     """Limits and lifecycle of the run."""
     queue: DnsName | None = None
-    """Kueue LocalQueue. Unset: not queued."""
+    """Kueue LocalQueue. Its quota comes before node pools are made, where `capacity` makes some. Unset: not queued."""
     queue_priority_class_name: DnsName | None = None
     """Kueue WorkloadPriorityClass: the job's place in `queue`. Unset: `priorityClassName` decides there too."""
     priority_class_name: DnsName | None = None

@@ -14,8 +14,8 @@
   resources: [jobsets]   # patch: suspend and resume
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
-  resources: [jobs]   # preflight
-  verbs: [get, create, delete]
+  resources: [jobs]   # preflight; those that Kueue stopped, bound to pools of before
+  verbs: [get, list, create, delete]
 - apiGroups: [""]
   resources: [configmaps]   # the job as its pods read it
   verbs: [get, create]
@@ -39,6 +39,9 @@
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]   # why a job waits in Kueue's queue; no harm where Kueue is not installed
   verbs: [list]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]   # Kueue is told that the node pools of a job are there
+  verbs: [update]
 - apiGroups: [kueue.x-k8s.io]
   resources: [localqueues]   # which ClusterQueue it waits in
   verbs: [get]
@@ -66,6 +69,12 @@
 - apiGroups: [scheduling.k8s.io]
   resources: [priorityclasses]   # a job's place in a line for chips
   verbs: [get]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [admissionchecks]   # which check of Kueue's asks for node pools
+  verbs: [get, list]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [admissionchecks/status]   # that somebody answers that check
+  verbs: [update]
 {{- end -}}
 
 {{- define "posttrain.ownRules" -}}

@@ -142,8 +142,9 @@ def _string_errors(value: str, schema: Schema, path: str) -> list[FieldError]:
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Python's `$` also matches before a final newline, Go's does not."""
-    return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
+    """Python's `$` also matches before a final newline, Go's does not; and Python wants flags before `^`."""
+    flags_first = re.sub(r"^\^(\(\?[ims]+\))", r"\1^", pattern)
+    return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", flags_first))
 
 
 def is_date_time(text: str) -> bool:

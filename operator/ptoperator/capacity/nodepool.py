@@ -23,11 +23,13 @@ FLEX_START_SECONDS = 7 * 24 * 3600
 """The longest that flex-start gives."""
 
 
-def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int) -> Manifest:
-    """The pool of one slice. flexStart starts empty and grows when its pods wait: Google queues it then."""
+def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int, name: str = "") -> Manifest:
+    """The pool of one slice. flexStart starts empty and grows when its pods wait: Google queues it then. name: where
+    another job holds the pool of this slice's usual name."""
     accelerator, is_flex = layout.accelerator, option.type == "flexStart"
+    name = name or names.node_pool(layout.name, layout.uid, slice_index)
     pool: Manifest = {
-        "name": names.node_pool(layout.name, layout.uid, slice_index),
+        "name": name,
         "initial_node_count": 0 if is_flex else accelerator.vms,
         "locations": [zone],
         "config": {
@@ -37,7 +39,7 @@ def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: in
             "workload_metadata_config": {"mode": "GKE_METADATA"},
             "labels": {labels.POOL_TAINT: "true"},
             "resource_labels": owner_labels(layout, option, zone, slice_index),
-            "taints": _taints(option),
+            "taints": _taints(option, name),
         },
         "management": {"auto_upgrade": False, "auto_repair": not is_flex},
         "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
@@ -103,7 +105,7 @@ def _placement(layout: Layout) -> Manifest:
     return {"type_": "COMPACT", "tpu_topology": accelerator.topology}
 
 
-def _taints(option: CapacityOption) -> list[Manifest]:
-    ours = {"key": labels.POOL_TAINT, "value": "true", "effect": "NO_SCHEDULE"}
+def _taints(option: CapacityOption, name: str) -> list[Manifest]:
+    ours = {"key": labels.POOL_TAINT, "value": name, "effect": "NO_SCHEDULE"}
     spot = {"key": SPOT, "value": "true", "effect": "NO_SCHEDULE"}
     return [ours, spot] if option.type == "spot" else [ours]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ptapi.failures import FailureClass
-from ptapi.status import CapacityAttempt
+from ptapi.status import CapacityAttempt, CapacityStatus
 from ptoperator import clock
 from ptoperator.capacity.attempts import (
     Candidate,
@@ -45,11 +45,10 @@ def provide(asked: Asked) -> Decision:
     candidate = candidate_of(asked, attempt) if attempt else None
     if attempt is not None and candidate is not None and candidate.option.type == "existing":
         return in_line(asked, attempt, candidate) or Decision(True, asked.so_far)
-    if cloud is not None and cloud.trouble is not None:
-        said = cloud.trouble
-        return Decision(False, asked.so_far, message=f"GKE cannot be asked: {said.code}: {said.message}")
     if attempt is None:
-        return _between(asked)
+        return between(asked) or begin(replace(asked, so_far=_without_pools(asked.so_far)))
+    if unheard := _unheard(asked):
+        return unheard
     if candidate is None:
         return start_again(asked, "its zone is no longer one of the cluster's")
     if cloud is None:
@@ -68,21 +67,40 @@ def _is_plain(asked: Asked) -> bool:
     )
 
 
-def _between(asked: Asked) -> Decision:
-    """No attempt lasts. The next begins when what the last one left is gone and the pause is over."""
+def between(asked: Asked) -> Decision | None:
+    """No attempt lasts. What is waited for before the next one: until what the last one left is gone, and the pause is
+    over; None: for nothing."""
+    if unheard := _unheard(asked):
+        return unheard
     held = asked.cloud.of_job(asked.layout.uid) if asked.cloud else ()
     if held:
         actions = _deletions(asked, asked.cloud)
         named = ", ".join(pool.name for pool in held)
         return Decision(False, asked.so_far, actions, message=f"waiting until node pool {named} is deleted")
-    status = asked.so_far.model_copy(update={"node_pools": []})
-    wait = _pause_left(asked)
-    if wait > 0:
-        last = asked.so_far.attempts[-1]
-        return Decision(
-            False, status, message=f"starting over in {clock.duration(wait)}; last, {last.option}: {last.outcome}"
-        )
-    return begin(replace(asked, so_far=status))
+    wait = pause_left(asked)
+    if wait <= 0:
+        return None
+    last = asked.so_far.attempts[-1]
+    message = f"starting over in {clock.duration(wait)}; last, {last.option}: {last.outcome}"
+    return Decision(False, _without_pools(asked.so_far), message=message)
+
+
+def pause_left(asked: Asked) -> float:
+    """Seconds until the list is tried from its beginning; 0 or less: now."""
+    until = clock.from_text(asked.so_far.retry_after)
+    return 0.0 if until is None else (until - asked.now).total_seconds()
+
+
+def _unheard(asked: Asked) -> Decision | None:
+    """GKE does not say what is there, so nothing is decided."""
+    said = asked.cloud.trouble if asked.cloud else None
+    if said is None:
+        return None
+    return Decision(False, asked.so_far, message=f"GKE cannot be asked: {said.code}: {said.message}")
+
+
+def _without_pools(so_far: CapacityStatus) -> CapacityStatus:
+    return so_far.model_copy(update={"node_pools": []})
 
 
 def _pools(asked: Asked, cloud: Cloud, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
@@ -139,11 +157,6 @@ def _deletions(asked: Asked, cloud: Cloud | None) -> tuple[CloudAction, ...]:
         for pool in cloud.of_job(asked.layout.uid)
         if pool.state is not PoolState.STOPPING and not cloud.busy and cloud.answer(pool.name) is None
     )
-
-
-def _pause_left(asked: Asked) -> float:
-    until = clock.from_text(asked.so_far.retry_after)
-    return 0.0 if until is None else (until - asked.now).total_seconds()
 
 
 def _waiting_words(candidate: Candidate, views: list[SliceView]) -> str:

@@ -6,6 +6,7 @@ none, one that waits is taken over, or one is made under a name that GKE lets ex
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from ptapi.failures import FailureClass
@@ -56,7 +57,7 @@ def _without(
     asked: Asked, cloud: Cloud, candidate: Candidate, index: int, wanted: str, taken: frozenset[str]
 ) -> SliceView:
     """No pool has this slice: one is on its way, or failed to come, or is to be made."""
-    name = names.node_pool(asked.layout.name, asked.layout.uid, index)
+    name = _free_name(asked, cloud, index)
     known = next((each for each in asked.so_far.node_pools if each.slice == index), None)
     operation = cloud.operation(known.operation) if known and known.operation else None
     if operation is not None and not operation.is_done:
@@ -72,7 +73,7 @@ def _without(
     if warm is not None:
         action = ClaimPool(warm.name, warm.etag, owner_labels(asked.layout, candidate.option, candidate.zone, index))
     else:
-        action = CreatePool(node_pool(asked.layout, candidate.option, candidate.zone, index))
+        action = CreatePool(node_pool(asked.layout, candidate.option, candidate.zone, index, name))
     answer = cloud.answer(action.pool)
     if answer is None:
         return SliceView(actions=(action,), words=f"pool {action.pool} is asked for")
@@ -82,6 +83,14 @@ def _without(
     if answer.trouble.is_definite and isinstance(action, CreatePool):
         return SliceView(over=answer.trouble)
     return SliceView(words=f"pool {action.pool}: {answer.trouble.code}: {answer.trouble.message}")
+
+
+def _free_name(asked: Asked, cloud: Cloud, index: int) -> str:
+    """The slice's name for a pool; the next one while a pool of that name, made for this job once, is another's."""
+    layout = asked.layout
+    taken = {pool.name for pool in cloud.pools if pool.job_uid != layout.uid}
+    fitting = (names.node_pool(layout.name, layout.uid, number) for number in itertools.count(index, layout.slices))
+    return next(name for name in fitting if name not in taken)
 
 
 def _warm(asked: Asked, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Pool | None:

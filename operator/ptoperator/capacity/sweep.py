@@ -44,12 +44,14 @@ def _why(pool: Pool, job: Manifest | None, settings: Settings, now: datetime) ->
 
 
 def _is_unknown(pool: Pool, job: Manifest) -> bool:
-    """A job that has its chips, is suspended or over lists its pools; one that obtains them may yet have to."""
+    """A job that has its chips, waits in a queue, is suspended or over lists its pools; one that obtains them may yet
+    have to. While it waits, a create that was thought lost may come true."""
     try:
         status = PostTrainJobStatus.model_validate(job.get("status") or {})
     except ValidationError:
         return False
     attempt = is_open(status.capacity)
     has_chips = attempt is not None and attempt.ready is not None
-    is_settled = has_chips or status.phase.is_terminal or status.phase is Phase.SUSPENDED
+    is_waiting = attempt is None and status.phase is Phase.QUEUED
+    is_settled = has_chips or is_waiting or status.phase.is_terminal or status.phase is Phase.SUSPENDED
     return is_settled and all(each.name != pool.name for each in status.capacity.node_pools)

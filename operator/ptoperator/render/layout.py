@@ -84,6 +84,12 @@ class Layout:
         return self.job.spec.preflight or ("Enforce" if is_ours and not self.accelerator.is_cpu else "Skip")
 
     @property
+    def quota_first(self) -> bool:
+        """Whether Kueue's quota comes before the node pools that are made for the job."""
+        spec = self.job.spec
+        return spec.queue is not None and any(option.type != "existing" for option in spec.capacity)
+
+    @property
     def owner_references(self) -> list[Manifest]:
         """The job owns all its objects, so that deleting it deletes them."""
         if not self.uid:

@@ -6,6 +6,8 @@ Kubernetes token. Left out: resource requests of TPU hosts (a TPU VM runs one su
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ptapi.spec import Volume
 from ptoperator import labels, names
 from ptoperator.render.configmap import MOUNT_PATH
@@ -65,6 +67,29 @@ def tpu_placement(layout: Layout) -> Manifest:
         "tolerations": _tolerations(layout),
     }
     return {key: value for key, value in placement.items() if value}
+
+
+def on_pools(pools: Sequence[str]) -> Manifest:
+    """Binds pods to these node pools by what Kueue lets an admission check add: any node of ours, and of those only
+    the ones whose taint is tolerated."""
+    return {
+        "nodeSelector": {labels.POOL_TAINT: "true"},
+        "tolerations": [
+            {"key": labels.POOL_TAINT, "operator": "Equal", "value": pool, "effect": "NoSchedule"}
+            for pool in sorted(pools)
+        ],
+    }
+
+
+def pools_of(pod_spec: Manifest) -> tuple[str, ...]:
+    """The node pools that a pod may run on; none: any."""
+    affinity = (pod_spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or []
+    expressions = [each for term in terms for each in term.get("matchExpressions") or []]
+    by_affinity = [name for each in expressions if each["key"] == labels.NODE_POOL for name in each["values"]]
+    tolerations = pod_spec.get("tolerations") or []
+    by_taint = [each["value"] for each in tolerations if each.get("key") == labels.POOL_TAINT and each.get("value")]
+    return (*by_affinity, *by_taint)
 
 
 def _pod_spec(layout: Layout) -> Manifest:
@@ -131,6 +156,8 @@ def _tolerations(layout: Layout) -> list[Manifest]:
     if layout.accelerator.is_cpu:
         return []
     keys = [TPU, labels.POOL_TAINT, SPOT] if layout.pools else [TPU]
+    if layout.quota_first and any(option.type == "spot" for option in layout.job.spec.capacity):
+        keys.append(SPOT)
     return [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
 
 

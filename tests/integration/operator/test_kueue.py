@@ -13,19 +13,22 @@ from typing import Any
 
 import pytest
 import yaml
-from operatorprocess import OperatorProcess
+from operatorprocess import OperatorProcess, free_port
+from test_gke import Site, site, tpu_job  # noqa: F401 (site is a fixture)
 from test_jobs import condition
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
 
 import kueue as made_by_kueue
 
+from ptoperator import labels
 from ptoperator.apierrors import AlreadyExists
 from ptoperator.kube import Kube
-from ptoperator.resources import CRDS, JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
+from ptoperator.resources import ADMISSION_CHECKS, CRDS, JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 
 PUBLIC = Path(__file__).resolve().parents[4] / "shared" / "data" / "crds"
 QUEUE = "team"
+CHECK = "node-pools"
 
 pytestmark = pytest.mark.skipif(not PUBLIC.exists(), reason="the public CRDs are not beside the repository")
 
@@ -33,7 +36,7 @@ pytestmark = pytest.mark.skipif(not PUBLIC.exists(), reason="the public CRDs are
 @pytest.fixture(scope="module")
 def kueue_crds(kube: Kube) -> Iterator[None]:
     made = []
-    for plural in (WORKLOADS.plural, LOCAL_QUEUES.plural):
+    for plural in (WORKLOADS.plural, LOCAL_QUEUES.plural, ADMISSION_CHECKS.plural):
         text = (PUBLIC / f"kueue.x-k8s.io_{plural}.yaml").read_text()
         crd = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         crd["spec"].pop("conversion", None)  # Kueue's own webhook is not here
@@ -88,6 +91,80 @@ def test_a_queued_job_says_why_it_waits_is_admitted_evicted_and_comes_back(
     (jobs.runs / "waits" / "finish").touch()
     admit(jobs, "waits", suspend=False)
     assert jobs.wait_phase("waits", "Succeeded").failure is None
+
+
+def test_node_pools_are_made_when_kueue_has_reserved_quota_and_asks_for_them(
+    control_plane: Any,
+    kueue_crds: None,
+    kube: Kube,
+    jobs: Any,
+    site: Site,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    jobs.wait(lambda: _make_queue(jobs) and _make_check(kube), 30)
+    operator = OperatorProcess(control_plane.kubeconfig, tmp_path, jobs.namespace, free_port(), site.env())
+    operator.start()
+    try:
+        jobs.wait(lambda: _is_active(kube), 30)
+        tpu_job(jobs, "pooled", [{"type": "spot", "zones": ["us-east5-b"]}], queue=QUEUE)
+        jobs.wait_phase("pooled", "Queued")
+        jobset = kube.get(JOBSETS, "pooled", jobs.namespace)
+        say(jobs, jobset, conditions=[made_by_kueue.pending("no quota")], admissionChecks=[_check("Pending")])
+        jobs.wait(lambda: "in cluster-queue: no quota" in why(jobs, "pooled"), 30)
+        assert site.model.made == []
+        reserved = made_by_kueue.condition("QuotaReserved", True, "QuotaReserved", "Quota reserved")
+        say(jobs, jobset, conditions=[reserved], admissionChecks=[_check("Pending")])
+        jobs.wait(lambda: _answer(jobs)["state"] == "Ready", 60, shown=lambda: jobs.status("pooled"))
+        assert jobs.status("pooled").phase == "Provisioning"
+        (update,) = _answer(jobs)["podSetUpdates"]
+        assert [each["value"] for each in update["tolerations"]] == sorted(site.model.made)
+        assert len(site.model.made) == 2
+        _admit_with(jobs, update)
+        assert jobs.wait_phase("pooled", "Succeeded").failure is None
+        jobs.wait(lambda: not site.model.ours(), shown=lambda: site.model.pools)
+    finally:
+        operator.kill()
+        kube.delete(ADMISSION_CHECKS, CHECK)
+    assert "Traceback" not in operator.log.read_text()
+
+
+def _make_check(kube: Kube) -> bool:
+    body = {
+        "apiVersion": ADMISSION_CHECKS.api_version,
+        "kind": ADMISSION_CHECKS.kind,
+        "metadata": {"name": CHECK},
+        "spec": {"controllerName": labels.POOLS_CHECK},
+    }
+    kube.create(ADMISSION_CHECKS, body)
+    return True
+
+
+def _is_active(kube: Kube) -> bool:
+    said = (kube.get(ADMISSION_CHECKS, CHECK).get("status") or {}).get("conditions") or []
+    return [(each["type"], each["status"]) for each in said] == [("Active", "True")]
+
+
+def _check(state: str) -> Manifest:
+    return {"name": CHECK, "state": state, "message": "", "lastTransitionTime": made_by_kueue.TIME}
+
+
+def _answer(jobs: Any) -> Manifest:
+    """What the operator said to Kueue's check."""
+    (workload,) = jobs.kube.list(WORKLOADS, jobs.namespace).items
+    (found,) = workload["status"]["admissionChecks"]
+    answer: Manifest = found
+    return answer
+
+
+def _admit_with(jobs: Any, update: Manifest) -> None:
+    """As Kueue does: what the check says comes into the JobSet's template, and the JobSet runs."""
+    jobset = jobs.kube.get(JOBSETS, "pooled", jobs.namespace)
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    assert replicated["name"] == update["name"]
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    pod["nodeSelector"] |= update["nodeSelector"]
+    pod["tolerations"] += update["tolerations"]
+    jobs.kube.replace(JOBSETS, {**jobset, "spec": {**jobset["spec"], "suspend": False}})
 
 
 def _make_queue(jobs: Any) -> bool:

@@ -53,9 +53,9 @@ def test_no_rule_has_a_wildcard() -> None:
     assert [rule for _, rule in rules({}) for word in rule["verbs"] + rule["resources"] if "*" in word] == []
 
 
-def test_preflights_jobs_may_be_made_read_and_deleted_and_nothing_else() -> None:
+def test_jobs_may_be_made_read_and_deleted_and_nothing_else() -> None:
     found = [rule for _, rule in rules({}) if rule["apiGroups"] == ["batch"]]
-    assert found == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create", "delete"]}]
+    assert found == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "create", "delete"]}]
 
 
 def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
@@ -66,9 +66,10 @@ def test_listed_namespaces_get_roles_instead_of_cluster_wide_rights() -> None:
         "posttrain-system",
     ]
     cluster_groups = {group for kind, rule in rules(values) if kind == "ClusterRole" for group in rule["apiGroups"]}
-    assert cluster_groups == {"apiextensions.k8s.io", "", "scheduling.k8s.io"}
+    assert cluster_groups == {"apiextensions.k8s.io", "", "scheduling.k8s.io", "kueue.x-k8s.io"}
     cluster_resources = {r for kind, rule in rules(values) if kind == "ClusterRole" for r in rule["resources"]}
-    assert cluster_resources == {"customresourcedefinitions", "namespaces", "nodes", "priorityclasses"}
+    others = {"admissionchecks", "admissionchecks/status"}
+    assert cluster_resources == {"customresourcedefinitions", "namespaces", "nodes", "priorityclasses", *others}
 
 
 def test_operator_pod_meets_the_restricted_standard() -> None:

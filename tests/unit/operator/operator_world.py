@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider,
 from ptoperator.client import Client
 from ptoperator.kube import ListResult
 from ptoperator.memory import Key, Memory
+from ptoperator.observed import Estimate, Observed
 from ptoperator.reconcile import Reconciler
 from ptoperator.resources import JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
@@ -318,6 +319,8 @@ class World:
     def run_jobs(self) -> None:
         """The Job controller, for Jobs of no JobSet: a pod at a time, the policy as it is rendered."""
         for job in self.api.kinds("Job"):
+            if labels.JOBSET_NAME in job["metadata"]["labels"]:
+                continue
             said = job.setdefault("status", {"conditions": []})
             pods = [pod for pod in self.pods if _owner(pod) == _uid(job)]
             if said["conditions"] or any(_phase(pod) not in ("Succeeded", "Failed") for pod in pods):
@@ -533,6 +536,7 @@ class Operator:
     client: Any = None
     cloud: CloudProvider | None = None
     memory: Memory = field(default_factory=Memory)
+    estimate: Callable[[Observed], Estimate | None] = lambda seen: None
     heard: int = 0
     news: set[Key] = field(default_factory=set)
     timers: dict[Key, datetime] = field(default_factory=dict)
@@ -563,7 +567,9 @@ class Operator:
         self.news.discard(key)
         self.timers.pop(key, None)
         client = Client(self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)))
-        reconciler = Reconciler(client, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud)
+        reconciler = Reconciler(
+            client, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud, estimate=self.estimate
+        )
         try:
             again = reconciler.reconcile(key, is_news=is_news)
         except ApiError:

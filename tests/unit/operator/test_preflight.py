@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from operator_world import NAMESPACE, Operator, job_manifest
 from ptapi.load import parse_job
 from ptapi.status import Condition, PostTrainJobStatus
 from ptoperator import names
+from ptoperator.estimate import Estimates
 from ptoperator.render import layout_of, preflight_job
 from ptoperator.resources import POSTTRAINJOBS, Manifest
 from ptoperator.settings import Settings
@@ -206,6 +209,47 @@ def test_tpus_are_checked_unless_told_otherwise_and_cpus_only_if_told(
     more = {} if asked is None else {"preflight": asked}
     layout = layout_of(parse_job(job_manifest(NAME, accelerator={"type": accelerator}, **more)), Settings())
     assert layout.preflight == mode
+
+
+def test_a_job_that_skips_preflight_is_told_what_the_formula_says_and_goes_on(operator: Operator) -> None:
+    estimates = Estimates()
+    operator.estimate = estimates.of
+    big = {"model": {"uri": "random://llama3.1-70b"}, "training": {"batchSize": 16, "sequenceLength": 4096}}
+    spec: dict[str, Any] = {"accelerator": {"type": "v6e-16"}, "preflight": "Skip"}
+    operator.api.create(POSTTRAINJOBS, job_manifest(NAME, **big, **spec))
+    operator.work()
+    said = preflighted(operator)
+    assert (said.status, said.reason) == ("False", "DoesNotFit")
+    assert re.fullmatch(
+        r"by the formula peak \d+\.\d of 31\.2 GiB per chip on v6e-16 \(16 chips\); "
+        "spec.preflight is Skip, so the job goes on",
+        said.message,
+    )
+    assert len(operator.api.kinds("JobSet")) == 1
+    operator.restart()
+    estimates.command = ["false"]
+    operator.work()
+    assert preflighted(operator) == said
+
+
+def test_what_the_formula_cannot_tell_is_left_unsaid_and_asked_once_for_every_shape(
+    operator: Operator, tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    operator.estimate = Estimates(["sh", "-c", f"echo asked >> {count}; echo no verdict"]).of
+    spec: dict[str, Any] = {"accelerator": {"type": "v6e-4"}, "preflight": "Skip"}
+    for name in ("one", "two"):
+        operator.api.create(POSTTRAINJOBS, job_manifest(name, output={"uri": f"file:///runs/{name}"}, **spec))
+    operator.api.create(POSTTRAINJOBS, job_manifest("three", output={"uri": "file:///runs/three"}))
+    operator.work()
+    messages = [
+        each.message
+        for job in operator.api.kinds("PostTrainJob")
+        for each in PostTrainJobStatus.model_validate(job["status"]).conditions
+        if each.type == "Preflighted"
+    ]
+    assert sorted(messages) == ["CPU devices need none", "spec.preflight is Skip", "spec.preflight is Skip"]
+    assert count.read_text() == "asked\n"
 
 
 def test_its_pod_meets_the_restricted_standard_and_asks_for_no_chips() -> None:

@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
 import kueue as made_by_kueue
 
 from ptoperator import labels
+from ptoperator.admissionchecks import mark_active
 from ptoperator.client import Client, UnlistedCall
 from ptoperator.leadership import Leadership
-from ptoperator.resources import JOBSETS, LOCAL_QUEUES, POSTTRAINJOBS, SECRETS, WORKLOADS, Manifest
+from ptoperator.resources import ADMISSION_CHECKS, JOBSETS, LOCAL_QUEUES, POSTTRAINJOBS, SECRETS, WORKLOADS, Manifest
 from ptoperator.rights import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
 from ptoperator.settings import Settings
 from ptoperator.sweeper import Sweeper
@@ -55,15 +56,21 @@ def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
     """Kueue and MaxText."""
     world = operator.world
     world.api.put(LOCAL_QUEUES, {**made_by_kueue.local_queue("team", NAMESPACE, "all"), **_named("team")})
-    world.api.create(POSTTRAINJOBS, job_manifest("queued", queue="team", output={"uri": "gs://b/queued"}))
+    chips = {"accelerator": {"type": "v6e-4"}, "capacity": [{"type": "existing", "waitSeconds": 600}, {"type": "spot"}]}
+    queued = job_manifest("queued", queue="team", preflight="Skip", output={"uri": "gs://b/queued"}, **chips)
+    world.api.create(POSTTRAINJOBS, queued)
     settle(operator)
     jobset = world.api.find(JOBSETS, "queued")
     assert jobset is not None
-    said = made_by_kueue.workload(jobset, "team")
-    said["metadata"]["uid"] = "of-the-workload"
-    world.api.put(WORKLOADS, said)
-    world.tick(31)
-    operator.work()
+    world.api.put(ADMISSION_CHECKS, {**_named("pools"), "spec": {"controllerName": labels.POOLS_CHECK}})
+    check = {"name": "pools", "state": "Pending", "message": "", "lastTransitionTime": made_by_kueue.TIME}
+    for holds in (False, True):
+        reserved = made_by_kueue.condition("QuotaReserved", holds, "QuotaReserved", "")
+        said = made_by_kueue.workload(jobset, "team", conditions=[reserved], admissionChecks=[check])
+        said["metadata"]["uid"] = "of-the-workload"
+        world.api.put(WORKLOADS, said)
+        world.tick(31)
+        operator.work()
     runtime = {"maxtext": {"modelName": "llama3.1-8b"}}
     maxtext = job_manifest("maxtext", image="maxtext:1", runtime=runtime, model={"uri": "gs://b/m/0/items"},
                            output={"uri": "gs://b/maxtext"})  # fmt: skip
@@ -73,7 +80,7 @@ def _wait_in_a_queue_and_speak_in_a_log(operator: Operator) -> None:
 
 
 def _named(name: str) -> Manifest:
-    return {"metadata": {"name": name, "namespace": NAMESPACE, "uid": "of-the-queue"}}
+    return {"metadata": {"name": name, "namespace": NAMESPACE, "uid": f"of-{name}"}}
 
 
 def _eventful_life(operator: Operator) -> None:
@@ -134,6 +141,7 @@ def _sweep_and_lead(world: World) -> None:
     client = Client(world.api, record)
     cloud = operator_world.OnePoolCloud()
     Sweeper(client, cloud, Settings()).sweep()
+    mark_active(client, world.api.now)
     leadership = Leadership(client, "posttrain-system", "a")
     assert leadership.try_once()
     assert leadership.try_once()

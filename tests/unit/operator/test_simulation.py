@@ -56,6 +56,9 @@ class Faults:
     def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
         return self.api.list(r, namespace, labels=labels)
 
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
+        return self.api.get_subresource(r, name, subresource, namespace)
+
     def create(self, r: Resource, body: Manifest) -> Manifest:
         return self._write(lambda: self.api.create(r, body))
 

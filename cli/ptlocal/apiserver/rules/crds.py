@@ -10,6 +10,7 @@ from ptlocal.apiserver.cel.syntax import CelError
 from ptlocal.apiserver.metadata import now
 from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
 from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
+from ptlocal.apiserver.validation import compiled
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
@@ -102,7 +103,7 @@ def _schema_errors(schema: Any, path: str, is_root: bool = False) -> list[FieldE
         found.append(required(f"{path}.type", "must not be empty for specified object fields"))
     if "pattern" in schema:
         try:
-            re.compile(schema["pattern"])
+            compiled(schema["pattern"])
         except (re.error, TypeError) as error:
             found.append(
                 invalid_value(

@@ -31,6 +31,11 @@ def test_unknown_fields_are_named_by_path_and_dropped() -> None:
     assert obj == {"kind": "K", "metadata": {"name": "n"}, "a": 1, "o": {}, "l": [{}, {}], "m": {"any": {"k": 1}}}
 
 
+def test_patterns_mean_what_they_mean_to_go() -> None:
+    pattern = validation.compiled("^(?i)[a-z]([-a-z0-9]*[a-z0-9])?$")
+    assert [bool(pattern.search(text)) for text in ("Kind", "kind-2", "2kind", "kind\n")] == [True, True, False, False]
+
+
 def test_what_may_be_free_is_kept_but_known_parts_of_it_are_still_known() -> None:
     obj = {"free": {"anything": {"at": "all"}, "known": {"x": "1", "y": 2}}}
     assert pruning.prune_object(obj, SCHEMA) == ["free.known.y"]

@@ -17,7 +17,7 @@ from pttrainer.preflight.judge import judge
 from pttrainer.preflight.passes import TRAIN_STEP
 from pttrainer.preflight.subject import subject
 
-ASKED = job("tiny", "v5p-128", batchSize=8, sequenceLength=64)
+ASKED = job("tiny", "v6e-8", batchSize=8, sequenceLength=64)
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,8 @@ from pttrainer.rollout import native
 
 FAMILIES = {preset(name).family: name for name in (*PRESETS, *RAW)}
 """One preset of each family."""
+BY_KIND = {(job.spec.algorithm.kind, getattr(job.spec.algorithm.grpo, "loss", "")): job for job in JOBS.values()}
+"""One job of each algorithm, and of each loss of grpo."""
 SHAPES = [(1, 4, 2, 1, 1), (2, 2, 1, 2, 4)]
 
 
@@ -120,9 +122,9 @@ def abstract_mesh(shape: division.Shape) -> AbstractMesh:
     return AbstractMesh(shape, division.MESH_AXES, axis_types=(AxisType.Auto,) * len(division.MESH_AXES))
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_a_losses_traits_are_those_of_its_code(name: str) -> None:
-    of: Subject = subject(JOBS[name].spec)
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_a_losses_traits_are_those_of_its_code(kind: tuple[str, str]) -> None:
+    of: Subject = subject(BY_KIND[kind].spec)
     assert of.program.objective.by_token == traits.by_token(of.spec.algorithm)
 
 

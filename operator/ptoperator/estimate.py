@@ -1,0 +1,81 @@
+"""What preflight's formula says of a job that skips preflight: asked of the trainer's own command, in a child.
+
+Nothing is refused by it: who writes `preflight: Skip` wants no judge. But it costs half a second of a CPU and no
+library beyond the operator's own, so a job that can never fit is not let go without a word. What the formula cannot
+tell (a model behind a URI that this process cannot read, no trainer beside the operator) is left unsaid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ptapi.conditions import ConditionType
+from ptoperator.observed import Estimate, Observed
+from ptoperator.resources import Manifest
+from ptoperator.status import find
+
+logger = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-m", "pttrainer", "preflight")
+_LONGEST_S = 20.0
+_KEPT = 1024
+_GIB = 2**30
+
+
+@dataclass
+class Estimates:
+    """The formula's answers, one per shape of a job. Safe to share between threads; one child at a time."""
+
+    command: Sequence[str] = COMMAND
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: OrderedDict[str, Estimate | None] = field(default_factory=OrderedDict)
+
+    def of(self, seen: Observed) -> Estimate | None:
+        """For a job that was not told anything yet; None for any other."""
+        if not _is_wanted(seen):
+            return None
+        shape = _shape(seen.job)
+        with self._lock:
+            if shape not in self._known:
+                self._known[shape] = _asked(self.command, seen.job)
+                if len(self._known) > _KEPT:
+                    self._known.popitem(last=False)
+            return self._known[shape]
+
+
+def _is_wanted(seen: Observed) -> bool:
+    spec = seen.job.get("spec") or {}
+    is_cpu = str((spec.get("accelerator") or {}).get("type")).startswith("cpu-")
+    is_native = not {"maxtext", "container"} & set(spec.get("runtime") or {})
+    is_told = find(seen.status, ConditionType.PREFLIGHTED) is not None
+    is_over = seen.is_deleting or seen.status.phase.is_terminal
+    return spec.get("preflight") == "Skip" and is_native and not (is_cpu or is_told or is_over)
+
+
+def _shape(job: Manifest) -> str:
+    """The same for jobs that differ in where they write."""
+    spec = {name: value for name, value in job["spec"].items() if name not in ("output", "data", "capacity")}
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+
+
+def _asked(command: Sequence[str], job: Manifest) -> Estimate | None:
+    document: Manifest = {name: job[name] for name in ("apiVersion", "kind", "spec")}
+    document["metadata"] = {name: job["metadata"][name] for name in ("name", "namespace")}
+    asked = [*command, "/dev/stdin", "--quick", "--output", "json"]
+    try:
+        ran = subprocess.run(asked, input=json.dumps(document), capture_output=True, timeout=_LONGEST_S, text=True)
+        verdict = json.loads(ran.stdout)
+        peak, available = verdict["peak"] / _GIB, verdict["available"] / _GIB
+        words = f"peak {peak:.1f} of {available:.1f} GiB per chip on {verdict['accelerator']}"
+        return Estimate(bool(verdict["fits"]), words)
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
+        logger.debug("%s: no estimate: %s", document["metadata"], error)
+        return None
