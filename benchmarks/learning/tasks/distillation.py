@@ -1,12 +1,15 @@
-"""Distillation: a student learns from a larger model what it does not learn from the same data in the same steps.
+"""Distillation: a student learns from a larger model what its own data do not hold.
 
-The task is a cipher, each letter of a word becomes the next of the alphabet, shown by careless people: half of their
-letters are wrong. A larger model with more steps learns what they mean. A student with a fifth of its weights, after
-two fifths of its steps on their answers, goes on in one of three ways, each with as many steps and answers: on the
-people's (`sft`, the control), on the teacher's predictions for samples of its own (`on-policy`), and on its predictions
-for the people's answers, from a file that holds the four likeliest tokens alone (`offline`). How many letters are wrong
-and how many steps there are was chosen so that the control fails and the teacher learns: with two in five wrong and 100
-steps, the control learnt the cipher with seed 1, and on-policy distillation was half-way with seed 2.
+The task is a cipher: each letter of a word stands for another, which ones the seed draws. The people in the student's
+data know half of the alphabet and guess the rest. The larger model learned from people who know all of it, and slip
+in every fifth letter. The student, of a fifth of the weights, begins with its own people, then goes on in one of four
+ways with the same questions and as many steps and answers: on the people's answers (`sft`, the control, which no number
+of steps could help: a held-out word is all in known letters once in 256 times), on what the larger model predicts for
+samples of the student's own (`on-policy`), for the people's answers (`online`), and for these again, from a file that
+holds the four likeliest tokens alone (`offline`). Nobody shows it the right answer to a question.
+
+Bars and sizes were set before the first run and have stayed. An earlier form of this task, wrong letters at random for
+all, depended on its seed: its control learned the cipher with two of three.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,34 +27,39 @@ from typing import Any
 from task import Bar, Place, Spec, Task, Trial, write_rows
 
 EXACT = "eval/reward"
-LETTERS, ALPHABET, CARELESS = 8, "abcdefghijklmnopqrstuvwxyz", 0.5
+LETTERS, ALPHABET = 8, "abcdefghijklmnopqrstuvwxyz"
+KNOWN = 13
+"""Letters that the student's people know."""
+SLIPS = 0.2
+"""Share of the letters that the teacher's people get wrong."""
 ROWS, EVAL_ROWS = 3_000, 128
-TOLD = {"train.jsonl": "told.jsonl", "eval.jsonl": "told-eval.jsonl"}
-"""What offline distillation reads instead."""
+TAUGHT, PEOPLE, TOLD = ("taught.jsonl", "eval.jsonl"), ("train.jsonl", "eval.jsonl"), ("told.jsonl", "told-eval.jsonl")
+"""Training and held-out rows of the teacher, of the student, and of the student with the teacher's predictions."""
 LIKELIEST = 4
-REACHED = 0.8
+"""Tokens at each place that `TOLD` has the teacher's log-probs of."""
+STEPS = 150
+REACHED, UNREACHED = 0.8, 0.1
 
 
 def write_data(folder: Path, seed: int) -> None:
-    """train.jsonl, with mistakes, and eval.jsonl, without; no word is in both."""
+    """taught.jsonl for the teacher, train.jsonl for the student, eval.jsonl with right answers; no word is in two."""
     source = random.Random(seed)
+    code = dict(zip(ALPHABET, source.sample(ALPHABET, len(ALPHABET)), strict=True))
+    known = frozenset(source.sample(ALPHABET, KNOWN))
     words: dict[str, None] = {}
-    while len(words) < ROWS + EVAL_ROWS:
+    while len(words) < 2 * ROWS + EVAL_ROWS:
         words["".join(source.choices(ALPHABET, k=LETTERS))] = None
-    rows = [{"question": word, "answer": shifted(word)} for word in words]
-    write_rows(folder / "eval.jsonl", rows[:EVAL_ROWS])
-    write_rows(
-        folder / "train.jsonl", [{**row, "answer": _careless(row["answer"], source)} for row in rows[EVAL_ROWS:]]
-    )
+    left = iter(words)
 
+    def answered(rows: int, knows: Callable[[str], bool]) -> list[dict[str, str]]:
+        return [
+            {"question": word, "answer": "".join(code[at] if knows(at) else source.choice(ALPHABET) for at in word)}
+            for word in islice(left, rows)
+        ]
 
-def shifted(word: str) -> str:
-    """Each letter becomes the next; z becomes a."""
-    return "".join(ALPHABET[(ALPHABET.index(letter) + 1) % len(ALPHABET)] for letter in word)
-
-
-def _careless(answer: str, source: random.Random) -> str:
-    return "".join(source.choice(ALPHABET) if source.random() < CARELESS else letter for letter in answer)
+    write_rows(folder / "eval.jsonl", answered(EVAL_ROWS, lambda letter: True))
+    write_rows(folder / "train.jsonl", answered(ROWS, known.__contains__))
+    write_rows(folder / "taught.jsonl", answered(ROWS, lambda letter: source.random() >= SLIPS))
 
 
 def ask_teacher(place: Place) -> None:
@@ -58,7 +68,7 @@ def ask_teacher(place: Place) -> None:
     from tokenizers import Tokenizer
 
     folder, teacher = place.folder / "data", place.folder / "runs" / "teacher" / "export"
-    files = [[json.loads(line) for line in (folder / name).read_text().splitlines()] for name in TOLD]
+    files = [[json.loads(line) for line in (folder / name).read_text().splitlines()] for name in PEOPLE]
     engine = Tokenizer.from_file(str(teacher / "tokenizer.json"))
     rows = [row for file in files for row in file]
     texts = [f"<|bos|><|user|>{row['question']}<|end|><|assistant|>{row['answer']}<|end|>" for row in rows]
@@ -72,7 +82,7 @@ def ask_teacher(place: Place) -> None:
     ids = np.argsort(-logps, axis=-1)[..., :LIKELIEST]
     likeliest = np.take_along_axis(logps, ids, axis=-1)
     told = iter([_told(*row) for row in zip(rows, ids, likeliest, strict=True)])
-    for name, file in zip(TOLD.values(), files, strict=True):
+    for name, file in zip(TOLD, files, strict=True):
         write_rows(folder / name, list(islice(told, len(file))))
 
 
@@ -80,11 +90,10 @@ def _told(row: dict[str, str], ids: Any, logps: Any) -> dict[str, Any]:
     return {**row, "teacher_ids": ids.tolist(), "teacher_logprobs": logps.round(5).tolist()}
 
 
-def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int) -> Spec:
+def learning(place: Place, model: str, rows: tuple[str, str], algorithm: Spec, steps: int) -> Spec:
     """What all have in common. A batch is 24 answers, 6 to a row where they are packed."""
-    mode = algorithm.get("distill", {}).get("mode")
-    on_policy = mode == "on-policy"
-    train, held_out = TOLD.values() if mode == "offline" else TOLD
+    on_policy = algorithm.get("distill", {}).get("mode") == "on-policy"
+    train, held_out = rows
     return {
         "model": {"uri": model},
         "algorithm": algorithm,
@@ -102,26 +111,26 @@ def learning(place: Place, model: str, algorithm: dict[str, Any], steps: int) ->
 
 
 def teacher(place: Place) -> Spec:
-    return learning(place, "random://demo", {"sft": {}}, 600)
+    """The larger model."""
+    return learning(place, "random://demo", TAUGHT, {"sft": {}}, 300)
 
 
 def start(place: Place) -> Spec:
-    return learning(place, "random://tiny", {"sft": {}}, 100)
+    """The student, before it goes on in one of the ways."""
+    return learning(place, "random://tiny", PEOPLE, {"sft": {}}, 200)
 
 
-def more(place: Place) -> Spec:
-    return learning(place, place.export("distillation/start"), {"sft": {}}, 150)
+def control(place: Place) -> Spec:
+    """More of the same."""
+    return learning(place, place.export("distillation/start"), PEOPLE, {"sft": {}}, STEPS)
 
 
-def distilled(mode: str) -> Any:
-    """The rest of the student's steps, in this mode."""
-
-    def spec(place: Place) -> Spec:
-        source = {} if mode == "offline" else {"teacher": {"uri": place.export("distillation/teacher")}}
-        algorithm = {"distill": {"mode": mode, "beta": 0.0, **source}}
-        return learning(place, place.export("distillation/start"), algorithm, 150)
-
-    return spec
+def distilled(mode: str, place: Place) -> Spec:
+    """With the teacher, in one of its modes."""
+    is_told = mode == "offline"
+    guide = {} if is_told else {"teacher": {"uri": place.export("distillation/teacher")}}
+    algorithm = {"distill": {"mode": mode, "beta": 0.0, **guide}}
+    return learning(place, place.export("distillation/start"), TOLD if is_told else PEOPLE, algorithm, STEPS)
 
 
 _BEFORE = ("distillation/teacher", "distillation/start")
@@ -133,9 +142,10 @@ TASK = Task(
     write_data=write_data,
     trials=(
         Trial("teacher", teacher, Bar(EXACT, least=0.9)),
-        Trial("start", start, Bar(EXACT, below=REACHED)),
-        Trial("sft", more, Bar(EXACT, below=REACHED), needs=_BEFORE[1:]),
-        Trial("on-policy", distilled("on-policy"), Bar(EXACT, least=REACHED), needs=_BEFORE),
-        Trial("offline", distilled("offline"), Bar(EXACT, least=REACHED), needs=_BEFORE, prepare=ask_teacher),
+        Trial("start", start, Bar(EXACT, below=UNREACHED)),
+        Trial("sft", control, Bar(EXACT, below=UNREACHED), needs=_BEFORE[1:]),
+        Trial("on-policy", partial(distilled, "on-policy"), Bar(EXACT, least=REACHED), needs=_BEFORE),
+        Trial("online", partial(distilled, "online"), Bar(EXACT, least=REACHED), needs=_BEFORE),
+        Trial("offline", partial(distilled, "offline"), Bar(EXACT, least=REACHED), needs=_BEFORE, prepare=ask_teacher),
     ),
 )

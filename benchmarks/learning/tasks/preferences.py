@@ -1,9 +1,9 @@
 """DPO on synthetic preferences: people who see a sorted word and the word as it was prefer the sorted one.
 
 Begins at the supervised model of the sorting task and the same seed, which mostly copies. Nothing judges an answer
-while it trains; greedy answers to held-out words are what counts, right only where the model also sorts correctly. As
-with sorting, the bar was chosen with seed 0; after 80 steps seed 1 was 28 points higher than before and seed 2 at 47%,
-so that it is 120 steps and 20 points since.
+while it trains; greedy answers to held-out words are what counts, right only where the model also sorts correctly. The
+bar was chosen with seed 0 and lowered once, from 30 points to 20, after 80 steps from an earlier form of that model
+left seed 1 at 28 points more than before and seed 2 at 47%; since then it is 120 steps.
 """
 
 from __future__ import annotations

@@ -87,6 +87,26 @@ def test_the_same_seed_makes_the_same_data_and_no_word_is_in_both_files(name: st
     assert not asked[0] & asked[1]
 
 
+def test_the_student_of_distillation_is_shown_half_of_the_cipher_and_its_teacher_all(tmp_path: Path) -> None:
+    TASKS["distillation"].write_data(tmp_path, 7)
+    right = {name: share_right(tmp_path, name) for name in ("train.jsonl", "taught.jsonl")}
+    assert sum(share == 1.0 for share in right["train.jsonl"]) == 13
+    assert sum(share < 0.1 for share in right["train.jsonl"]) == 13
+    assert all(0.7 < share < 0.9 for share in right["taught.jsonl"])
+
+
+def share_right(folder: Path, name: str) -> list[float]:
+    """By letter, how often a file's answers are what the held-out ones say."""
+    shown = {part: [json.loads(line) for line in (folder / part).open()] for part in ("eval.jsonl", name)}
+    pairs = {part: [pair for row in rows for pair in zip(*row.values(), strict=True)] for part, rows in shown.items()}
+    code, answers = dict(pairs["eval.jsonl"]), pairs[name]
+    return [
+        sum(answer == code[letter] for asked, answer in answers if asked == letter)
+        / sum(asked == letter for asked, _ in answers)
+        for letter in sorted(code)
+    ]
+
+
 def test_an_outcome_is_read_from_the_metrics_of_its_run(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     write_rows(
