@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := api operator trainer cli tests scripts benchmarks
 PYTEST := $(BIN)/python -m pytest
+# A file's tests run in one process, where they share what they compile and start. Few tests may take long: not last.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check static unit integration format crds golden docs bench learning bench-peers parity references aot clean
@@ -30,14 +32,14 @@ demo: $(VENV)/.run  ## teach a small model to add, through the operator, in an e
 	@$(BIN)/ptctl demo $(ARGS)
 
 test: $(VENV)/.dev  ## every test (unit, then integration)
-	$(PYTEST) tests/unit -q -n 2
-	$(PYTEST) tests/integration -q
+	$(PYTEST) tests/unit -q $(TWO)
+	$(PYTEST) tests/integration -q $(TWO)
 
 unit: $(VENV)/.dev  ## the tests that need no cluster
-	$(PYTEST) tests/unit -q -n 2
+	$(PYTEST) tests/unit -q $(TWO)
 
 integration: $(VENV)/.dev  ## the tests on an API server, and real small training runs
-	$(PYTEST) tests/integration -q
+	$(PYTEST) tests/integration -q $(TWO)
 
 check: static unit  ## format, lint, types, layers, unit tests, generated files: before every commit
 

@@ -86,6 +86,7 @@ def openapi_schema() -> Schema:
         if rule.cel and rule.scope:
             node = _descend(spec, rule.scope.split(".")[1:])
             _attach(node, _validation(rule, node))
+    _fill_judged_defaults(spec)
     for validation in _transitions(spec):
         _attach(spec, validation)
     root: Schema = {
@@ -166,6 +167,14 @@ def _with_defaults(schema: Schema) -> Schema:
         if default is not None:
             field["default"] = default
     return node
+
+
+def _fill_judged_defaults(spec: Schema) -> None:
+    """The API server holds a default against the rules of its object as it is written, before it fills in more."""
+    for node in _objects(spec):
+        if node.get("default") == {} and VALIDATIONS in node:
+            children = node["properties"].items()
+            node["default"] = {name: below["default"] for name, below in children if "default" in below}
 
 
 def _without_defaults(schema: Schema) -> Schema:

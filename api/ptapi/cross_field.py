@@ -11,7 +11,7 @@ from functools import partial
 
 from ptapi import accelerator_cel as chips
 from ptapi.rule import Rule, at
-from ptapi.spec import EnvVar, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
+from ptapi.spec import EnvVar, Grpo, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -50,6 +50,10 @@ def _is_for_length(name: str, reward: Reward) -> bool:
     return getattr(reward, name) is None or reward.builtin == "length"
 
 
+def _is_for_ratios(name: str, grpo: Grpo) -> bool:
+    return getattr(grpo, name) is None or grpo.loss != "cispo"
+
+
 def _is_unique(values: list[str]) -> bool:
     return len(set(values)) == len(values)
 
@@ -72,12 +76,12 @@ def _keeps_groups_together(spec: PostTrainJobSpec) -> bool:
 
 
 def _lags_whole_batches(spec: PostTrainJobSpec) -> bool:
-    return spec.algorithm.grpo is None or spec.rollout.max_staleness % spec.algorithm.grpo.updates_per_batch == 0
+    return spec.rollout.max_staleness % spec.algorithm.updates_per_batch == 0
 
 
 def _samples_while_it_trains(spec: PostTrainJobSpec) -> bool:
     distill = spec.algorithm.distill
-    is_on_policy = spec.algorithm.grpo is not None or (distill is not None and distill.mode == "on-policy")
+    is_on_policy = spec.algorithm.learns_from_rewards or (distill is not None and distill.mode == "on-policy")
     return is_on_policy or spec.rollout.placement == "colocated"
 
 
@@ -178,6 +182,16 @@ RULES: tuple[Rule, ...] = (
         cel="has(self.algorithm.grpo) || has(self.algorithm.ppo) || !has(self.rewards) || self.rewards.size() == 0 || "
         "has(self.data.eval)",
         is_kept=lambda spec: spec.algorithm.learns_from_rewards or not spec.rewards or spec.data.eval is not None,
+    ),
+    *(
+        Rule(
+            scope="spec.algorithm.grpo",
+            field=field,
+            accepted="unset, because cispo only cuts weights above clipHigh",
+            cel=f"!has(self.{field}) || self.loss != 'cispo'",
+            is_kept=partial(_is_for_ratios, name),
+        )
+        for field, name in (("clipLow", "clip_low"), ("dualClip", "dual_clip"))
     ),
     Rule(
         scope="spec.rewards[]",
@@ -740,15 +754,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="rollout.maxStaleness",
-        accepted="a multiple of grpo.updatesPerBatch, because all updates of a batch use samples of the same weights",
-        cel="!has(self.algorithm.grpo) || self.rollout.maxStaleness % self.algorithm.grpo.updatesPerBatch == 0",
+        accepted="a multiple of updatesPerBatch, because all updates of a batch use samples of the same weights",
+        cel="(!has(self.algorithm.grpo) || self.rollout.maxStaleness % self.algorithm.grpo.updatesPerBatch == 0) && "
+        "(!has(self.algorithm.ppo) || self.rollout.maxStaleness % self.algorithm.ppo.updatesPerBatch == 0)",
         is_kept=_lags_whole_batches,
     ),
     Rule(
         scope="spec",
         field="rollout.placement",
-        accepted="colocated, because only grpo and on-policy distillation can sample on other chips",
-        cel="self.rollout.placement == 'colocated' || has(self.algorithm.grpo) || "
+        accepted="colocated, because only grpo, ppo and on-policy distillation can sample on other chips",
+        cel="self.rollout.placement == 'colocated' || has(self.algorithm.grpo) || has(self.algorithm.ppo) || "
         "(has(self.algorithm.distill) && self.algorithm.distill.mode == 'on-policy')",
         is_kept=_samples_while_it_trains,
     ),

@@ -42,13 +42,6 @@ RULES: tuple[Rule, ...] = (
         hint="vllm serve --max-num-seqs",
     ),
     Rule(
-        scope="spec.rollout",
-        field="placement",
-        accepted="colocated with engine: vllm, which is nowhere on the chips of the job",
-        cel="self.placement == 'colocated' || self.engine == 'native'",
-        is_kept=lambda rollout: rollout.placement == "colocated" or rollout.engine == "native",
-    ),
-    Rule(
         scope="spec.rollout.vllm",
         field="weightsDirectory",
         accepted="a directory that the server sees under the same path, because it reads new weights there",

@@ -68,6 +68,7 @@ def is_of_machine(metric: str) -> bool:
     named = (
         TOKENS_PER_SECOND,
         TRAINED_TOKENS_PER_SECOND,
+        TOKENS_PER_SECOND_OF_TRAINING,
         STEP_SECONDS,
         MFU,
         GOODPUT,
@@ -210,6 +211,7 @@ STALENESS = "staleness"
 """Optimizer steps between the weights that a batch was sampled with and those that its first update changes."""
 TOKENS_PER_SECOND = "tokens_per_second"
 TRAINED_TOKENS_PER_SECOND = "trained_tokens_per_second"
+TOKENS_PER_SECOND_OF_TRAINING = "tokens_per_second/train"
 STEP_SECONDS = "step_seconds"
 MFU = "mfu"
 GOODPUT = "goodput"

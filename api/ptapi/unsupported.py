@@ -9,21 +9,26 @@ from collections.abc import Callable
 from typing import Any
 
 from ptapi.rule import Rule
+from ptapi.spec import PostTrainJobSpec
 
 
 def _custom(scope: str, field: str, accepted: str, cel: str, is_kept: Callable[[Any], bool]) -> Rule:
     return Rule(scope, field, f"not supported yet; accepted: {accepted}", cel, is_kept)
 
 
+def _has_adapters_on_the_policy(spec: PostTrainJobSpec) -> bool:
+    ppo = spec.algorithm.ppo
+    return ppo is None or spec.training.lora is None or ppo.critic.kind == "head" or ppo.critic.uri is None
+
+
 RULES: tuple[Rule, ...] = (
     _custom(
         "spec",
-        "algorithm.ppo.critic.kind",
-        "head where training.lora is set: a critic model would be trained whole",
-        "!has(self.algorithm.ppo) || !has(self.training.lora) || self.algorithm.ppo.critic.kind == 'head'",
-        lambda spec: (
-            spec.algorithm.ppo is None or spec.training.lora is None or spec.algorithm.ppo.critic.kind == "head"
-        ),
+        "algorithm.ppo.critic.uri",
+        "unset where kind is model and training.lora is set: the critic's adapters are on the policy's own weights",
+        "!has(self.algorithm.ppo) || !has(self.training.lora) || self.algorithm.ppo.critic.kind == 'head' || "
+        "!has(self.algorithm.ppo.critic.uri)",
+        _has_adapters_on_the_policy,
     ),
     _custom(
         "spec",

@@ -12,17 +12,25 @@ from ptoperator import clock, labels
 from ptoperator.actions import Action, Create, Patch
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
-from ptoperator.render.board import board_deployment, board_host, board_ingress, board_name, board_service, owner
-from ptoperator.resources import DEPLOYMENTS, INGRESSES, SERVICES, Manifest
+from ptoperator.render.board import (
+    board_deployment,
+    board_entry,
+    board_host,
+    board_name,
+    board_service,
+    entry_kind,
+    owner,
+)
+from ptoperator.resources import DEPLOYMENTS, SERVICES, Manifest
 
 
 @dataclass(frozen=True)
 class Board:
-    """The shared objects as they were seen; None: not there."""
+    """The shared objects as they were seen; None: not there. entry: what leads to it from outside."""
 
     deployment: Manifest | None = None
     service: Manifest | None = None
-    ingress: Manifest | None = None
+    entry: Manifest | None = None
 
 
 @dataclass(frozen=True)
@@ -45,14 +53,14 @@ def serving(layout: Layout, seen: Observed, board: Board) -> Serving:
         return Serving((Create(DEPLOYMENTS, board_deployment(layout)),), 0.0)
     if board.service is None:
         return Serving((Create(SERVICES, board_service(layout)),), 0.0)
-    if board.ingress is None and board_host(layout):
-        return Serving((Create(INGRESSES, board_ingress(layout)),), 0.0)
+    if board.entry is None and board_host(layout):
+        return Serving((Create(entry_kind(layout), board_entry(layout)),), 0.0)
     adopted = [
         Patch(resource, board_name(layout.job.spec.output.uri), seen.namespace, body)
         for resource, item in (
             (DEPLOYMENTS, board.deployment),
             (SERVICES, board.service),
-            (INGRESSES, board.ingress),
+            (entry_kind(layout), board.entry),
         )
         if item is not None and (body := _adoption(layout, item)) is not None
     ]

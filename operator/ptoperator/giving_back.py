@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ptapi.conditions import ConditionType, Reason
 from ptapi.status import CapacityStatus
 from ptoperator import labels
 from ptoperator.actions import Action, Patch
@@ -18,6 +19,7 @@ from ptoperator.case import delete_jobset
 from ptoperator.observed import Observed
 from ptoperator.resources import POSTTRAINJOBS
 from ptoperator.settings import Settings
+from ptoperator.status import Say, Says, find
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,29 @@ def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, .
     return (_without_finalizer(seen),)
 
 
+def told(seen: Observed) -> Says:
+    """What is to be said of pools that are to go: that GKE refuses, and later that they went after all."""
+    held = seen.cloud.of_job(seen.uid) if seen.cloud else ()
+    for pool in held:
+        answer = seen.cloud.answer(pool.name) if seen.cloud else None
+        if answer is not None and answer.trouble is not None and answer.trouble.is_definite:
+            refusal = f"node pool {pool.name} is to be deleted: {answer.trouble.code}: {answer.trouble.message}"
+            return {ConditionType.CAPACITY_READY: Say(False, Reason.RELEASE_REFUSED, refusal)}
+    said = find(seen.status, ConditionType.CAPACITY_READY)
+    is_over = not held and not seen.status.capacity.node_pools and not seen.is_deleting
+    if said is None or said.reason != Reason.RELEASE_REFUSED or not is_over:
+        return {}
+    return {ConditionType.CAPACITY_READY: Say(False, Reason.RELEASED, "the node pools are given back")}
+
+
 def _is_jobset_at_work(seen: Observed) -> bool:
-    """Whether it may still make pods: not while Kueue, which has reserved no quota, holds it back."""
+    """Whether it may still make pods: not while it is suspended, nor while Kueue, which has reserved no quota, holds it
+    back."""
     if seen.is_held_by_kueue and seen.place is not None and not seen.place.has_quota:
         return False
+    is_ours_to_resume = seen.is_jobset_suspended and not seen.jobset_queue
     is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
-    return seen.jobset is not None and seen.is_jobset_ours and not is_over
+    return seen.jobset is not None and seen.is_jobset_ours and not (is_over or is_ours_to_resume)
 
 
 def _finalizers(seen: Observed) -> list[str]:

@@ -76,6 +76,8 @@ POOL_SHAPE = "posttrain-shape"
 """Label of a node pool: hash of what cannot be changed about it, and of nothing else."""
 POOL_IDLE_SINCE = "posttrain-idle-since"
 """Label of a node pool without a job: Unix time at which the last job let go of it."""
+POOL_ROLE = "posttrain-role"
+"""Label of a node pool that all jobs share: what it is for."""
 
 PREFLIGHT = "preflight"
 """Value of COMPONENT: a pod that compiles and does not train."""

@@ -30,12 +30,11 @@ from ptoperator.memory import Key, Memory
 from ptoperator.nodesigns import ask_nodes
 from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
-from ptoperator.render.board import board_host, board_name
+from ptoperator.render.board import board_host, board_name, entry_kind
 from ptoperator.render.pod import pools_of
 from ptoperator.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
-    INGRESSES,
     JOBS,
     JOBSETS,
     PODS,
@@ -103,8 +102,8 @@ def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
     if deployment is None:
         return Board()
     is_reached = bool(board_host(layout))
-    ingress = _get(reader, INGRESSES, name, seen.namespace) if is_reached else None
-    return Board(deployment, _get(reader, SERVICES, name, seen.namespace), ingress)
+    entry = _get(reader, entry_kind(layout), name, seen.namespace) if is_reached else None
+    return Board(deployment, _get(reader, SERVICES, name, seen.namespace), entry)
 
 
 def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:

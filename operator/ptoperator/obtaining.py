@@ -16,6 +16,9 @@ from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.observed import Observed
 from ptoperator.status import find
 
+_LONGEST_REPAIR_S = 2.0 * USUAL_WAIT_S
+"""GKE repairs a slice in minutes."""
+
 
 def chips_first(case: Case) -> Step | None:
     """Chips first, pods after; see `quota` for a job that needs Kueue's quota before them."""
@@ -43,12 +46,13 @@ def no_nodes(case: Case) -> Step | None:
     gone or broken. The JobSet goes, and capacity is looked for anew. Written before it is done."""
     seen = case.seen
     attempt = is_open(seen.status.capacity)
-    if attempt is None or not seen.is_jobset_ours or seen.is_jobset_deleting or case.has_nodes:
+    is_waiting = seen.is_jobset_ours and not seen.is_jobset_deleting and not case.has_nodes
+    if attempt is None or not (is_waiting or _is_repaired(seen)):
         return None
     if case.quota_first and seen.is_held_by_kueue:  # there are no pods
         return None
     candidate = candidate_of(case.asked, attempt)
-    late = overdue(candidate, attempt, seen.now) if candidate else None
+    late = overdue(candidate, attempt, seen.now) if candidate and seen.jobset else None
     lost = _lost_pool(seen) or _lost_nodes(case, candidate)
     if late is not None:
         decision = give_up(case.asked, late)
@@ -89,12 +93,20 @@ def _lost_pool(seen: Observed) -> str:
     return ""
 
 
+def _is_repaired(seen: Observed) -> bool:
+    """Before the pods of the next try: a pool that ran is not running now."""
+    if seen.jobset is not None or seen.cloud is None or seen.cloud.trouble is not None:
+        return False
+    return any(pool.state is not PoolState.RUNNING for pool in seen.cloud.of_job(seen.uid))
+
+
 def _lost_nodes(case: Case, candidate: Candidate | None) -> str:
-    """Nodes that were there went away, as spot ones do, and stay away for as long as the option may take."""
-    if candidate is None or candidate.wait_s is None:
+    """Nodes of a pool never came, or went away, as spot ones do, and stay away for as long as the option may take. One
+    that may take for ever has a pool that is paid for and does not work: the next one may."""
+    if candidate is None or (candidate.wait_s is None and candidate.is_ready_with_pods):
         return ""
-    waited_s = _waits_for_nodes_s(case.seen)
-    return f"pods had no nodes for {clock.duration(waited_s)}" if waited_s >= candidate.wait_s else ""
+    limit_s, waited_s = candidate.wait_s or _LONGEST_REPAIR_S, _waits_for_nodes_s(case.seen)
+    return f"pods had no nodes for {clock.duration(waited_s)}" if waited_s >= limit_s else ""
 
 
 def _waits_for_nodes_s(seen: Observed) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ptapi.conditions import ConditionType, Phase
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
-from ptapi.status import FailureStatus, PostTrainJobStatus
+from ptapi.status import CapacityStatus, FailureStatus, PostTrainJobStatus
 from ptoperator import clock, ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
 from ptoperator.budgets import hopeless, not_charged
@@ -24,7 +24,7 @@ from ptoperator.capacity import Decision, is_open, provide, uses_pools
 from ptoperator.capacity.attempts import noted_pools, noted_ready
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.case import Case, Step, delete_jobset
-from ptoperator.giving_back import add_finalizer, given_back, leaving
+from ptoperator.giving_back import add_finalizer, given_back, leaving, told
 from ptoperator.hang import hung
 from ptoperator.observed import Observed
 from ptoperator.obtaining import abandoned, chips_first, no_nodes
@@ -35,7 +35,7 @@ from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
 from ptoperator.restarts import charged_restarts
 from ptoperator.settings import Settings
-from ptoperator.status import Situation, build, differs, find, holds, is_only_progress
+from ptoperator.status import Situation, build, differs, find, holds, is_only_progress, merged
 
 _CLEANUP_POLL_S = 10.0
 _REFUSED_POLL_S = 30.0
@@ -58,7 +58,7 @@ def plan(seen: Observed, settings: Settings) -> Plan:
     """What to do about one job now."""
     if seen.is_deleting:
         actions = leaving(seen, settings)  # owner references take everything else away
-        return Plan(actions, requeue_after=settings.cloud_poll_seconds if seen.has_finalizer else None)
+        return Plan(actions, _told(seen), settings.cloud_poll_seconds if seen.has_finalizer else None)
     if seen.status.phase.is_terminal:
         return _after_end(seen, settings)
     try:
@@ -112,7 +112,8 @@ def _suspended(case: Case) -> Step | None:
     back = given_back(seen, case.settings)
     if back is None:
         return Step(situation, actions, _CLEANUP_POLL_S if seen.unfinished_pods else None)
-    return Step(replace(situation, capacity=back.status), (*actions, *back.actions), case.settings.cloud_poll_seconds)
+    situation = replace(situation, capacity=back.status, says={**situation.says, **told(seen)})
+    return Step(situation, (*actions, *back.actions), case.settings.cloud_poll_seconds)
 
 
 def _overdue(case: Case) -> Step | None:
@@ -193,17 +194,24 @@ def _after_end(seen: Observed, settings: Settings) -> Plan:
     if seen.jobset is not None and seen.is_jobset_ours and not is_over and not seen.is_jobset_deleting:
         actions.append(delete_jobset(seen))
     back = given_back(seen, settings)
+    status = _told(seen, back.status if back else seen.status.capacity)
     if back is not None:
-        new = seen.status.model_copy(update={"capacity": back.status})
-        status = new if differs(seen.status, new) else None
         return Plan((*actions, *back.actions), status, settings.cloud_poll_seconds)
     policy = (seen.job.get("spec") or {}).get("runPolicy") or {}
     ttl, age = policy.get("ttlSecondsAfterFinished"), clock.seconds_since(seen.status.completion_time, seen.now)
     if not isinstance(ttl, int) or age is None:
-        return Plan(tuple(actions))
+        return Plan(tuple(actions), status)
     if age >= ttl:
         actions.append(Delete(POSTTRAINJOBS, seen.name, seen.namespace, seen.uid))
-    return Plan(tuple(actions), requeue_after=max(1.0, ttl - age))
+        status = None
+    return Plan(tuple(actions), status, requeue_after=max(1.0, ttl - age))
+
+
+def _told(seen: Observed, capacity: CapacityStatus | None = None) -> PostTrainJobStatus | None:
+    """Of a job that is over or going, as far as it is news: its capacity, and whether GKE takes its pools back."""
+    conditions = merged(seen.status.conditions, told(seen), seen.generation, seen.now)
+    new = seen.status.model_copy(update={"conditions": conditions, "capacity": capacity or seen.status.capacity})
+    return new if differs(seen.status, new) else None
 
 
 def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Step) -> Plan:

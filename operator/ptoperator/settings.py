@@ -30,6 +30,8 @@ class Settings:
     """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
     pathways_head_nodes: str = "cpu-np"
     """Node pool for Pathways' heads: 48 CPUs and 232 GB each. XPK calls it cpu-np, and so do its clusters."""
+    pathways_head_machine: str = "n2-standard-64"
+    """Machine type of that pool, where the operator makes it."""
     pathways_scratch: str = ""
     """gs:// directory for what Pathways' servers exchange. Empty: `.pathways` in the job's output.uri."""
     pathways_server_image: str = "us-docker.pkg.dev/cloud-tpu-v2-images/pathways/server:latest"

@@ -26,7 +26,7 @@ _ERRORS: dict[str, type[exceptions.GoogleAPICallError]] = {
     "DEADLINE_EXCEEDED": exceptions.DeadlineExceeded,
     "INVALID_ARGUMENT": exceptions.InvalidArgument,
 }
-_CLUSTER_PATH = "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c/nodePools/"
+_CLUSTER_PATH = "https://container.googleapis.com/v1/projects/p/locations/l/clusters/c"
 
 
 class Late(Exception):
@@ -53,7 +53,7 @@ class GkeClient:
 
     def list_node_pools(self, **_: Any) -> Any:
         return self._serve(
-            "list_node_pools", lambda: SimpleNamespace(node_pools=[_pool(each) for each in self._model.ours()])
+            "list_node_pools", lambda: SimpleNamespace(node_pools=[_pool(each) for each in self._model.listed()])
         )
 
     def get_node_pool(self, *, request: Any, **_: Any) -> Any:
@@ -71,6 +71,7 @@ class GkeClient:
                 "spot": asked.config.spot,
                 "labels": dict(asked.config.labels),
                 "taints": [(each.key, each.value) for each in asked.config.taints],
+                "flex_start": asked.config.flex_start,
             },
         }
         return self._serve("create_node_pool", lambda: _operation(self._model.create(manifest)))
@@ -118,18 +119,22 @@ def _pool(pool: PoolRecord) -> Any:
         status_message=pool.message,
         conditions=conditions,
         etag=str(pool.etag),
-        config=SimpleNamespace(resource_labels=dict(pool.labels)),
+        config=SimpleNamespace(
+            resource_labels=dict(pool.labels), flex_start=bool(pool.manifest["config"].get("flex_start"))
+        ),
     )
 
 
 def _operation(operation: OperationRecord) -> Any:
+    is_said = operation.error and not operation.is_terse
     return SimpleNamespace(
         name=operation.name,
-        target_link=_CLUSTER_PATH + operation.pool,
+        target_link=f"{_CLUSTER_PATH}/nodePools/{operation.pool}" if operation.pool else _CLUSTER_PATH,
         status=container.Operation.Status["DONE" if operation.is_done else "RUNNING"],
         operation_type=container.Operation.Type[operation.kind],
         nodepool_conditions=[],
-        error=SimpleNamespace(code=8 if operation.error else 0, message=operation.error),
+        status_message=operation.error,
+        error=SimpleNamespace(code=8, message=operation.error) if is_said else SimpleNamespace(code=0, message=""),
     )
 
 

@@ -37,7 +37,8 @@ class Refusal(Exception):
 class Fault:
     """What becomes of a create. refuse: (gRPC code, words) at once. outcome: words of an operation that fails, and
     `condition` the code of its condition; the pool stays in ERROR, or, with leaves_nothing, is not there. state: the
-    pool comes to this state and stays in it. seconds: how long it takes."""
+    pool comes to this state and stays in it. seconds: how long it takes. nodes: so many come, whatever was asked for.
+    is_terse: the operation says it in its status message alone, as it did in GKE's first years."""
 
     refuse: tuple[str, str] | None = None
     outcome: str = ""
@@ -45,6 +46,8 @@ class Fault:
     leaves_nothing: bool = False
     state: str = ""
     seconds: float | None = None
+    nodes: int | None = None
+    is_terse: bool = False
 
 
 @dataclass
@@ -74,7 +77,7 @@ class PoolRecord:
 
 @dataclass
 class OperationRecord:
-    """A change that takes until `due`."""
+    """A change that takes until `due`, of a pool or (pool: empty) of the cluster."""
 
     name: str
     kind: str
@@ -84,6 +87,7 @@ class OperationRecord:
     is_done: bool = False
     error: str = ""
     condition: str = ""
+    is_terse: bool = False
 
 
 @dataclass
@@ -154,9 +158,7 @@ class GkeModel:
 
     def lose_nodes(self, name: str, state: str = ERROR) -> None:
         """Its machines go away, as spot ones do."""
-        pool = self.pools[name]
-        pool.state, pool.nodes, pool.etag = state, 0, pool.etag + 1
-        self.on_nodes(pool)
+        self.resize(name, 0, state)
 
     def vanish(self, name: str) -> None:
         """Somebody deletes it by hand."""
@@ -165,9 +167,23 @@ class GkeModel:
             pool.nodes = 0
             self.on_nodes(pool)
 
-    def ours(self) -> list[PoolRecord]:
+    def upgrade(self, seconds: float) -> None:
+        """The cluster itself is changed; whatever else is to be changed must wait."""
+        self.is_serial = True
+        self._start("UPGRADE_MASTER", "", seconds, lambda: None)
+
+    def resize(self, name: str, nodes: int, state: str = RUNNING) -> None:
+        """Nodes come late, or go."""
+        pool = self.pools[name]
+        pool.state, pool.nodes, pool.etag = state, nodes, pool.etag + 1
+        self.on_nodes(pool)
+
+    def listed(self) -> list[PoolRecord]:
         self.advance()
-        return [pool for pool in self.pools.values() if "posttrain-managed-by" in pool.labels]
+        return list(self.pools.values())
+
+    def ours(self) -> list[PoolRecord]:
+        return [pool for pool in self.listed() if "posttrain-managed-by" in pool.labels]
 
     def _start(self, kind: str, pool: str, seconds: float, finish: Callable[[], None]) -> OperationRecord:
         name = f"operation-{next(self._numbers)}"
@@ -179,17 +195,17 @@ class GkeModel:
         if self.pools.get(pool.name) is not pool or pool.state == STOPPING:
             return
         pool.etag += 1
+        pool.state = fault.state or RUNNING
         if fault.outcome or fault.condition:
             words = fault.outcome.format(zone=pool.zone)
-            operation.error, operation.condition = words, fault.condition
+            operation.error, operation.condition, operation.is_terse = words, fault.condition, fault.is_terse
             pool.state, pool.message, pool.condition = fault.state or ERROR, words, fault.condition
-            if fault.leaves_nothing:
-                del self.pools[pool.name]
-            return
-        pool.state = fault.state or RUNNING
-        if pool.state == RUNNING:
+        if fault.leaves_nothing:
+            del self.pools[pool.name]
+        elif pool.state == RUNNING:
             autoscaling = pool.manifest.get("autoscaling") or {}
-            pool.nodes = pool.manifest.get("initial_node_count") or autoscaling.get("total_max_node_count") or 0
+            asked = pool.manifest.get("initial_node_count") or autoscaling.get("total_max_node_count") or 0
+            pool.nodes = asked if fault.nodes is None else fault.nodes
             self.on_nodes(pool)
 
     def _deleted(self, pool: PoolRecord) -> None:

@@ -22,15 +22,18 @@ from tests.builders.gkemodel import GkeModel, OperationRecord, PoolRecord, Refus
 SERVICE = "google.container.v1.ClusterManager"
 PROJECT, LOCATION, CLUSTER = "p", "us-east5", "c"
 _PREFIX = f"projects/{PROJECT}/locations/{LOCATION}"
+_CLUSTER_LINK = f"https://container.googleapis.com/v1/{_PREFIX}/clusters/{CLUSTER}"
 
 
 @dataclass(frozen=True)
 class Twist:
-    """refuse: (gRPC code, words). lose_answer: carried out, then UNAVAILABLE. seconds: it takes so long."""
+    """refuse: (gRPC code, words). lose_answer: carried out, then UNAVAILABLE. seconds: it takes so long. retry_after_s:
+    how long the refusal asks for no further call."""
 
     refuse: tuple[str, str] | None = None
     lose_answer: bool = False
     seconds: float = 0.0
+    retry_after_s: int | None = None
 
 
 class GkeServer:
@@ -96,6 +99,8 @@ class GkeServer:
                 with self._lock:
                     answer = handle(request)
             except Refusal as refusal:
+                if twist.retry_after_s is not None:
+                    context.set_trailing_metadata((("retry-after", str(twist.retry_after_s)),))
                 context.abort(grpc.StatusCode[refusal.code], refusal.message)
             self.after(name, _named(request))
             if twist.lose_answer:
@@ -161,7 +166,11 @@ def _pool(pool: PoolRecord) -> Any:
         status_message=pool.message,
         locations=pool.manifest["locations"],
         etag=str(pool.etag),
-        config={"resource_labels": pool.labels, "machine_type": pool.manifest["config"].get("machine_type", "")},
+        config={
+            "resource_labels": pool.labels,
+            "machine_type": pool.manifest["config"].get("machine_type", ""),
+            "flex_start": bool(pool.manifest["config"].get("flex_start")),
+        },
     )
     if pool.condition:
         found.conditions = [{"code": pool.condition, "message": pool.message}]
@@ -173,9 +182,10 @@ def _operation(operation: OperationRecord) -> Any:
         name=operation.name,
         operation_type=operation.kind,
         status="DONE" if operation.is_done else "RUNNING",
-        target_link=f"https://container.googleapis.com/v1/{_PREFIX}/clusters/{CLUSTER}/nodePools/{operation.pool}",
+        target_link=f"{_CLUSTER_LINK}/nodePools/{operation.pool}" if operation.pool else _CLUSTER_LINK,
+        status_message=operation.error,
     )
-    if operation.error:
+    if operation.error and not operation.is_terse:
         found.error = {"code": 8, "message": operation.error}
     if operation.condition:
         found.nodepool_conditions = [{"code": operation.condition, "message": operation.error}]

@@ -1,4 +1,4 @@
-"""Losses and their gradients on small fixed tensors, as ours compute them: what TRL's numbers are compared with.
+"""Losses and their gradients on small tensors, as ours compute them: what TRL's numbers are compared with.
 
 Letters: B rows, T tokens, P pairs, D model, V vocabulary. Every case is a loss and its gradient with respect to the
 log-probs (policy and preference losses) or to hidden states and head (divergences).
@@ -6,7 +6,9 @@ log-probs (policy and preference losses) or to hidden states and head (divergenc
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +23,41 @@ from pttrainer.batch import Batch
 from pttrainer.divergence import Guide
 from pttrainer.models import Model, preset
 
-_random = np.random.default_rng(7)
-B, T = 6, 9
-LENGTHS_B = np.array([9, 4, 1, 7, 2, 5])
-MASK_BT = (np.arange(T) < LENGTHS_B[:, None]).astype(np.float32)
-LOGPS_BT = -_random.exponential(1.2, (B, T)).astype(np.float32) * MASK_BT
-OLD_BT = (LOGPS_BT + _random.normal(0, 0.35, (B, T)).astype(np.float32)) * MASK_BT
-REF_BT = (LOGPS_BT + _random.normal(0, 0.5, (B, T)).astype(np.float32)) * MASK_BT
-ADVANTAGES_B = np.array([1.3, -0.7, 0.0, 2.1, -1.6, 0.4], np.float32)
+
+class Tensors(NamedTuple):
+    """What the cases are computed on. A row of length 0 said nothing."""
+
+    mask_BT: np.ndarray
+    logps_BT: np.ndarray
+    old_BT: np.ndarray
+    ref_BT: np.ndarray
+    advantages_B: np.ndarray
+    hidden_BTD: np.ndarray
+    teacher_BTD: np.ndarray
+    head_VD: np.ndarray
+    teacher_head_VD: np.ndarray
+
+
+def tensors(
+    seed: int, lengths_B: Sequence[int], T: int, D: int, V: int, *, distance: float = 0.35, advantages_B: Any = None
+) -> Tensors:
+    """distance: of the policy's log-probs from the old one's, standard deviation."""
+    random, B = np.random.default_rng(seed), len(lengths_B)
+    mask_BT = (np.arange(T) < np.array(lengths_B)[:, None]).astype(np.float32)
+    logps_BT = -random.exponential(1.2, (B, T)).astype(np.float32) * mask_BT
+    old_BT = (logps_BT + random.normal(0, distance, (B, T)).astype(np.float32)) * mask_BT
+    ref_BT = (logps_BT + random.normal(0, 0.5, (B, T)).astype(np.float32)) * mask_BT
+    if advantages_B is None:
+        advantages_B = random.normal(0, 1.5, B) * (random.random(B) > 0.2)
+    rows_BTD, heads_VD = (B, T, D), (V, D)
+    hidden_BTD, teacher_BTD = (random.normal(0, 1, rows_BTD).astype(np.float32) for _ in range(2))
+    head_VD, teacher_head_VD = (random.normal(0, 1, heads_VD).astype(np.float32) for _ in range(2))
+    advantages_B = np.asarray(advantages_B, np.float32)
+    return Tensors(mask_BT, logps_BT, old_BT, ref_BT, advantages_B, hidden_BTD, teacher_BTD, head_VD, teacher_head_VD)
+
+
+FIXED = tensors(7, [9, 4, 1, 7, 2, 5], T=9, D=5, V=23, advantages_B=[1.3, -0.7, 0.0, 2.1, -1.6, 0.4])
+"""Those of the numbers that are kept in the repository."""
 MAX_NEW = 11
 BETA_KL = 0.3
 
@@ -54,52 +83,49 @@ PREFERENCE: dict[str, tuple[str, Numbers]] = {
 }
 """ORPO is compared without its likelihood term: TRL's is over prompt and answer, the paper's over the answer."""
 
-D, V = 5, 23
-HIDDEN_BTD = _random.normal(0, 1, (B, T, D)).astype(np.float32)
-TEACHER_BTD = _random.normal(0, 1, (B, T, D)).astype(np.float32)
-HEAD_VD = _random.normal(0, 1, (V, D)).astype(np.float32)
-TEACHER_HEAD_VD = _random.normal(0, 1, (V, D)).astype(np.float32)
 DIVERGENCE = {"forward-kl": 0.0, "jsd-0.1": 0.1, "jsd-0.5": 0.5, "reverse-kl": 1.0}
 
+KINDS = ("policy", "preference", "divergence")
 
-def ours() -> dict[str, np.ndarray]:
-    """Everything, by `case/loss` and `case/gradient…`."""
+
+def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.ndarray]:
+    """Everything of these kinds, by `kind/case/loss` and `kind/case/gradient…`. Preferences and divergences want rows
+    that said something."""
     found: dict[str, Any] = {}
-    for case in POLICY:
-        found[f"policy/{case}/loss"], found[f"policy/{case}/gradient"] = jax.value_and_grad(_policy)(LOGPS_BT, case)
-    for case in PREFERENCE:
-        loss, gradient = jax.value_and_grad(_preference)(LOGPS_BT, case)
-        found[f"preference/{case}/loss"], found[f"preference/{case}/gradient"] = loss, gradient
-    for case, beta in DIVERGENCE.items():
-        loss, (hidden, head) = jax.value_and_grad(_divergence, argnums=(0, 1))(HIDDEN_BTD, HEAD_VD, beta)
+    for kind, cases, loss_of in (("policy", POLICY, _policy), ("preference", PREFERENCE, _preference)):
+        for case in cases if kind in kinds else ():
+            name, loss = f"{kind}/{case}", jax.value_and_grad(partial(loss_of, given, case))
+            found[f"{name}/loss"], found[f"{name}/gradient"] = loss(given.logps_BT)
+    for case, beta in DIVERGENCE.items() if "divergence" in kinds else ():
+        of_both = jax.value_and_grad(partial(_divergence, given, beta), argnums=(0, 1))
+        loss, (hidden, head) = of_both(given.hidden_BTD, given.head_VD)
         found |= {f"divergence/{case}/loss": loss, f"divergence/{case}/hidden": hidden, f"divergence/{case}/head": head}
     return {name: np.asarray(value) for name, value in found.items()}
 
 
-def _policy(logps_BT: Array, case: str) -> Array:
+def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
     name, clip = POLICY[case]
     variant = policy_loss.VARIANTS[name]
-    loss_BT, _ = variant.loss(
-        logps_BT, jnp.asarray(OLD_BT), ADVANTAGES_B[:, None] * MASK_BT, jnp.asarray(MASK_BT), clip
-    )
+    old_BT, mask_BT = jnp.asarray(given.old_BT), jnp.asarray(given.mask_BT)
+    advantages_BT = given.advantages_B[:, None] * mask_BT
+    loss_BT, _ = variant.loss(logps_BT, old_BT, advantages_BT, mask_BT, clip)
+    ratio_BT = jnp.exp(policy_loss.log_ratio(logps_BT, old_BT))
     if case == "grpo-two-sided":
         # TRL bounds the ratio itself, for A < 0 the same as bounding −c·A; for A > 0 the clip is below it anyway.
-        loss_BT = policy_loss.surrogate(
-            jnp.exp(policy_loss.log_ratio(logps_BT, OLD_BT)), ADVANTAGES_B[:, None] * MASK_BT, clip._replace(dual=1.4)
-        )
+        loss_BT = policy_loss.surrogate(ratio_BT, advantages_BT, clip._replace(dual=1.4))
     if case == "grpo-kl":
-        ratio_BT = jnp.exp(policy_loss.log_ratio(logps_BT, jnp.asarray(OLD_BT)))
-        loss_BT = loss_BT + BETA_KL * policy_loss.kl("k3", logps_BT, jnp.asarray(REF_BT), ratio_BT)
-    return jnp.sum(loss_BT * variant.weights(MASK_BT, MAX_NEW))
+        loss_BT = loss_BT + BETA_KL * policy_loss.kl("k3", logps_BT, jnp.asarray(given.ref_BT), ratio_BT)
+    return jnp.sum(loss_BT * variant.weights(given.mask_BT, MAX_NEW))
 
 
-def _preference(logps_BT: Array, case: str) -> Array:
+def _preference(given: Tensors, case: str, logps_BT: Array) -> Array:
     name, numbers = PREFERENCE[case]
     variant = preference_loss.VARIANTS[name]
-    sums_B = jnp.sum(logps_BT * MASK_BT, axis=1)
-    refs_B = REF_BT.sum(axis=1) if name not in WITHOUT_REFERENCE else np.zeros(B, np.float32)
-    P = B // 2
-    chosen, rejected = (Side(sums_B[s], jnp.asarray(refs_B[s]), MASK_BT.sum(1)[s]) for s in (slice(P), slice(P, B)))
+    sums_B = jnp.sum(logps_BT * given.mask_BT, axis=1)
+    refs_B = given.ref_BT.sum(axis=1) if name not in WITHOUT_REFERENCE else np.zeros(len(sums_B), np.float32)
+    P = len(sums_B) // 2
+    halves = (slice(P), slice(P, 2 * P))
+    chosen, rejected = (Side(sums_B[s], jnp.asarray(refs_B[s]), given.mask_BT.sum(1)[s]) for s in halves)
     loss_P = variant.loss(chosen, rejected, numbers)
     return jnp.mean(loss_P + chosen.mean_P if name == "orpo" else loss_P)
 
@@ -107,17 +133,21 @@ def _preference(logps_BT: Array, case: str) -> Array:
 class _Told(Model):
     """A teacher that says what it is given."""
 
+    def __init__(self, config: Any, given: Tensors) -> None:
+        super().__init__(config)
+        self._given = given
+
     def forward(self, params: Any, tokens_BT: Array, positions_BT: Array, segment_ids_BT: Array) -> Array:
-        return jnp.asarray(TEACHER_BTD)
+        return jnp.asarray(self._given.teacher_BTD)
 
     def head(self, params: Any) -> Array:
-        return jnp.asarray(TEACHER_HEAD_VD)
+        return jnp.asarray(self._given.teacher_head_VD)
 
 
-def _divergence(hidden_BTD: Array, head_VD: Array, beta: float) -> Array:
+def _divergence(given: Tensors, beta: float, hidden_BTD: Array, head_VD: Array) -> Array:
     config = preset("tiny")
-    zeros = np.zeros((B, T), np.int32)
-    batch = Batch(zeros, zeros, zeros, zeros, jnp.asarray(MASK_BT), None)
-    guide = Guide(_Told(config), beta, chunk=2)
+    zeros = np.zeros(given.mask_BT.shape, np.int32)
+    batch = Batch(zeros, zeros, zeros, zeros, jnp.asarray(given.mask_BT), None)
+    guide = Guide(_Told(config, given), beta, chunk=2)
     stats = guide.stats({}, Model(config), jnp.asarray(hidden_BTD), jnp.asarray(head_VD), batch)
-    return jnp.sum(stats.divergence_BT) / MASK_BT.sum()
+    return jnp.sum(stats.divergence_BT) / given.mask_BT.sum()

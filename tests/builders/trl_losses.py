@@ -7,49 +7,48 @@ stand-in for what they log to.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from tests.builders import losses
+from tests.builders.losses import Tensors
 from trl import DPOTrainer, GRPOTrainer
 from trl.experimental.cpo import CPOTrainer
 from trl.experimental.gkd import GKDTrainer
 from trl.experimental.orpo import ORPOTrainer
 
-MASK_BT = torch.tensor(losses.MASK_BT)
-P = losses.B // 2
 _identity = SimpleNamespace(
     device="cpu", num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
 )
 TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo"}
 
 
-def theirs() -> dict[str, np.ndarray]:
+def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -> dict[str, np.ndarray]:
     """Everything, by the names of `losses.ours`."""
     found: dict[str, np.ndarray] = {}
     for kind, cases, loss_of in (
         ("policy", losses.POLICY, _policy),
         ("preference", losses.PREFERENCE, _preference),
     ):
-        for case in cases:
-            found |= _with_gradient(f"{kind}/{case}", loss_of, case)
-    for case, beta in losses.DIVERGENCE.items():
-        found |= _divergence(case, beta)
+        for case in cases if kind in kinds else ():
+            found |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
+    for case, beta in losses.DIVERGENCE.items() if "divergence" in kinds else ():
+        found |= _divergence(given, case, beta)
     return found
 
 
-def _with_gradient(name: str, loss_of: Callable[[torch.Tensor, str], torch.Tensor], case: str) -> dict[str, Any]:
-    logps_BT = torch.tensor(losses.LOGPS_BT, requires_grad=True)
-    loss = loss_of(logps_BT, case)
+def _with_gradient(name: str, loss_of: Callable[..., torch.Tensor], given: Tensors, case: str) -> dict[str, Any]:
+    logps_BT = torch.tensor(given.logps_BT, requires_grad=True)
+    loss = loss_of(given, logps_BT, case)
     loss.backward()
     return {f"{name}/loss": loss.detach().numpy(), f"{name}/gradient": logps_BT.grad.numpy()}
 
 
-def _policy(logps_BT: torch.Tensor, case: str) -> torch.Tensor:
-    clip = losses.POLICY[case][1]
+def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
+    clip, mask_BT = losses.POLICY[case][1], torch.tensor(given.mask_BT)
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logps_BT, torch.zeros_like(logps_BT), None),
         args=SimpleNamespace(
@@ -61,20 +60,22 @@ def _policy(logps_BT: torch.Tensor, case: str) -> torch.Tensor:
         epsilon_low=clip.low, epsilon_high=clip.high, use_vllm=False, current_gradient_accumulation_steps=1,
         max_completion_length=losses.MAX_NEW, _entropy_bonus_enabled=False, _metrics={"train": defaultdict(list)},
     )  # fmt: skip
-    ids = torch.zeros((losses.B, losses.T), dtype=torch.long)
+    ids = torch.zeros(given.mask_BT.shape, dtype=torch.long)
     inputs = {
-        "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1] + 1, "completion_ids": ids, "completion_mask": MASK_BT,
-        "advantages": torch.tensor(losses.ADVANTAGES_B), "old_per_token_logps": torch.tensor(losses.OLD_BT),
-        "ref_per_token_logps": torch.tensor(losses.REF_BT), "num_items_in_batch": MASK_BT.sum(),
+        "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1] + 1, "completion_ids": ids, "completion_mask": mask_BT,
+        "advantages": torch.tensor(given.advantages_B), "old_per_token_logps": torch.tensor(given.old_BT),
+        "ref_per_token_logps": torch.tensor(given.ref_BT), "num_items_in_batch": mask_BT.sum(),
     }  # fmt: skip
     loss: torch.Tensor = GRPOTrainer._compute_loss(trainer, None, inputs)
     return loss
 
 
-def _preference(logps_BT: torch.Tensor, case: str) -> torch.Tensor:
+def _preference(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
+    mask_BT = torch.tensor(given.mask_BT)
+    P = len(mask_BT) // 2
     name, numbers = losses.PREFERENCE[case]
     if name in ("simpo", "orpo"):
-        means = (logps_BT * MASK_BT).sum(1) / MASK_BT.sum(1)
+        means = (logps_BT * mask_BT).sum(1) / mask_BT.sum(1)
         trainer = SimpleNamespace(
             beta=numbers.beta, label_smoothing=numbers.smoothing, simpo_gamma=numbers.margin, alpha=0.0,
             loss_type="simpo", accelerator=_identity,
@@ -82,35 +83,37 @@ def _preference(logps_BT: torch.Tensor, case: str) -> torch.Tensor:
         if name == "orpo":
             return -ORPOTrainer.odds_ratio_loss(trainer, means[:P], means[P:])[0].mean()
         return CPOTrainer.cpo_loss(trainer, means[:P], means[P:])[0].mean()
-    return _dpo(logps_BT, name, numbers)
+    return _dpo(given, logps_BT, name, numbers)
 
 
-def _dpo(logps_BT: torch.Tensor, name: str, numbers: Any) -> torch.Tensor:
+def _dpo(given: Tensors, logps_BT: torch.Tensor, name: str, numbers: Any) -> torch.Tensor:
     """One token of prompt stands before each answer, as TRL shifts by one."""
-    zeros = torch.zeros_like(logps_BT)
-    outputs = SimpleNamespace(log_probs=logps_BT * MASK_BT, entropy=zeros, mean_logits=zeros, is_top1=zeros > 1)
+    zeros, mask_BT = torch.zeros_like(logps_BT), torch.tensor(given.mask_BT)
+    B = len(mask_BT)
+    outputs = SimpleNamespace(log_probs=logps_BT * mask_BT, entropy=zeros, mean_logits=zeros, is_top1=zeros > 1)
     trainer = SimpleNamespace(
         model=SimpleNamespace(training=False), accelerator=_identity, aux_loss_enabled=False, ld_alpha=None,
         precompute_ref_logps=True, f_divergence_type="reverse_kl", loss_types=[name], loss_weights=[1.0],
         beta=numbers.beta, label_smoothing=numbers.smoothing, use_weighting=False, _total_train_tokens=0,
         _metrics={"eval": defaultdict(list)},
     )  # fmt: skip
-    refs_B = torch.tensor(losses.REF_BT.sum(axis=1))
-    whole_mask = torch.cat([torch.zeros(losses.B, 1), MASK_BT], dim=1)
+    refs_B = torch.tensor(given.ref_BT.sum(axis=1))
+    whole_mask = torch.cat([torch.zeros(B, 1), mask_BT], dim=1)
     inputs = {
         "input_ids": torch.zeros_like(whole_mask, dtype=torch.long), "attention_mask": whole_mask,
-        "completion_mask": whole_mask, "ref_chosen_logps": refs_B[:P], "ref_rejected_logps": refs_B[P:],
+        "completion_mask": whole_mask, "ref_chosen_logps": refs_B[: B // 2], "ref_rejected_logps": refs_B[B // 2 :],
     }  # fmt: skip
     loss: torch.Tensor = DPOTrainer._compute_loss(trainer, lambda **kwargs: outputs, inputs, False)
     return loss
 
 
-def _divergence(case: str, beta: float) -> dict[str, np.ndarray]:
-    hidden, head = (torch.tensor(x, requires_grad=True) for x in (losses.HIDDEN_BTD, losses.HEAD_VD))
-    teacher = torch.tensor(losses.TEACHER_BTD) @ torch.tensor(losses.TEACHER_HEAD_VD).T
-    labels = torch.where(MASK_BT > 0, 0, -100)
+def _divergence(given: Tensors, case: str, beta: float) -> dict[str, np.ndarray]:
+    hidden, head = (torch.tensor(x, requires_grad=True) for x in (given.hidden_BTD, given.head_VD))
+    teacher = torch.tensor(given.teacher_BTD) @ torch.tensor(given.teacher_head_VD).T
+    mask_BT = torch.tensor(given.mask_BT)
+    labels = torch.where(mask_BT > 0, 0, -100)
     loss = GKDTrainer.generalized_jsd_loss(
-        hidden @ head.T, teacher, labels, beta=beta, num_items_in_batch=MASK_BT.sum()
+        hidden @ head.T, teacher, labels, beta=beta, num_items_in_batch=mask_BT.sum()
     )
     loss.backward()
     name = f"divergence/{case}"

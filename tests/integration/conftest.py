@@ -31,17 +31,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One in which the tests of some rooms start everything of ours, the operator too."""
     with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("cluster")) as found:
         yield found
 
 
+@pytest.fixture(scope="session")
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """An API server alone, with no controller, kubelet or operator of ours beside it, whatever other tests start."""
+    with session_cluster(request.config.getoption("--kube-context"), tmp_path_factory.mktemp("api")) as found:
+        yield found
+
+
 @pytest.fixture
-def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of the test's own."""
+def namespace(api: Cluster) -> Iterator[str]:
+    """A namespace of the test's own, in the API server alone."""
     name = f"t-{uuid.uuid4().hex[:10]}"
-    cluster.kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    api.kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
     try:
-        cluster.kube.delete(NAMESPACES, name)
+        api.kube.delete(NAMESPACES, name)
     except NotFound:
         pass  # the test deleted it

@@ -9,7 +9,7 @@ Sources: group arXiv 2402.03300; centered 2503.20783; leave-one-out 2402.14740; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,15 @@ def batch(rewards_PG: np.ndarray) -> np.ndarray:
     there = rewards[~np.isnan(rewards)]
     std = float(np.std(there, ddof=1)) if there.size > 1 else 0.0
     return np.asarray(centered(rewards_PG) / (std + EPSILON))
+
+
+def combined(rewards_KPG: Sequence[np.ndarray], weights_K: Sequence[float]) -> np.ndarray:
+    """Σ weight · z-score of each of K rewards in its group (2601.05242): a reward counts by its weight, whatever its
+    scale. A sample that lacks one of them has none, and is left out of the others' means, too."""
+    is_missing_PG = np.any(np.isnan(rewards_KPG), axis=0)
+    scored_KPG = [group(np.where(is_missing_PG, np.nan, rewards_PG)) for rewards_PG in rewards_KPG]
+    total_PG = sum((w * x for w, x in zip(weights_K, scored_KPG, strict=True)), np.zeros(is_missing_PG.shape))
+    return np.where(is_missing_PG, np.nan, total_PG)
 
 
 ESTIMATORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -94,7 +94,8 @@ def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
 
 def save_samples(place: Place, step: int, rows: list[dict[str, Any]]) -> None:
     """The sample table of a step."""
-    place.write(rundir.sample_file(step), "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    place.write(rundir.sample_file(step), lines.encode(errors="replace"))  # data may hold halves of characters
 
 
 def owner_of(job: PostTrainJob) -> rundir.Owner:

@@ -85,12 +85,14 @@ def export_adapters(
     _write(target, adapters.CONFIG_FILE, adapter_config(model, base), words, write_weights, write.is_writer)
 
 
-def export_critic(target: Place, critic: Critic, params: Params, write: Writing) -> None:
-    """Writes a critic: its value head, and for a critic model its weights and config in Hugging Face's layout."""
+def export_critic(target: Place, critic: Critic, params: Params, frozen: Params | None, write: Writing) -> None:
+    """Writes a critic: its value head, and for a critic model its weights (adapters merged into them) and config in
+    Hugging Face's layout. frozen: the policy's weights that adapters are on."""
+    weights = None if critic.model is None else critic.model.merged(critic.whole(params, frozen))
 
     def write_weights(scratch: Path | None) -> None:
-        if critic.model is not None:
-            save(table(critic.model.config), params["model"], scratch, write.fetch)
+        if critic.model is not None and weights is not None:
+            save(table(critic.model.config), weights, scratch, write.fetch)
         value_head.write(scratch and scratch / value_head.FILE, params["value"], write.fetch)
 
     if not write.is_writer:
@@ -99,7 +101,7 @@ def export_critic(target: Place, critic: Critic, params: Params, write: Writing)
     target.remove(CONFIG)
     _write_weights(target, write_weights)
     if critic.model is not None:
-        config = to_hf(critic.model.config) | _number_format(params["model"])
+        config = to_hf(critic.model.config) | _number_format(weights)
         target.write(CONFIG, json.dumps(config, indent=2).encode())
 
 

@@ -7,6 +7,7 @@ from stands in its lineage, so an attempt that died before its first checkpoint 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -48,13 +49,20 @@ def source(fork: Fork, pinned: int | None) -> Source:
     return Source(directory, steps[-1] if wanted is None else wanted)
 
 
-def full(source: Source, like: TrainState) -> Restored:
-    """Everything of the checkpoint, on the shardings of `like`."""
+def full(source: Source, like: TrainState, known: Collection[str]) -> Restored:
+    """Everything of the checkpoint, on the shardings of `like`. known: what this job's algorithm keeps, by name; one
+    that was saved before all of it was kept has less."""
     _compare(source, like, ("params", "optimizer", "critic"))
     with _open(source.directory) as manager:
         restored, problem = read_state(manager, source.step, like)
     if restored is None:
         raise ConfigError(f"{FIELD}.uri: {source.uri}: cannot be read: {problem}; hint: name an earlier step")
+    other = sorted(restored.algorithm.keys() - known)
+    if other:
+        raise ConfigError(
+            f"{FIELD}.uri: {source.uri}: is of another algorithm, which keeps {', '.join(other)} where this one keeps "
+            f"{', '.join(sorted(known))}; accepted: the same algorithm; hint: state: weights"
+        )
     return restored
 
 

@@ -160,6 +160,6 @@ def _export(session: Session) -> None:
             export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
         if session.critic is not None and session.state.critic is not None:
             beside = storage.place(f"{target.uri}/{rundir.CRITIC}")
-            export_critic(beside, session.critic, session.state.critic.params, write)
+            export_critic(beside, session.critic, session.state.critic.params, session.frozen, write)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

@@ -63,12 +63,14 @@ class Meter:
     def facts(self, work: Work, seconds: float) -> dict[str, float]:
         """The metrics of a step that took so long."""
         self._recent.append(seconds)
+        train_s = max(seconds - sum(work.spent.values()), 0.0)
         facts = {
             rundir.TOKENS_PER_SECOND: work.tokens / seconds,
             rundir.TRAINED_TOKENS_PER_SECOND: work.learned / seconds,
             rundir.STEP_SECONDS: seconds,
             **work.spent,
-            f"{rundir.SECONDS}train": max(seconds - sum(work.spent.values()), 0.0),
+            f"{rundir.SECONDS}train": train_s,
+            **({rundir.TOKENS_PER_SECOND_OF_TRAINING: work.tokens / train_s} if train_s else {}),
             **{f"{rundir.SECONDS}p{p}": float(np.percentile(self._recent, p)) for p in PERCENTILES},
             **memory(),
         }

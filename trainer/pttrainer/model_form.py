@@ -43,8 +43,8 @@ def draft_of(spec: DraftModel, target: Form, note: Note, *, weights: bool = True
 
 
 def critic_of(spec: Ppo, policy: Form, note: Note, *, weights: bool = True) -> tuple[Form | None, Source | None]:
-    """A critic's own model, all of which is trained, and where it begins if not where the policy does. None where it
-    reads the policy's hidden states. Raises ConfigError."""
+    """A critic's own model, trained as the policy's is (whole, or by adapters on the policy's weights), and where it
+    begins if not where the policy does. None where it reads the policy's hidden states. Raises ConfigError."""
     if spec.critic.kind == "head":
         return None, None
     source = None
@@ -52,7 +52,7 @@ def critic_of(spec: Ppo, policy: Form, note: Note, *, weights: bool = True) -> t
         source = open_source(spec.critic.uri, CRITIC_URI, note, spec.critic.revision, weights=weights)
     config = policy.config if source is None else source.config
     # A tied head is no weights of its own: a critic has no use for an output head.
-    return replace(policy, config=replace(config, tied_head=True), adapters=None, quantization=None), source
+    return replace(policy, config=replace(config, tied_head=True)), source
 
 
 @dataclass(frozen=True)

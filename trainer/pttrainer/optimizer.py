@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import optax
 
-from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule, Training
+from ptapi.spec import Optimizer, Schedule, Training
 from ptapi.spec.training import Ema
 from pttrainer import ema, freezing, update_rules
 from pttrainer.models import Params
@@ -34,12 +34,9 @@ CRITIC_FACTOR = 10.0
 """A critic learns at ten times the rate of a policy whose weights are all trained: it starts from nothing."""
 
 
-def critic_rate(spec: PostTrainJobSpec) -> float:
-    """The job's peak learning rate of its critic, or the one that fits its policy's."""
-    training, ppo = spec.training, spec.algorithm.ppo
-    assert ppo is not None
-    usual = peak_rate(training, spec.algorithm.kind) * (CRITIC_FACTOR if training.lora is None else 1.0)
-    return ppo.critic.learning_rate or usual
+def critic_rate(training: Training, kind: str) -> float:
+    """The peak learning rate of a critic that fits its policy's."""
+    return peak_rate(training, kind) * (CRITIC_FACTOR if training.lora is None else 1.0)
 
 
 def schedule(spec: Schedule, peak: float, total_steps: int) -> optax.Schedule:

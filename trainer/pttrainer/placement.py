@@ -49,8 +49,7 @@ def copies(spec: PostTrainJobSpec) -> int:
     """Versions of the weights that the sampling devices hold at once; of adapters many are nothing beside one model."""
     if spec.training.lora is not None:
         return 1
-    updates = 1 if spec.algorithm.grpo is None else spec.algorithm.grpo.updates_per_batch
-    return max(1, spec.rollout.max_staleness // updates)
+    return max(1, spec.rollout.max_staleness // spec.algorithm.updates_per_batch)
 
 
 def _split(spec: PostTrainJobSpec) -> Split | None:

@@ -80,6 +80,6 @@ def program(spec: PostTrainJobSpec, model: Model, objective: Objective, total_st
 def _learner(spec: PostTrainJobSpec, objective: Criticised, total_steps: int) -> Learner:
     """The critic with the job's update rule and schedule, at its own rate."""
     training, critic = spec.training, objective.critic
-    peak = optimizer.critic_rate(spec)
+    peak = objective.critic_rate or optimizer.critic_rate(training, spec.algorithm.kind)
     rate = optimizer.schedule(training.schedule, peak, total_steps)
     return Learner(critic, optimizer.build(training.optimizer, rate, critic.logical_axes()), rate)

@@ -66,7 +66,7 @@ def _number(value: Any) -> str:
 
 def _text(value: Any) -> str:
     """One cell: Markdown's signs are text, and a line end does not end the row."""
-    text = str(value)
+    text = str(value).encode(errors="replace").decode()  # halves of characters, which JSON can say
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
     for sign in ("\\", "|", "`", "*", "_", "#", "[", "]", "$"):
         text = text.replace(sign, f"\\{sign}")

@@ -361,7 +361,7 @@ def _state(
     if origin is not None:
         reporter.note(f"forking from {origin.uri} ({'full state' if is_whole else 'weights'})")
     if origin is not None and is_whole:
-        forked = fork.full(origin, like)
+        forked = fork.full(origin, like, algorithm.state().keys())
         algorithm.restore(forked.algorithm)
         return forked.state, forked.step
     params = (

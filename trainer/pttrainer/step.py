@@ -130,7 +130,7 @@ def value_step(
             head, cap = model.head(params).astype(hidden_BTD.dtype), model.config.final_softcap
             stats = token_stats(hidden_BTD, head, batch.targets_BT, batch.mask_BT, temperature=temperature, softcap=cap)
             logps_BT = stats.logps_BT
-        return critic.values(critic_params, hidden_BTD, batch), logps_BT
+        return critic.values(critic_params, hidden_BTD, batch, model.frozen(params)), logps_BT
 
     return jax.jit(values, out_shardings=whole)
 
@@ -178,7 +178,7 @@ def train_step(
                 loss = jnp.sum(algorithm.loss(stats, part)[0] * part.weight_BT)
             _, metrics = algorithm.loss(stats, part)
             if learner is not None and critic is not None and isinstance(algorithm, Criticised):
-                values_BT = learner.critic.values(critic, hidden_BTD, part)
+                values_BT = learner.critic.values(critic, hidden_BTD, part, frozen)
                 value_loss_BT, of_critic = algorithm.value_loss(values_BT, part)
                 loss, metrics = loss + jnp.sum(value_loss_BT * part.weight_BT), metrics | of_critic
             kinds.update({name: type(metric) for name, metric in metrics.items()})

@@ -60,11 +60,11 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids; special tokens written in the text are recognised, none are added."""
-        return list(self.engine.encode(text, add_special_tokens=False).ids)
+        return list(self.engine.encode(_sound(text), add_special_tokens=False).ids)
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids and the character at which each begins."""
-        encoding = self.engine.encode(text, add_special_tokens=False)
+        encoding = self.engine.encode(_sound(text), add_special_tokens=False)
         return list(encoding.ids), [start for start, _ in encoding.offsets]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -74,6 +74,11 @@ class Tokenizer:
     def token(self, token_id: int | None) -> str:
         """The special token as templates write it; empty for None."""
         return "" if token_id is None else str(self.engine.id_to_token(token_id) or "")
+
+
+def _sound(text: str) -> str:
+    """JSON can say halves of characters (`\\ud800`), and no encoding can: each becomes a question mark."""
+    return text.encode(errors="replace").decode()
 
 
 def byte_tokenizer() -> Tokenizer:

@@ -68,12 +68,16 @@ class Grpo(SpecModel):
     """Samples per prompt (G). 8 is the smallest that gives a stable group baseline in published recipes."""
     advantage: Advantage | None = None
     """How rewards become advantages. Unset: what the loss's paper uses."""
+    combine_rewards: Literal["sum", "z-scores"] = "sum"
+    """How several rewards become one. `sum`: their weighted sum. `z-scores`: each is z-scored in its group before that,
+    so that it counts by its weight and not by its scale, or by how much it varies (arXiv 2601.05242). `reward` in the
+    log is the plain sum either way."""
     clip_low: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """ε: the ratio is clipped below 1 − ε. Unset: the loss's paper (0.2; gspo 3e-4)."""
+    """ε: the ratio is clipped below 1 − ε; cispo has no such bound. Unset: the loss's paper (0.2; gspo 3e-4)."""
     clip_high: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
     """ε_high: clipped above 1 + ε_high (cispo: at ε_high). Unset: the paper's (0.2; dapo 0.28; gspo 4e-4; cispo 5)."""
     dual_clip: Annotated[float, Field(gt=1.0, le=100.0)] | None = None
-    """Bound c of the two-sided clip for negative advantages; 3 is usual. Unset: off."""
+    """Bound c of the two-sided clip for negative advantages; 3 is usual; not with cispo. Unset: off."""
     beta: Coefficient = 0.0
     """Coefficient of the KL to the reference model. 0: no reference model is held in memory."""
     kl: Literal["k2", "k3"] = "k2"
@@ -91,7 +95,8 @@ class Critic(SpecModel):
 
     kind: Literal["head", "model"] = "head"
     """`head`: one linear output more on the policy's last hidden state: no second model in memory. `model`: a model of
-    its own with such a head, which costs the policy's memory again and keeps the two tasks apart."""
+    its own with such a head, which costs the policy's memory again and keeps the two tasks apart; with `training.lora`
+    adapters of its own, of the same rank and targets, on the weights that the policy's are on."""
     uri: ModelUri | None = None
     """Where the critic begins: the `export/critic` of an earlier run; for a critic `model` also any model in Hugging
     Face's layout with the policy's tokens. Unset: a value head that says 0, on the policy's own first weights."""
@@ -204,6 +209,12 @@ class Algorithm(SpecModel):
         if self.grpo is not None:
             return self.grpo.group_size
         return 1 if self.ppo is None else self.ppo.samples_per_prompt
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps that use the same completions; 1 where none are sampled."""
+        rewarded = self.grpo or self.ppo
+        return 1 if rewarded is None else rewarded.updates_per_batch
 
     @property
     def reference_coefficient(self) -> float:

@@ -33,6 +33,11 @@
   resources: [ingresses]   # TensorBoard's, where it is reached from outside
   verbs: [get, create, patch]
 {{- end }}
+{{- if .Values.tensorboard.ingress.gateway.name }}
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]   # TensorBoard's, where it is reached through a Gateway
+  verbs: [get, create, patch]
+{{- end }}
 - apiGroups: [""]
   resources: [pods/log]   # MaxText says its progress there
   verbs: [get]

@@ -28,7 +28,8 @@ class PoolState(StrEnum):
 
 @dataclass(frozen=True)
 class Pool:
-    """A node pool of ours. job_uid: empty while it waits for its next job, from `idle_since` (Unix time) on."""
+    """A node pool of ours. job_uid: empty while it waits for its next job, from `idle_since` (Unix time) on. is_flex:
+    flex-start made it, so its time runs out."""
 
     name: str
     state: PoolState
@@ -39,11 +40,12 @@ class Pool:
     idle_since: int = 0
     etag: str = ""
     troubles: tuple[Trouble, ...] = ()
+    is_flex: bool = False
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A GKE operation on a node pool. is_deletion: it deletes the pool."""
+    """A GKE operation on a node pool, or on the cluster itself (pool: empty). is_deletion: it deletes the pool."""
 
     name: str
     pool: str
@@ -78,6 +80,17 @@ class CreatePool:
 
 
 @dataclass(frozen=True)
+class CreateShared:
+    """Make a node pool that all jobs share. One of its name that is there, whoever made it, is it."""
+
+    manifest: Manifest
+
+    @property
+    def pool(self) -> str:
+        return str(self.manifest["name"])
+
+
+@dataclass(frozen=True)
 class ClaimPool:
     """Take over a pool that waits, if nobody was faster since it was seen with this etag."""
 
@@ -103,7 +116,7 @@ class DeletePool:
     job_uid: str
 
 
-CloudAction = CreatePool | ClaimPool | ReleasePool | DeletePool
+CloudAction = CreatePool | CreateShared | ClaimPool | ReleasePool | DeletePool
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,7 @@ class Cloud:
     """One look. trouble: GKE could not be asked, and nothing here means anything. busy: GKE accepts no change now.
 
     answers: what became of actions since this look. reservation: the one that the job is about to use, if the cloud
-    tells of it.
+    tells of it. names: of all pools of the cluster, ours or not.
     """
 
     zones: tuple[str, ...] = ()
@@ -130,6 +143,7 @@ class Cloud:
     busy: str = ""
     answers: tuple[Answer, ...] = ()
     reservation: Reservation | None = None
+    names: frozenset[str] = frozenset()
 
     def of_job(self, uid: str) -> tuple[Pool, ...]:
         return tuple(pool for pool in self.pools if pool.job_uid == uid)

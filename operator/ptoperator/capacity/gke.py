@@ -2,7 +2,8 @@
 
 One look (cluster, operations, pools) serves all jobs for half a poll, so the number of calls does not grow with the
 number of jobs. No call waits for an operation. Changes go one after the other, each checked against the pool as it is
-now; after any failed create the pool is asked for, because it usually exists. See docs/decisions/0006.
+now; after any failed create the pool is asked for, because it usually exists. A GKE that limits calls, or does not
+answer, is left alone for longer each time. See docs/decisions/0006.
 """
 
 from __future__ import annotations
@@ -20,28 +21,39 @@ from google.cloud.container_v1.services.cluster_manager import transports
 
 from ptapi.failures import FailureClass
 from ptoperator import labels
-from ptoperator.capacity import trouble
 from ptoperator.capacity.cloud import (
     Answer,
     ClaimPool,
     Cloud,
     CloudAction,
     CreatePool,
+    CreateShared,
     DeletePool,
     Operation,
-    Pool,
-    PoolState,
     ReleasePool,
     Reservation,
 )
+from ptoperator.capacity.gkevalues import (
+    asked_pause_s,
+    error_code,
+    is_held_by,
+    is_ours,
+    operation_of,
+    pool_of,
+    refusal_of,
+)
+from ptoperator.capacity.pace import Pace
 from ptoperator.capacity.trouble import Trouble
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_DELETE = container.Operation.Type.DELETE_NODE_POOL
-_DONE = container.Operation.Status.DONE
+_TIRED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+"""Refusals of a GKE that is asked too much, or does not answer."""
+_SLOW = Trouble(None, "DEADLINE_EXCEEDED", "GKE takes long to answer")
+_PATIENCE_S = 5.0
+"""A look that takes longer than this is not waited for by other jobs: those that run need the threads."""
 
 
 class Gke:
@@ -62,10 +74,13 @@ class Gke:
         self._reservations = reservations
         self._changing = threading.Lock()
         self._looking = threading.Lock()
+        self._asking_since: float | None = None
+        self._reads = Pace(settings.cloud_poll_seconds, seconds)
+        self._changes = Pace(settings.cloud_poll_seconds, seconds)
         self._last: tuple[float, Cloud] | None = None
         self._changed: set[str] = set()
         self._zones: tuple[str, ...] = ()
-        self._was_refused = False
+        self._was_refused: Trouble | None = None
         self._refused_by: frozenset[str] = frozenset()
 
     def look(self, uid: str = "") -> Cloud:
@@ -74,15 +89,33 @@ class Gke:
         Another job's pool may have come or gone meanwhile. Nothing is decided by that which is not asked again: a pool
         is taken over by its etag, and deleted after a GET.
         """
-        with self._looking:
-            is_changed = uid in self._changed if uid else bool(self._changed)
-            age = self._seconds() - self._last[0] if self._last else None
-            if self._last and age is not None and age < self._settings.cloud_poll_seconds / 2 and not is_changed:
-                return self._last[1]
-            self._changed = set()  # before asking: what changes while it is asked is asked again
+        since = self._asking_since
+        waited_s = self._seconds() - since if since is not None else 0.0
+        if not self._looking.acquire(timeout=max(0.0, _PATIENCE_S - waited_s)):
+            return Cloud(trouble=_SLOW)
+        try:
+            return self._known(uid) or self._asked()
+        finally:
+            self._looking.release()
+
+    def _known(self, uid: str) -> Cloud | None:
+        """What need not be asked for again, or must not be."""
+        is_changed = uid in self._changed if uid else bool(self._changed)
+        age = self._seconds() - self._last[0] if self._last else None
+        if self._last and age is not None and age < self._settings.cloud_poll_seconds / 2 and not is_changed:
+            return self._last[1]
+        pausing = self._reads.pausing
+        return Cloud(trouble=pausing) if pausing else None
+
+    def _asked(self) -> Cloud:
+        self._changed = set()  # before asking: what changes while it is asked is asked again
+        self._asking_since = self._seconds()
+        try:
             found = self._ask()
-            self._last = (self._seconds(), found)
-            return found
+        finally:
+            self._asking_since = None
+        self._last = (self._seconds(), found)
+        return found
 
     def last(self) -> Cloud | None:
         """What was there at the last look, without asking; None before the first, and just after a change."""
@@ -96,16 +129,11 @@ class Gke:
     def carry_out(self, action: CloudAction) -> Answer:
         """Start one change. What GKE says about it is the answer; it never raises for that."""
         with self._changing:
+            if pausing := self._changes.pausing:
+                return Answer(action.pool, trouble=pausing)
             try:
-                match action:
-                    case CreatePool():
-                        answer = self._create(action)
-                    case ClaimPool():
-                        answer = self._claim(action)
-                    case ReleasePool():
-                        answer = self._release(action)
-                    case DeletePool():
-                        answer = self._delete(action.pool, action.job_uid)
+                answer = self._change(action)
+                self._changes.served()
             except exceptions.GoogleAPICallError as error:
                 answer = Answer(action.pool, trouble=self._refused(error))
             self._changed = {*self._changed, _job_of(action)}
@@ -118,6 +146,19 @@ class Gke:
         )  # fmt: skip
         return answer
 
+    def _change(self, action: CloudAction) -> Answer:
+        match action:
+            case CreatePool():
+                return self._create(action)
+            case CreateShared():
+                return self._create_shared(action)
+            case ClaimPool():
+                return self._claim(action)
+            case ReleasePool():
+                return self._release(action)
+            case DeletePool():
+                return self._delete(action.pool, action.job_uid)
+
     def _ask(self) -> Cloud:
         try:
             if not self._zones:
@@ -127,12 +168,17 @@ class Gke:
             listed = self._call(self._client.list_operations, container.ListOperationsRequest(parent=self._region))
             pools = self._call(self._client.list_node_pools, container.ListNodePoolsRequest(parent=self._cluster))
         except exceptions.GoogleAPICallError as error:
-            found = trouble.of_call(_code(error), error.message or str(error))
+            found = refusal_of(error)
+            if _is_tired(error, found):
+                self._reads.refused(found, asked_pause_s(error))
             logger.warning("GKE cannot be asked: %s: %s", found.code, found.message)
             return Cloud(trouble=found)
-        operations = tuple(filter(None, (self._operation(each) for each in listed.operations)))
-        ours = tuple(_pool(each) for each in pools.node_pools if _is_ours(each))
-        return Cloud(self._zones, ours, operations, busy=self._why_busy(operations))
+        self._reads.served()
+        cluster = self._settings.gke_cluster
+        operations = tuple(filter(None, (operation_of(each, cluster) for each in listed.operations)))
+        ours = tuple(pool_of(each) for each in pools.node_pools if is_ours(each))
+        names = frozenset(each.name for each in pools.node_pools)
+        return Cloud(self._zones, ours, operations, busy=self._why_busy(operations), names=names)
 
     def _create(self, action: CreatePool) -> Answer:
         request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
@@ -145,15 +191,22 @@ class Gke:
             return self._adopted(action, found, error)
         return Answer(action.pool, started.name)
 
+    def _create_shared(self, action: CreateShared) -> Answer:
+        request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
+        try:
+            return Answer(action.pool, self._call(self._client.create_node_pool, request).name)
+        except exceptions.AlreadyExists:
+            return Answer(action.pool)
+
     def _adopted(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
         """The pool is there although the call failed: it is the one that was asked for, an older one, or not ours."""
         wanted, there = action.manifest["config"]["resource_labels"], dict(found.config.resource_labels)
-        if not _is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
+        if not is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
             words = f"node pool {action.pool} exists and is not this job's; hint: delete that node pool"
             return Answer(action.pool, trouble=Trouble(FailureClass.CONFIG_ERROR, "ALREADY_EXISTS", words))
         if any(there.get(key) != wanted[key] for key in (labels.POOL_SHAPE, labels.POOL_SLICE)):
             return Answer(action.pool, trouble=Trouble(None, "ALREADY_EXISTS", "a pool of before is still there"))
-        logger.info("CreatePool %s: adopted, although the call said %s", action.pool, _code(error))
+        logger.info("CreatePool %s: adopted, although the call said %s", action.pool, error_code(error))
         return Answer(action.pool)
 
     def _claim(self, action: ClaimPool) -> Answer:
@@ -162,7 +215,7 @@ class Gke:
 
     def _release(self, action: ReleasePool) -> Answer:
         found = self._get(action.pool)
-        if found is None or not _is_held_by(found, action.job_uid):
+        if found is None or not is_held_by(found, action.job_uid):
             return Answer(action.pool)
         kept = {
             k: v for k, v in found.config.resource_labels.items() if k not in (labels.POOL_JOB_UID, labels.POOL_JOB)
@@ -178,7 +231,7 @@ class Gke:
     def _delete(self, pool: str, job_uid: str) -> Answer:
         found = self._get(pool)
         is_going = found is None or found.status == container.NodePool.Status.STOPPING
-        if is_going or not _is_ours(found) or not _is_held_by(found, job_uid):
+        if is_going or not is_ours(found) or not is_held_by(found, job_uid):
             return Answer(pool)
         request = container.DeleteNodePoolRequest(name=self._path(pool))
         try:
@@ -208,40 +261,30 @@ class Gke:
 
     def _refused(self, error: exceptions.GoogleAPICallError) -> Trouble:
         """What a refusal means. One because of other operations holds changes back until those are over."""
-        found = trouble.of_call(_code(error), error.message or str(error))
+        found = refusal_of(error)
+        if _is_tired(error, found):
+            self._changes.refused(found, asked_pause_s(error))
         if found.kind is None and "incompatible operation" in found.message.lower():
-            self._was_refused = True
+            self._was_refused = found
         return found
 
     def _why_busy(self, operations: tuple[Operation, ...]) -> str:
-        """Of the operations that stood in the way of a change, one that still runs."""
+        """Of the operations that stood in the way of a change, one that still runs; or why GKE is left alone."""
         running = frozenset(each.name for each in operations if not each.is_done)
+        if self._was_refused and not running:  # GKE does not list what stands in the way
+            self._changes.refused(self._was_refused)
         self._refused_by = running if self._was_refused else self._refused_by & running
-        self._was_refused = False
+        self._was_refused = None
+        if pausing := self._changes.pausing:
+            return f"{pausing.code}: {pausing.message}"
         return next(iter(sorted(self._refused_by)), "")
-
-    def _operation(self, operation: Any) -> Operation | None:
-        """Of our cluster's node pools only."""
-        marker = f"/clusters/{self._settings.gke_cluster}/nodePools/"
-        if marker not in operation.target_link:
-            return None
-        said = [trouble.of_outcome(_status_code(each), each.message) for each in operation.nodepool_conditions]
-        if operation.error.code:
-            said.append(trouble.of_outcome(_grpc_name(operation.error.code), operation.error.message))
-        return Operation(
-            name=operation.name,
-            pool=operation.target_link.rpartition("/")[2],
-            is_done=operation.status == _DONE,
-            is_deletion=operation.operation_type == _DELETE,
-            troubles=tuple(said),
-        )
 
     def _path(self, pool: str) -> str:
         return f"{self._cluster}/nodePools/{pool}"
 
 
 def _job_of(action: CloudAction) -> str:
-    """Uid of the job whose pool is changed."""
+    """Uid of the job whose pool is changed; nothing for a pool that all share."""
     match action:
         case CreatePool(manifest):
             return str(manifest["config"]["resource_labels"][labels.POOL_JOB_UID])
@@ -249,6 +292,8 @@ def _job_of(action: CloudAction) -> str:
             return str(action.labels[labels.POOL_JOB_UID])
         case ReleasePool() | DeletePool():
             return action.job_uid
+        case CreateShared():
+            return ""
 
 
 def connect(endpoint: str) -> Any:
@@ -260,48 +305,6 @@ def connect(endpoint: str) -> Any:
     return container.ClusterManagerClient(client_options={"api_endpoint": address} if address else None)
 
 
-def _pool(found: Any) -> Pool:
-    marks = dict(found.config.resource_labels)
-    state = PoolState(found.status.name) if found.status.name in set(PoolState) else PoolState.UNKNOWN
-    said = [trouble.of_condition(_status_code(each), each.message) for each in found.conditions]
-    if state is PoolState.ERROR and (found.status_message or not any(said)):
-        said.append(trouble.of_outcome("ERROR", found.status_message))
-    return Pool(
-        name=found.name,
-        state=state,
-        shape=marks.get(labels.POOL_SHAPE, ""),
-        namespace=marks.get(labels.POOL_NAMESPACE, ""),
-        job_uid=marks.get(labels.POOL_JOB_UID, ""),
-        slice=_number(marks.get(labels.POOL_SLICE)),
-        idle_since=_number(marks.get(labels.POOL_IDLE_SINCE)),
-        etag=found.etag,
-        troubles=tuple(filter(None, said)),
-    )
-
-
-def _is_ours(found: Any) -> bool:
-    return bool(found.config.resource_labels.get(labels.POOL_MANAGER) == labels.MANAGER)
-
-
-def _is_held_by(found: Any, job_uid: str) -> bool:
-    return bool(found.config.resource_labels.get(labels.POOL_JOB_UID, "") == job_uid)
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
-
-
-def _status_code(condition: Any) -> str:
-    """`GCE_STOCKOUT`, or the general code where GKE has no word of its own."""
-    if condition.code:
-        return str(condition.code.name)
-    return _grpc_name(condition.canonical_code)
-
-
-def _grpc_name(code: Any) -> str:
-    number = int(code)
-    return next((each.name for each in grpc.StatusCode if each.value[0] == number), "UNKNOWN")
-
-
-def _code(error: exceptions.GoogleAPICallError) -> str:
-    return str(error.grpc_status_code.name) if error.grpc_status_code else "UNKNOWN"
+def _is_tired(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
+    """Whether it is about the calls, and not about what was asked for."""
+    return found.kind is None and error_code(error) in _TIRED

@@ -15,9 +15,15 @@ from ptoperator import labels, names
 from ptoperator.render import Layout
 from ptoperator.render.pod import SPOT
 from ptoperator.resources import Manifest
+from ptoperator.settings import Settings
 
 MAX_PODS_PER_NODE = 15
-_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+BASIC_CONFIG: Manifest = {
+    "oauth_scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+    "gvnic": {"enabled": True},
+    "workload_metadata_config": {"mode": "GKE_METADATA"},
+}
+"""What nodes of every kind have."""
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 FLEX_START_SECONDS = 7 * 24 * 3600
 """The longest that flex-start gives."""
@@ -34,22 +40,24 @@ def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: in
         "locations": [zone],
         "config": {
             **_shape(layout, option, zone)["config"],
-            "oauth_scopes": list(_SCOPES),
-            "gvnic": {"enabled": True},
-            "workload_metadata_config": {"mode": "GKE_METADATA"},
+            **BASIC_CONFIG,
             "labels": {labels.POOL_TAINT: "true"},
             "resource_labels": owner_labels(layout, option, zone, slice_index),
             "taints": _taints(option, name),
+            **service_account(layout.settings),
         },
         "management": {"auto_upgrade": False, "auto_repair": not is_flex},
         "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
     }
-    if layout.settings.gke_node_service_account:
-        pool["config"]["service_account"] = layout.settings.gke_node_service_account
     if is_flex:
         pool["autoscaling"] = {"enabled": True, "total_max_node_count": accelerator.vms, "location_policy": "ANY"}
     placement = _placement(layout)
     return {**pool, "placement_policy": placement} if placement else pool
+
+
+def service_account(settings: Settings) -> Manifest:
+    """Of the nodes, where it is not the project's default one."""
+    return {"service_account": settings.gke_node_service_account} if settings.gke_node_service_account else {}
 
 
 def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index: int) -> dict[str, str]:

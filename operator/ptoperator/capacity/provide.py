@@ -25,6 +25,7 @@ from ptoperator.capacity.attempts import (
 )
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, PoolState
 from ptoperator.capacity.decision import Asked, Decision
+from ptoperator.capacity.heads import heads_first
 from ptoperator.capacity.slices import SliceView, view
 from ptoperator.capacity.trouble import Trouble
 from ptoperator.capacity.turns import in_line, no_room
@@ -53,7 +54,11 @@ def provide(asked: Asked) -> Decision:
         return start_again(asked, "its zone is no longer one of the cluster's")
     if cloud is None:
         return give_up(asked, NO_CLOUD)
-    return in_line(asked, attempt, candidate) or _pools(asked, cloud, attempt, candidate)
+    return (
+        in_line(asked, attempt, candidate)
+        or heads_first(asked, cloud, candidate)
+        or _pools(asked, cloud, attempt, candidate)
+    )
 
 
 def _is_plain(asked: Asked) -> bool:

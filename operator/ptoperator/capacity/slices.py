@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ptapi.failures import FailureClass
 from ptapi.status import NodePoolStatus
 from ptoperator import clock, names
-from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, is_open
+from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, has_next, is_open
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
 from ptoperator.capacity.decision import Asked
 from ptoperator.capacity.nodepool import node_pool, owner_labels, shape
@@ -20,6 +20,8 @@ from ptoperator.capacity.trouble import Trouble
 
 _LAST_MINUTE_S = 60
 """A pool that is about to be deleted for being idle is not taken over."""
+_POLLS_FOR_RIGHTS = 12
+"""A missing right is believed after so many polls: Google takes two minutes to let a new grant work everywhere."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def _without(
     operation = cloud.operation(known.operation) if known and known.operation else None
     if operation is not None and not operation.is_done:
         return SliceView(known, words=f"pool {known.name if known else name} is being made")
-    if operation is not None and (failed := _definite(operation.troubles)) and _is_of_attempt(asked, operation):
+    if known is not None and operation is not None and (failed := _why_none(cloud, known, operation)):
         return SliceView(known, over=failed)
     if cloud.is_being_deleted(name):
         return SliceView(known, words=f"pool {name} is being deleted")
@@ -80,7 +82,8 @@ def _without(
     if answer.trouble is None:
         made = NodePoolStatus(slice=index, name=action.pool, operation=answer.operation)
         return SliceView(made, words=f"pool {action.pool} is being made")
-    if answer.trouble.is_definite and isinstance(action, CreatePool):
+    is_over = answer.trouble.is_definite and not may_be_granted(asked, candidate, answer.trouble)
+    if is_over and isinstance(action, CreatePool):
         return SliceView(over=answer.trouble)
     return SliceView(words=f"pool {action.pool}: {answer.trouble.code}: {answer.trouble.message}")
 
@@ -146,6 +149,19 @@ def _may_delete(pool: Pool) -> bool:
     return pool.state is not PoolState.STOPPING
 
 
-def _is_of_attempt(asked: Asked, operation: Operation) -> bool:
-    """Whether status wrote it down for the attempt that is open."""
-    return any(each.operation == operation.name for each in asked.so_far.node_pools)
+def _why_none(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trouble | None:
+    """The operation is over and its pool is not there: it failed, or the pool went away by itself."""
+    failed = _definite(operation.troubles)
+    is_deleted = any(each.pool == known.name and each.is_deletion for each in cloud.operations)
+    if failed is not None or is_deleted:
+        return failed
+    return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was made and went away by itself")
+
+
+def may_be_granted(asked: Asked, candidate: Candidate, refusal: Trouble) -> bool:
+    """A right that is missing now, and nothing else is left to try."""
+    attempt = is_open(asked.so_far)
+    age = clock.seconds_since(attempt.granted or attempt.started, asked.now) if attempt else None
+    is_young = age is not None and age < _POLLS_FOR_RIGHTS * asked.layout.settings.cloud_poll_seconds
+    is_right = refusal.kind is FailureClass.CONFIG_ERROR and refusal.code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
+    return is_young and is_right and not has_next(asked, candidate)

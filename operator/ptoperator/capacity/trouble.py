@@ -29,18 +29,28 @@ class Trouble:
 _TABLE: tuple[tuple[str, FailureClass | None], ...] = (
     (r"incompatible operation|operation .* (is )?(already )?(running|in progress)", None),
     # requests per minute, not chips
-    (r"Quota exceeded for quota metric|rateLimitExceeded|RATE_LIMIT|\bTOO_MANY_REQUESTS\b", None),
     (
-        r"Insufficient reserved capacity|reservation\S* .*(not found|does not exist|mismatch|no available)"
-        r"|is incorrect for the requested resources|RESERVATION_\w+",
+        r"quota metric '[^']*(requests|queries|operations)|requests? per (minute|second|day)|rateLimitExceeded"
+        r"|RATE_LIMIT|too[ _]many[ _]requests",
+        None,
+    ),
+    (
+        r"Insufficient reserved capacity|reservations? \S* ?.*(not found|does not exist|mismatch|no available"
+        r"|do(es)? not have|fully (used|consumed)|no capacity)|is incorrect for the requested resources"
+        r"|RESERVATION_\w+",
         FailureClass.RESERVATION,
     ),
     (
-        r"GCE_STOCKOUT|ZONE_RESOURCE_POOL_EXHAUSTED|enough resources available|lack of capacity"
-        r"|Requested resource is exhausted|resource_availability",
+        r"STOCKOUT|ZONE_RESOURCE_POOL_EXHAUSTED|enough resources available"
+        r"|(lack of|insufficient|not enough|no) capacity|Requested resource is exhausted"
+        r"|resource_availability|currently unavailable in the \S+ zone",
         FailureClass.STOCKOUT,
     ),
-    (r"GCE_QUOTA_EXCEEDED|QUOTA_EXCEEDED|insufficient (\w+ )?quota|Quota '[^']+' exceeded", FailureClass.QUOTA),
+    (
+        r"GCE_QUOTA_EXCEEDED|QUOTA_EXCEEDED|\bquotas?\b[^.\n]*?\b(exceeded|insufficient|reached|exhausted)"
+        r"|\b(insufficient|exceed(s|ed)?|enough|over|beyond)\b[^.\n]{0,80}?\bquotas?\b",
+        FailureClass.QUOTA,
+    ),
     (
         r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY"
         r"|insufficient free IP|IP_SPACE_EXHAUSTED",
@@ -78,7 +88,11 @@ _SHORT = re.compile(
     r""".*?quota (?:of|is) '(?P<limit>[\d.]+)'(?: with '(?P<left>[\d.]+)' available)?""",
     re.IGNORECASE | re.DOTALL,
 )
-_EXCEEDED = re.compile(r"Quota '(?P<metric>[^']+)' exceeded\.?\s*(?:Limit: (?P<limit>[\d.]+))?(?P<where> in \w+ \S+)?")
+_EXCEEDED = re.compile(
+    r"Quota (?:limit )?'(?P<metric>[^']+)' (?:has been )?exceeded\.?\s*"
+    r"(?:Limit: (?P<limit>[\d.]+))?(?P<where> in \w+ [\w-]+)?",
+    re.IGNORECASE,
+)
 _MESSAGE_LIMIT = 600
 
 

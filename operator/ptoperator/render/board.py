@@ -1,5 +1,5 @@
 """TensorBoard in the cluster: one Deployment and one Service per output location and namespace, shared by its jobs, so
-that their runs stand beside each other; and an Ingress, where the administrator names a domain.
+that their runs stand beside each other; and an Ingress or a Gateway's route, where the administrator names a domain.
 
 Every job that asks for it owns both, so they go with the last of them. The Deployment begins with no pod; whoever
 wants to look marks a job (`ptctl workload tensorboard`), and `boards` gives it one until that time. It reads the
@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 
 from ptoperator import ingress, labels
-from ptoperator.ingress import IngressSettings
+from ptoperator.ingress import Gateway, IngressSettings
 from ptoperator.render.layout import Layout
-from ptoperator.resources import Manifest
+from ptoperator.resources import HTTP_ROUTES, INGRESSES, Manifest, Resource
 
 PORT = 6006
 USER_ID = 65532
@@ -57,8 +57,18 @@ def board_host(layout: Layout) -> str:
     return f"{board_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
 
 
-def board_ingress(layout: Layout) -> Manifest:
+def entry_kind(layout: Layout) -> Resource:
+    """How it is reached from outside, where it is."""
+    return HTTP_ROUTES if _ingress(layout).gateway else INGRESSES
+
+
+def board_entry(layout: Layout) -> Manifest:
     """One host per output and namespace. While nobody looks there is no pod, and it answers 503."""
+    asked = _ingress(layout)
+    return _route(layout, asked.gateway) if asked.gateway else _ingress_of(layout)
+
+
+def _ingress_of(layout: Layout) -> Manifest:
     name, host, asked = board_name(layout.job.spec.output.uri), board_host(layout), _ingress(layout)
     backend = {"service": {"name": name, "port": {"name": "http"}}}
     spec: Manifest = {
@@ -68,8 +78,36 @@ def board_ingress(layout: Layout) -> Manifest:
         spec["ingressClassName"] = asked.class_name
     if asked.tls_secret:
         spec["tls"] = [{"hosts": [host], "secretName": asked.tls_secret}]
-    metadata = {**_metadata(layout, name), **({"annotations": asked.annotations} if asked.annotations else {})}
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": INGRESSES.api_version,
+        "kind": INGRESSES.kind,
+        "metadata": _entry_metadata(layout),
+        "spec": spec,
+    }
+
+
+def _route(layout: Layout, gateway: Gateway) -> Manifest:
+    parent = {
+        "name": gateway.name,
+        **({"namespace": gateway.namespace} if gateway.namespace else {}),
+        **({"sectionName": gateway.section} if gateway.section else {}),
+    }
+    backend = {"name": board_name(layout.job.spec.output.uri), "port": PORT}
+    return {
+        "apiVersion": HTTP_ROUTES.api_version,
+        "kind": HTTP_ROUTES.kind,
+        "metadata": _entry_metadata(layout),
+        "spec": {
+            "parentRefs": [parent],
+            "hostnames": [board_host(layout)],
+            "rules": [{"backendRefs": [backend]}],
+        },
+    }
+
+
+def _entry_metadata(layout: Layout) -> Manifest:
+    found, annotations = _metadata(layout, board_name(layout.job.spec.output.uri)), _ingress(layout).annotations
+    return {**found, "annotations": annotations} if annotations else found
 
 
 def _ingress(layout: Layout) -> IngressSettings:

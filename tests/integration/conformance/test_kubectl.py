@@ -133,10 +133,10 @@ def test_wait_for_a_condition_and_for_deletion(kubectl: Kubectl, widgets: str) -
     kubectl("create", "-f", "-", stdin=WIDGET)
     condition = '{"status":{"conditions":[{"type":"Ready","status":"True"}]}}'
     kubectl("patch", "wdg", "a", "--subresource=status", "--type=merge", "-p", condition)
-    kubectl("wait", "--for=condition=Ready", "wdg/a", "--timeout=10s")
-    kubectl("wait", "--for=jsonpath={.spec.size}=4", "wdg/a", "--timeout=10s")
+    kubectl("wait", "--for=condition=Ready", "wdg/a", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.spec.size}=4", "wdg/a", "--timeout=60s")
     kubectl("delete", "wdg", "a", "--wait=false")
-    kubectl("wait", "--for=delete", "wdg/a", "--timeout=10s")
+    kubectl("wait", "--for=delete", "wdg/a", "--timeout=60s")
 
 
 def test_get_w_follows_changes(api: Cluster, kubectl: Kubectl, widgets: str, tmp_path: Path, namespace: str) -> None:

@@ -13,7 +13,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,12 +22,18 @@ from urllib.request import urlopen
 import aiohttp
 import yaml
 from aiohttp import web
+from tests.builders import forked
 
 from ptoperator.kubeconfig import load
 
 _HOP = {"host", "content-length", "transfer-encoding", "connection"}
 OnWrite = Callable[[str, str], bool]
 """Called with `before` and with `after`, and what is written; False: the write must not be sent."""
+
+
+IMPORTED = ("ptoperator.__main__", "ptoperator.application", "ptoperator.handlers")
+WITH_GKE = (*IMPORTED, "ptoperator.capacity.gke")
+"""What an operator's process imports before it does anything."""
 
 
 class OperatorProcess:
@@ -42,7 +47,7 @@ class OperatorProcess:
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self._env = env or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked.Process | None = None
 
     @property
     def pid(self) -> int:
@@ -58,12 +63,13 @@ class OperatorProcess:
             "POSTTRAIN_SHARED_FILESYSTEM": "true",
             **self._env,
         }
-        command = [sys.executable, "-m", "ptoperator", "-n", self._namespace, "--port", str(self.port)]
+        words = ("ptoperator", "-n", self._namespace, "--port", str(self.port))
+        imported = WITH_GKE if "POSTTRAIN_GKE_PROJECT" in self._env else IMPORTED
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = forked.start(imported, words, env, stdout=log.fileno(), stderr=subprocess.STDOUT)
 
     def wait_ready(self) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             try:
                 with urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
@@ -74,8 +80,9 @@ class OperatorProcess:
 
     def kill(self) -> None:
         """kill -9, from any thread."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
 
     def is_dead(self) -> bool:
         return self._process is None or self._process.poll() is not None

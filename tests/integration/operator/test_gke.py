@@ -195,5 +195,5 @@ def _live_until(jobs: Any, operator: OperatorProcess, is_there: Callable[[], Any
             return
         if operator.is_dead():
             operator.start()
-        jobs.wait(lambda: operator.is_dead() or is_there(), 60, lambda: operator.log.read_text()[-5000:])
+        jobs.wait(lambda: operator.is_dead() or is_there(), 120, lambda: operator.log.read_text()[-5000:])
     raise AssertionError(operator.log.read_text()[-5000:])

@@ -85,7 +85,7 @@ def _live_until(jobs: Any, operator: OperatorProcess, is_there: Callable[[], Any
             return
         if operator.is_dead():
             operator.start()
-        jobs.wait(lambda: operator.is_dead() or is_there(), 60, lambda: operator.log.read_text()[-5000:])
+        jobs.wait(lambda: operator.is_dead() or is_there(), 120, lambda: operator.log.read_text()[-5000:])
     raise AssertionError(f"{jobs.status('hunted')}\n{operator.log.read_text()[-5000:]}")
 
 
@@ -102,8 +102,8 @@ def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, j
             jobs.create("meanwhile")
             time.sleep(4)
             proxy.come_back()
-            jobs.wait_phase("meanwhile", "Succeeded", timeout_s=30)
-            jobs.wait_phase("before", "Succeeded", timeout_s=30)
+            jobs.wait_phase("meanwhile", "Succeeded", timeout_s=60)
+            jobs.wait_phase("before", "Succeeded", timeout_s=60)
         finally:
             operator.kill()
     assert not operator.log.read_text().count("lost the API server") > 1

@@ -42,26 +42,26 @@ table = _table()
 
 
 @pytest.fixture(autouse=True, scope="module")
-def definition(cluster: Cluster) -> None:
-    cluster.kube.apply(CRDS, crd(), field_manager="tests")
+def definition(api: Cluster) -> None:
+    api.kube.apply(CRDS, crd(), field_manager="tests")
     name = crd()["metadata"]["name"]
-    eventually(lambda: is_established(cluster.kube.get(CRDS, name)))
+    eventually(lambda: is_established(api.kube.get(CRDS, name)))
 
 
-def send(cluster: Cluster, namespace: str, document: Any, *, dry_run: bool = True) -> Answer:
+def send(api: Cluster, namespace: str, document: Any, *, dry_run: bool = True) -> Answer:
     path = f"/apis/posttrain.dev/v1alpha1/namespaces/{namespace}/posttrainjobs?fieldValidation=Strict"
-    return cluster.http("POST", f"{path}{'&dryRun=All' if dry_run else ''}", document)
+    return api.http("POST", f"{path}{'&dryRun=All' if dry_run else ''}", document)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example_is_accepted_and_its_defaults_are_ours(cluster: Cluster, namespace: str, path: Path) -> None:
-    stored = send(cluster, namespace, yaml.safe_load(path.read_text())).expect(201)
+def test_example_is_accepted_and_its_defaults_are_ours(api: Cluster, namespace: str, path: Path) -> None:
+    stored = send(api, namespace, yaml.safe_load(path.read_text())).expect(201)
     assert parse_job(stored).spec == load_job(path.read_text()).spec
 
 
 @pytest.mark.parametrize("wrong", table.WRONG, ids=lambda wrong: wrong.name)
-def test_mistake_is_refused_where_the_table_says_so(cluster: Cluster, namespace: str, wrong: Any) -> None:
-    answer = send(cluster, namespace, table.patched(wrong.patch))
+def test_mistake_is_refused_where_the_table_says_so(api: Cluster, namespace: str, wrong: Any) -> None:
+    answer = send(api, namespace, table.patched(wrong.patch))
     assert (answer.status >= 400) == wrong.at_server, answer.text[:2000]
     if wrong.at_server:
         # A double is named by its entry, a mistake in a union of maps by the map.
@@ -79,10 +79,10 @@ def test_mistake_is_refused_where_the_table_says_so(cluster: Cluster, namespace:
     ],
 )
 def test_unknown_accelerator_is_refused_with_its_neighbours(
-    cluster: Cluster, namespace: str, type: str, neighbours: str
+    api: Cluster, namespace: str, type: str, neighbours: str
 ) -> None:
     document = table.patched({**table.SFT, "spec.accelerator.type": type, "spec.training.batchSize": 61440})
-    message = send(cluster, namespace, document).expect(422)["message"]
+    message = send(api, namespace, document).expect(422)["message"]
     assert f"spec.accelerator.type: Invalid value: {type}" in message.replace('"string": ', "").replace(
         '"object": ', ""
     )
@@ -105,30 +105,30 @@ CHANGES = [
 ]
 
 
-def test_changes_after_creation(cluster: Cluster, namespace: str) -> None:
-    send(cluster, namespace, table.GOOD, dry_run=False).expect(201)
+def test_changes_after_creation(api: Cluster, namespace: str) -> None:
+    send(api, namespace, table.GOOD, dry_run=False).expect(201)
     path = f"/apis/posttrain.dev/v1alpha1/namespaces/{namespace}/posttrainjobs/good"
     for patch, field, message in CHANGES:
-        current = cluster.http("GET", path).expect(200)
+        current = api.http("GET", path).expect(200)
         for name, value in patch.items():
             *parents, last = name.split(".")
             node = current
             for step in parents:
                 node = node.setdefault(step, {})
             node[last] = value
-        answer = cluster.http("PUT", path, current)
+        answer = api.http("PUT", path, current)
         assert answer.status == (422 if field else 200), (patch, answer.text[:1000])
         if field:
             assert f"{field}: " in answer.json["message"]
             assert message in answer.json["message"]
 
 
-def test_status_keeps_every_field_that_the_operator_writes(cluster: Cluster, namespace: str) -> None:
-    send(cluster, namespace, table.GOOD, dry_run=False).expect(201)
+def test_status_keeps_every_field_that_the_operator_writes(api: Cluster, namespace: str) -> None:
+    send(api, namespace, table.GOOD, dry_run=False).expect(201)
     status = PostTrainJobStatus.model_validate(FULL_STATUS)
     written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    current = cluster.kube.get(POSTTRAINJOBS, "good", namespace)
-    stored = cluster.kube.replace_status(POSTTRAINJOBS, {**current, "status": written})
+    current = api.kube.get(POSTTRAINJOBS, "good", namespace)
+    stored = api.kube.replace_status(POSTTRAINJOBS, {**current, "status": written})
     assert stored["status"] == json.loads(json.dumps(written))
     assert stored["spec"] == current["spec"]
 
@@ -155,13 +155,13 @@ FULL_STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_table_of_jobs_has_the_columns_of_the_design(cluster: Cluster, namespace: str) -> None:
-    send(cluster, namespace, table.GOOD, dry_run=False).expect(201)
-    current = cluster.kube.get(POSTTRAINJOBS, "good", namespace)
-    cluster.kube.replace_status(POSTTRAINJOBS, {**current, "status": FULL_STATUS})
-    lines = cluster.kubectl("get", "ptj", "-n", namespace).stdout.splitlines()
+def test_table_of_jobs_has_the_columns_of_the_design(api: Cluster, namespace: str) -> None:
+    send(api, namespace, table.GOOD, dry_run=False).expect(201)
+    current = api.kube.get(POSTTRAINJOBS, "good", namespace)
+    api.kube.replace_status(POSTTRAINJOBS, {**current, "status": FULL_STATUS})
+    lines = api.kubectl("get", "ptj", "-n", namespace).stdout.splitlines()
     assert lines[0].split() == ["NAME", "PHASE", "ALGORITHM", "ACCELERATOR", "STEP", "LOSS", "REWARD", "ETA", "AGE"]
     assert lines[1].split()[:8] == ["good", "Running", "grpo", "cpu-2", "3/10", "0.5", "0.25", "1m"]
-    assert "good" in cluster.kubectl("get", "all", "-n", namespace).stdout
-    explained = cluster.kubectl("explain", "ptj.spec.training.batchSize").stdout
+    assert "good" in api.kubectl("get", "all", "-n", namespace).stdout
+    explained = api.kubectl("explain", "ptj.spec.training.batchSize").stdout
     assert "Sequences per optimizer step" in " ".join(explained.split())

@@ -130,8 +130,8 @@ def test_train_that_is_ended_leaves_no_trainer_behind(job: Make, tmp_path: Path,
     else:
         os.kill(child.pid, number)
     child.stdout.close()
-    child.wait(60)
-    until = time.monotonic() + 20
+    child.wait(180)
+    until = time.monotonic() + 60
     while time.monotonic() < until and _is_group_alive(child.pid):
         time.sleep(0.2)
     assert not _is_group_alive(child.pid)

@@ -48,7 +48,7 @@ def _pod_in(kube: Kube, name: str, *phases: str) -> Manifest | None:
     return pod if (pod.get("status") or {}).get("phase") in phases else None
 
 
-def until(found: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def until(found: Callable[[], Any], timeout_s: float = 90.0) -> Any:
     """The first true answer; an API server that is being restarted may refuse meanwhile."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -106,7 +106,7 @@ def test_down_now_does_not_wait_for_a_long_grace(data: Path) -> None:
     start_pod(kube, "p", "trap '' TERM; while :; do sleep 0.05; done", grace_s=600)
     started = time.monotonic()
     local.down(data, **QUIET, now=True)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60  # of the 600 s of its grace
     assert left_over(data) == []
 
 
@@ -189,7 +189,7 @@ def test_many_starts_at_once_make_one_cluster(data: Path) -> None:
         f"info = up(Path({str(data)!r}), without=['operator'], say=lambda _: None); print(info.pid, info.started)"
     )
     starting = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    answers = [process.communicate(timeout=90)[0].split() for process in starting]
+    answers = [process.communicate(timeout=180)[0].split() for process in starting]
     assert len({pid for pid, _ in answers}) == 1
     assert sorted(started for _, started in answers) == ["False", "False", "True"]
 
@@ -219,7 +219,7 @@ def test_ctrl_c_while_starting_leaves_nothing_running(data: Path, word: str) -> 
         until(lambda: Layout(data).logs.exists())
         time.sleep(0.05)
     starting.send_signal(signal.SIGINT)
-    starting.communicate(timeout=60)
+    starting.communicate(timeout=180)
     assert starting.returncode != 0
     assert holder(Layout(data).pid_file) is None
     assert local.status(data).phase == "stopped"

@@ -51,13 +51,13 @@ def log(kube: Kube, namespace: str, name: str, **options: Any) -> list[str]:
 
 
 def test_a_created_pod_is_a_process_within_a_moment(kube: Kube, namespace: str, eventually: Eventually) -> None:
-    # the first pod on a machine pays for cold caches
-    for name in ("warm-up", "timed"):
+    took_s: list[float] = []
+    for number in range(6):  # the first pod on a machine pays for cold caches, and a busy one may stop for a moment
         started = time.monotonic()
-        create(kube, namespace, pod(name, "sleep 30"))
-        eventually(PODS, name, namespace, phase("Running"))
-        took_s = time.monotonic() - started
-    assert took_s < 1.0, "the target on a quiet machine is 0.2 s; this bound only catches polling"
+        create(kube, namespace, pod(f"timed-{number}", "sleep 30"))
+        eventually(PODS, f"timed-{number}", namespace, phase("Running"))
+        took_s.append(time.monotonic() - started)
+    assert sorted(took_s)[2] < 1.0, "the target on a quiet machine is 0.2 s; this bound only catches polling"
 
 
 def test_exit_codes_messages_and_phase(kube: Kube, namespace: str, eventually: Eventually) -> None:
@@ -163,7 +163,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(kube: Kube, namespace: st
     started = time.monotonic()
     kube.delete(PODS, "p", namespace)
     eventually(PODS, "p", namespace, lambda p: p is None)
-    assert 0.9 < time.monotonic() - started < 5
+    assert 0.9 < time.monotonic() - started < 20  # who did not know of the 1 s would wait for 30
 
 
 def test_a_preempted_pod_fails_as_on_a_node_that_goes_away(kube: Kube, namespace: str, eventually: Eventually) -> None:

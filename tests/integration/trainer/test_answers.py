@@ -54,8 +54,8 @@ def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(ho
         evaluation={"answers": ["exactMatch", "accuracy", "macroF1"], "maxNewTokens": 12, "everySteps": 20},
         checkpoint={"everySteps": 1000, "best": {"metric": "eval/macro_f1", "mode": "max"}},
     )
-    run(home, path)
-    seen = {line["step"]: line for line in metrics(home, "labels") if "eval/macro_f1" in line}
+    run(path)
+    seen = {line["step"]: line for line in metrics(home / "runs" / "labels") if "eval/macro_f1" in line}
     assert sorted(seen) == [0, 20, 40, STEPS]
     assert seen[0]["eval/macro_f1"] < 0.2
     assert seen[STEPS]["eval/macro_f1"] > 0.8
@@ -72,10 +72,11 @@ def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(ho
 )
 def test_a_model_in_files_is_read_by_two_processes_as_by_one(home: Path, training: dict[str, Any]) -> None:
     kind = "full" if not training else "qlora"
-    run(home, job(home, f"{kind}-one", training=training))
+    run(job(home, f"{kind}-one", training=training))
     layout = {**training, "parallelism": {"fsdp": 4}}
-    run(home, job(home, f"{kind}-two", devices=2, slices=2, training=layout), processes=2)
-    assert losses(home, f"{kind}-two") == pytest.approx(losses(home, f"{kind}-one"), rel=1e-5)
-    one, two = (metrics(home, f"{kind}-{name}")[-1] for name in ("one", "two"))
+    run(job(home, f"{kind}-two", devices=2, slices=2, training=layout), processes=2)
+    runs = home / "runs"
+    assert losses(runs / f"{kind}-two") == pytest.approx(losses(runs / f"{kind}-one"), rel=1e-5)
+    one, two = (metrics(runs / f"{kind}-{name}")[-1] for name in ("one", "two"))
     for name in ("eval/exact_match", "eval/accuracy", "eval/macro_f1"):
         assert one[name] == two[name]

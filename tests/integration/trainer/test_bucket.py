@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from tests.builders import bucketserver
+from tests.builders import bucketserver, runs
+from tests.builders.forked import Process
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -37,24 +35,18 @@ def job(home: Path, name: str, data: str, output: str, steps: int) -> Path:
         "accelerator": {"type": "cpu-1"},
         "output": {"uri": output},
     }
-    path = home / f"{name}.yaml"
-    head = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": name}}
-    path.write_text(yaml.safe_dump({**head, "spec": spec}))
-    return path
+    return runs.write_job(home, name, spec)
 
 
-def start(home: Path, path: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+def start(home: Path, path: Path, environment: dict[str, str]) -> Process:
     return start_command(home, environment, "run", str(path))
 
 
-def start_command(home: Path, environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
-    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla"), "XDG_CACHE_HOME": str(home), **environment}
-    command = [sys.executable, "-m", "pttrainer", *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start_command(home: Path, environment: dict[str, str], *words: str) -> Process:
+    return runs.command(*words, env={"XDG_CACHE_HOME": str(home), **environment}, stderr=subprocess.STDOUT)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+def finish(process: Process) -> tuple[int | None, str]:
     out, _ = process.communicate(timeout=240)
     return process.returncode, out
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from tests.builders import runs
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -48,7 +43,6 @@ def job(directory: Path, rows: Path, reward: str | None, **changes: Any) -> Path
         "export": {"format": "none"},
         "tensorboard": {"enabled": False},
         "accelerator": {"type": "cpu-1"},
-        "output": {"uri": f"file://{directory}/runs"},
     }
     for path, value in changes.items():
         place = spec
@@ -56,37 +50,15 @@ def job(directory: Path, rows: Path, reward: str | None, **changes: Any) -> Path
         for parent in parents:
             place = place.setdefault(parent, {})
         place[last] = value
-    manifest = {
-        "apiVersion": "posttrain.dev/v1alpha1",
-        "kind": "PostTrainJob",
-        "metadata": {"name": "run"},
-        "spec": spec,
-    }
-    path_of_job = directory / "job.yaml"
-    path_of_job.write_text(yaml.safe_dump(manifest))
-    return path_of_job
-
-
-def start(path: Path) -> subprocess.Popen[str]:
-    # Tests share compiled programs, and compile them without spending long on machine code.
-    flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "pttrainer", "run", str(path)],
-        env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    return runs.write_job(directory, "run", spec)
 
 
 def run(path: Path) -> tuple[int, str]:
-    process = start(path)
-    _, errors = process.communicate(timeout=500)
-    return process.returncode, errors
+    return runs.end(*runs.start(path))
 
 
 def metrics(directory: Path) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl without what the clock says."""
-    lines = [json.loads(line) for line in (directory / "runs" / "run" / rundir.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in lines]
+    return runs.metrics(directory / "runs" / "run")
 
 
 def samples(directory: Path) -> dict[str, str]:
@@ -110,19 +82,8 @@ def test_a_run_that_is_killed_and_resumed_equals_one_that_is_not_to_the_bit(
     for directory in (whole, killed):
         directory.mkdir()
         job(directory, rows, SHARE_OF_LETTER_A, algorithm__grpo__updatesPerBatch=updates, algorithm__grpo__beta=0.05)
-    assert run(whole / "job.yaml")[0] == 0
-    process = start(killed / "job.yaml")
-    checkpoints = killed / "runs" / "run" / rundir.CHECKPOINTS
-    deadline = time.monotonic() + 400
-    while not (checkpoints / "2").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    code, errors = run(killed / "job.yaml")
-    assert code == 0, errors
-    assert "resuming after step" in errors
+    assert run(whole / "run.yaml")[0] == 0
+    runs.killed_and_resumed(killed / "run.yaml", 4)
     assert metrics(killed) == metrics(whole)
     assert samples(killed) == samples(whole)
 

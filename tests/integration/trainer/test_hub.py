@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-import yaml
 from pyarrow import parquet
+from tests.builders import runs
 from tests.builders.hubserver import COMMIT, DATASET, GATED, REPOSITORY, TOKEN, hub
 
 
@@ -25,18 +25,14 @@ def write_job(directory: Path, name: str, model: str, **source: str) -> Path:
         "data": {"train": {"uri": f"file://{data}", **source}},
         "training": {"steps": 1, "batchSize": 2, "sequenceLength": 64},
         "accelerator": {"type": "cpu-1"},
-        "output": {"uri": f"file://{directory}/runs"},
     }
-    job = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": name}, "spec": spec}
-    path = directory / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(job))
-    return path
+    return runs.write_job(directory, name, spec)
 
 
 def run(job: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pttrainer", "run", str(job)]
-    environment = {**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1", **env}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    process = runs.command("run", str(job), env={"HF_HUB_DISABLE_TELEMETRY": "1", **env})
+    out, err = process.communicate(timeout=240)
+    return subprocess.CompletedProcess(str(job), process.returncode or 0, out, err)
 
 
 @pytest.fixture(scope="module")

@@ -48,8 +48,8 @@ def job(home: Path, name: str, devices: int = 1, slices: int = 1, training: Any 
 @pytest.fixture(scope="module")
 def eight(home: Path) -> list[float]:
     """The curve of a run on eight devices, whose run directory has the checkpoint of its half, too."""
-    run(home, job(home, "eight", devices=8, training={"parallelism": {"fsdp": 8}}))
-    return losses(home, "eight")
+    run(job(home, "eight", devices=8, training={"parallelism": {"fsdp": 8}}))
+    return losses(home / "runs" / "eight")
 
 
 def halved(home: Path, name: str) -> None:
@@ -75,22 +75,22 @@ def test_a_checkpoint_of_eight_devices_goes_on_elsewhere(
 ) -> None:
     halved(home, name)
     path = job(home, name, devices, processes, training={"parallelism": parallelism})
-    assert f"resuming after step {HALF}" in run(home, path, processes)
+    assert f"resuming after step {HALF}" in run(path, processes)
     if name == "same":
-        assert losses(home, name) == eight
-    assert losses(home, name) == pytest.approx(eight, rel=TOLERANCE)
+        assert losses(home / "runs" / name) == eight
+    assert losses(home / "runs" / name) == pytest.approx(eight, rel=TOLERANCE)
 
 
 def test_four_processes_give_the_curve_of_eight_devices_in_one(home: Path, eight: list[float]) -> None:
-    run(home, job(home, "four", 1, 4, training={"parallelism": {"data": 2, "fsdp": 2}}), processes=4)
-    assert losses(home, "four") == pytest.approx(eight, rel=TOLERANCE)
+    run(job(home, "four", 1, 4, training={"parallelism": {"data": 2, "fsdp": 2}}), processes=4)
+    assert losses(home / "runs" / "four") == pytest.approx(eight, rel=TOLERANCE)
 
 
 def test_a_full_fork_goes_on_where_the_other_run_was(home: Path, eight: list[float]) -> None:
     fork = {"uri": f"file://{home}/runs/eight/checkpoints/{HALF}", "state": "full"}
-    said = run(home, job(home, "forked", 8, training={"parallelism": {"fsdp": 8}}, checkpoint={"fork": fork}))
+    said = run(job(home, "forked", 8, training={"parallelism": {"fsdp": 8}}, checkpoint={"fork": fork}))
     assert f"forking from {fork['uri']} (full state)" in said
-    assert losses(home, "forked") == eight[HALF:]
+    assert losses(home / "runs" / "forked") == eight[HALF:]
     lineage = json.loads((home / "runs" / "forked" / rundir.LINEAGE).read_text())
     assert lineage["fork"] == {"uri": fork["uri"], "step": HALF}
 
@@ -106,7 +106,7 @@ def test_the_best_evaluation_is_exported_and_weights_fork_from_it(home: Path) ->
         checkpoint={"everySteps": 100, "keep": 1, "best": {}},
         export={"checkpoint": "best"},
     )
-    said = run(home, path)
+    said = run(path)
     directory = home / "runs" / "best"
     best = rundir.Best.model_validate_json((directory / rundir.BEST).read_text()).checkpoints[0]
     assert 0 < best.step < STEPS  # the rate grows until it diverges
@@ -118,7 +118,7 @@ def test_the_best_evaluation_is_exported_and_weights_fork_from_it(home: Path) ->
     assert progress.best == best
     fork = {"uri": f"file://{directory}/checkpoints/{best.step}"}
     again = job(home, "again", training={"steps": 1}, data=data, checkpoint={"fork": fork})
-    run(home, again)
+    run(again)
     first = json.loads((home / "runs" / "again" / rundir.METRICS).read_text().splitlines()[0])
     assert (first["step"], first["eval/loss"]) == (0, pytest.approx(best.value, rel=1e-6))
 
@@ -126,7 +126,7 @@ def test_the_best_evaluation_is_exported_and_weights_fork_from_it(home: Path) ->
 def test_a_rank_whose_peer_stands_still_ends_as_a_hang_and_the_run_goes_on_later(home: Path) -> None:
     options: dict[str, Any] = {"training": {"steps": 4000}, "checkpoint": {"everySteps": 5}}
     path = job(home, "hanging", 1, 2, runPolicy={"hangTimeoutSeconds": 15}, **options)
-    leader, peer = start(home, path, processes=2)
+    leader, peer = start(path, processes=2)
     try:
         assert leader.stdout is not None
         for _ in range(12):
@@ -144,4 +144,4 @@ def test_a_rank_whose_peer_stands_still_ends_as_a_hang_and_the_run_goes_on_later
     assert said.step >= 11
     assert "in _steps" in (directory / rundir.stack_file(1, 0)).read_text()
     second = job(home, "hanging", 1, 2, training={"steps": said.step + 2}, checkpoint={"everySteps": 5})
-    assert "resuming after step" in run(home, second, processes=2)
+    assert "resuming after step" in run(second, processes=2)

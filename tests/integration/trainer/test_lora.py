@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from tests.builders import runs
+from tests.builders.runs import killed_again_and_again, killed_and_resumed, metrics
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -26,7 +22,7 @@ ADAPTERS = "export/adapter_model.safetensors"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data, and a cache of compiled steps that all runs here share."""
+    """Data of all runs here."""
     directory = tmp_path_factory.mktemp("lora")
     rows = [{"question": f"What is {a} plus {b}?", "answer": f"{a + b}"} for a in range(12) for b in range(10)]
     (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -46,63 +42,20 @@ def job(home: Path, name: str, **changes: Any) -> Path:
         "checkpoint": {"everySteps": 2},
         "export": {"format": "peft"},
         "accelerator": {"type": "cpu-1"},
-        "output": {"uri": f"file://{home}/runs"},
     }  # fmt: skip
     for part, value in changes.items():
         spec[part] = {**spec.get(part, {}), **value} if part != "rewards" else value
-    document = {
-        "apiVersion": "posttrain.dev/v1alpha1",
-        "kind": "PostTrainJob",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-    path = home / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
+    return runs.write_job(home, name, spec)
 
 
-def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    command = [sys.executable, "-m", "pttrainer", *arguments]
-    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla")}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def run(home: Path, *arguments: str) -> tuple[int, str]:
-    process = start(home, *arguments)
-    _, errors = process.communicate(timeout=300)
-    return process.returncode, errors
-
-
-def metrics(directory: Path) -> list[dict[str, Any]]:
-    """All logged numbers that do not depend on the clock."""
-    lines = [json.loads(line) for line in (directory / rundir.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in lines]
-
-
-def killed_and_killed(home: Path, path: Path, moments: random.Random) -> int:
-    """Runs to the end with kills after one to four steps of each attempt; how many there were."""
-    kills = 0
-    while True:
-        process = start(home, "run", str(path))
-        assert process.stdout is not None
-        wanted = moments.randint(1, 4)
-        for lines, _ in enumerate(process.stdout, start=1):
-            if lines == wanted:
-                time.sleep(moments.random() * 0.1)  # also while a checkpoint is being written
-                process.kill()
-                kills += 1
-                break
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode in (0, -signal.SIGKILL), errors
-        if process.returncode == 0:
-            return kills
+def run(*words: str) -> tuple[int, str]:
+    return runs.end(runs.command(*words))
 
 
 @pytest.fixture(scope="module")
 def reference(home: Path) -> Path:
     """The run directory of a run that nothing happened to."""
-    code, errors = run(home, "run", str(job(home, "reference")))
+    code, errors = run("run", str(job(home, "reference")))
     assert code == 0, errors
     return home / "runs" / "reference"
 
@@ -117,25 +70,25 @@ def test_adapters_learn_and_checkpoints_hold_them_alone(reference: Path) -> None
 
 
 def test_killed_again_and_again_a_run_ends_with_the_same_adapters(home: Path, reference: Path) -> None:
-    kills = killed_and_killed(home, job(home, "killed"), random.Random(0))
+    kills = killed_again_and_again(job(home, "killed"), random.Random(0))
     assert kills >= 2
     assert metrics(home / "runs" / "killed") == metrics(reference)
     assert (home / "runs" / "killed" / ADAPTERS).read_bytes() == (reference / ADAPTERS).read_bytes()
 
 
 def test_a_merged_export_is_what_the_adapters_say(home: Path, reference: Path) -> None:
-    code, errors = run(home, "run", str(job(home, "merged", export={"format": "safetensors"})))
+    code, errors = run("run", str(job(home, "merged", export={"format": "safetensors"})))
     assert code == 0, errors
     whole = ["export", "--checkpoint", f"file://{reference}", "--merge-lora", "--out", str(home / "by-hand")]
-    assert run(home, *whole)[0] == 0
+    assert run(*whole)[0] == 0
     merged = home / "runs" / "merged" / "export"
     assert (home / "by-hand" / "model.safetensors").read_bytes() == (merged / "model.safetensors").read_bytes()
-    assert run(home, *whole[:3], "--out", str(home / "apart"))[0] == 0
+    assert run(*whole[:3], "--out", str(home / "apart"))[0] == 0
     assert (home / "apart" / "adapter_model.safetensors").read_bytes() == (reference / ADAPTERS).read_bytes()
 
     still = {"lora": None, "steps": 1, "optimizer": {"learningRate": 1e-30}}  # the base, through the same export
     base = job(home, "base", training=still, export={"format": "safetensors"})
-    assert run(home, "run", str(base))[0] == 0
+    assert run("run", str(base))[0] == 0
     adapters, name = read_header(reference / ADAPTERS), "model.layers.1.mlp.down_proj"
     a, b = (adapters[f"base_model.model.{name}.lora_{x}.weight"] for x in "AB")
     before = _whole(home / "runs" / "base" / "export" / "model.safetensors", f"{name}.weight")
@@ -151,9 +104,9 @@ def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in
     held_out = {"data": {"eval": {"uri": f"file://{home}/train.jsonl", "limit": 16}}}
     lora = {"rank": 4, "alpha": 8, "from": f"file://{reference}/export", "dropout": 0.2}
     first = {**held_out, "evaluation": {"atStart": False, "atEnd": True}}
-    after = {**held_out, "evaluation": {"atStart": True, "atEnd": False}, "training": {"lora": lora, "steps": 4}}
-    assert run(home, "run", str(job(home, "evaluated", **first)))[0] == 0
-    code, errors = run(home, "run", str(job(home, "continued", **after)))
+    after = {**held_out, "evaluation": {"atStart": True, "atEnd": False}, "training": {"lora": lora, "steps": 6}}
+    assert run("run", str(job(home, "evaluated", **first)))[0] == 0
+    code, errors = run("run", str(job(home, "continued", **after)))
     assert code == 0, errors
     began, ended = (_evaluated(home / "runs" / name) for name in ("continued", "evaluated"))
     assert began == pytest.approx(ended, rel=1e-6)
@@ -163,13 +116,13 @@ def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in
         json.loads((home / "runs" / "continued" / "export" / "adapter_config.json").read_text())["lora_dropout"] == 0.2
     )
 
-    assert killed_and_killed(home, job(home, "continued-killed", **after), random.Random(3)) >= 1
+    killed_and_resumed(job(home, "continued-killed", **after), 5)
     assert metrics(home / "runs" / "continued-killed") == metrics(home / "runs" / "continued")
     whole, killed = ((home / "runs" / name / ADAPTERS).read_bytes() for name in ("continued", "continued-killed"))
     assert whole == killed
 
     wrong = {"training": {"lora": {**lora, "rank": 8, "targets": "attention"}}}
-    code, errors = run(home, "run", str(job(home, "other-rank", **wrong)))
+    code, errors = run("run", str(job(home, "other-rank", **wrong)))
     assert code == ExitCode.CONFIG_ERROR, errors
     assert "r is 4 there and 8 by spec.training.lora.rank; target_modules are" in errors
     assert "Traceback" not in errors
@@ -192,9 +145,9 @@ def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_
     (home / "own.py").write_text("def reward(p, completion, row):\n    return completion.count('a') / 12\n")
     for name in ("grpo", "grpo-killed"):
         job(home, name, **grpo)
-    code, errors = run(home, "run", str(home / "grpo.yaml"))
+    code, errors = run("run", str(home / "grpo.yaml"))
     assert code == 0, errors
-    assert killed_and_killed(home, home / "grpo-killed.yaml", random.Random(1)) >= 1
+    killed_and_resumed(home / "grpo-killed.yaml", 5)
     whole = metrics(home / "runs" / "grpo")
     assert metrics(home / "runs" / "grpo-killed") == whole
     assert whole[0][rundir.KL] < 1e-6  # the reference is the model that the fresh adapters do not change
@@ -205,10 +158,10 @@ def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
 def test_on_quantised_weights_a_killed_run_ends_with_the_same_adapters(home: Path, kind: str) -> None:
     quantized = {"training": {"quantization": {"weights": kind}}}
-    code, errors = run(home, "run", str(job(home, kind, **quantized)))
+    code, errors = run("run", str(job(home, kind, **quantized)))
     assert code == 0, errors
     assert f"frozen weights quantized to {kind}: relative error down " in errors
-    assert killed_and_killed(home, job(home, f"{kind}-killed", **quantized), random.Random(2)) >= 1
+    killed_and_resumed(job(home, f"{kind}-killed", **quantized), 5)
     whole, killed = home / "runs" / kind, home / "runs" / f"{kind}-killed"
     assert metrics(killed) == metrics(whole)
     assert (killed / ADAPTERS).read_bytes() == (whole / ADAPTERS).read_bytes()
@@ -219,7 +172,7 @@ def test_on_quantised_weights_a_killed_run_ends_with_the_same_adapters(home: Pat
     assert lineage["relativeError"].keys() == {"q", "k", "v", "o", "gate", "up", "down"}
 
     out = home / f"{kind}-merged"
-    code, errors = run(home, "export", "--checkpoint", f"file://{whole}", "--merge-lora", "--out", str(out))
+    code, errors = run("export", "--checkpoint", f"file://{whole}", "--merge-lora", "--out", str(out))
     assert code == 0, errors
     adapters, name = read_header(whole / ADAPTERS), "model.layers.1.mlp.down_proj"
     a, b = (_whole(whole / ADAPTERS, f"base_model.model.{name}.lora_{x}.weight") for x in "AB")
@@ -238,7 +191,7 @@ def test_grpo_samples_from_quantised_weights_and_their_adapters(home: Path) -> N
                      "quantization": {"weights": "nf4"}},
         "rollout": {"maxNewTokens": 12},
     }  # fmt: skip
-    code, errors = run(home, "run", str(job(home, "grpo-nf4", **changes)))
+    code, errors = run("run", str(job(home, "grpo-nf4", **changes)))
     assert code == 0, errors
     lines = metrics(home / "runs" / "grpo-nf4")
     assert lines[0][rundir.KL] < 1e-6  # the reference is the same quantised model
@@ -256,7 +209,7 @@ def test_targets_that_the_model_does_not_have_are_refused_with_those_it_has(home
     (tmp_path / "model.safetensors").write_bytes(b"")
     model = {"uri": f"file://{tmp_path}", "tokenizer": "random://bytes"}
     path = job(home, "refused", model=model, training={"lora": {"targets": "mlp"}})
-    code, errors = run(home, "run", str(path))
+    code, errors = run("run", str(path))
     assert code == ExitCode.CONFIG_ERROR, errors
     assert "spec.training.lora.targets: mlp" in errors
     assert "accepted: all-linear, attention" in errors

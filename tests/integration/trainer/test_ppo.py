@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +41,16 @@ def spec(home: Path, *, steps: int, every: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def values(home: Path, name: str) -> list[dict[str, Any]]:
-    """What the clock does not say."""
-    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in runs.metrics(home, name)]
-
-
 def test_policy_and_critic_learn_and_a_killed_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     whole = runs.write_job(tmp_path, "whole", spec(tmp_path, steps=31, every=100))
-    runs.run(tmp_path, whole, flags=runs.QUICK)
-    found = values(tmp_path, "whole")
+    runs.run(whole)
+    found = runs.metrics(tmp_path / "runs" / "whole")
     assert np.mean([line[rundir.REWARD] for line in found[:3]]) < 0.05
     assert found[-1][rundir.REWARD] > 0.4
 
     killed = runs.write_job(tmp_path, "killed", spec(tmp_path, steps=7, every=1))
-    (process,) = runs.start(tmp_path, killed, flags=runs.QUICK)
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "runs" / "killed" / rundir.CHECKPOINTS / "3").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert "resuming after step" in runs.run(tmp_path, killed, flags=runs.QUICK)
-    assert values(tmp_path, "killed") == found[:7]
+    runs.killed_and_resumed(killed, 5)
+    assert runs.metrics(tmp_path / "runs" / "killed") == found[:7]
 
     export = tmp_path / "runs" / "whole" / rundir.EXPORT
     assert not any("value" in name for name in read_header(export / "model.safetensors"))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-import yaml
+from tests.builders import runs
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -27,19 +24,8 @@ def run(home: Path, name: str, **training: Any) -> tuple[int, str]:
         "training": {"batchSize": 4, "sequenceLength": 32, **training},
         "export": {"format": "none"},
         "accelerator": {"type": "cpu-1"},
-        "output": {"uri": f"file://{home}/runs"},
     }
-    job = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": name}, "spec": spec}
-    (home / f"{name}.yaml").write_text(yaml.safe_dump(job))
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    command = [sys.executable, "-m", "pttrainer", "run", str(home / f"{name}.yaml")]
-    done = subprocess.run(command, env=clean, capture_output=True, text=True)
-    return done.returncode, done.stderr
-
-
-def losses(home: Path, name: str) -> list[float]:
-    lines = (home / "runs" / name / rundir.METRICS).read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+    return runs.end(*runs.start(runs.write_job(home, name, spec)))
 
 
 def test_a_trace_lies_beside_tensorboards_files_and_changes_no_loss(tmp_path: Path) -> None:
@@ -47,7 +33,7 @@ def test_a_trace_lies_beside_tensorboards_files_and_changes_no_loss(tmp_path: Pa
     assert code == 0, err
     code, err = run(tmp_path, "plain", steps=5)
     assert code == 0, err
-    assert losses(tmp_path, "traced") == losses(tmp_path, "plain")
+    assert runs.losses(tmp_path / "runs/traced") == runs.losses(tmp_path / "runs/plain")
     (directory,) = (tmp_path / "runs/traced" / rundir.TENSORBOARD / "plugins/profile").iterdir()
     (planes,) = directory.glob("*.xplane.pb")
     names = [event.name for plane in jax.profiler.ProfileData.from_file(str(planes)).planes

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import save_file
 from tests.builders.models import CASES, tensors
+from tests.builders.runs import end, killed_and_resumed, metrics, run, start, write_job
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -51,30 +46,12 @@ def job(home: Path, name: str, data: str, model: str = "", slices: int = 1, **tr
         },
         "checkpoint": {"everySteps": 1},
         "accelerator": {"type": "cpu-1", "slices": slices},
-        "output": {"uri": f"file://{home}/runs"},
     }  # fmt: skip
-    path = home / f"{name}.yaml"
-    kind = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": name}}
-    path.write_text(yaml.safe_dump({**kind, "spec": spec}))
-    return path
-
-
-def start(home: Path, path: Path, **extra: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    environment = {**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla"), **extra}
-    command = [sys.executable, "-m", "pttrainer", "run", str(path)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def metrics(directory: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (directory / rundir.METRICS).read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in lines]
+    return write_job(home, name, spec)
 
 
 def test_broken_rows_are_skipped_and_a_killed_run_skips_the_same(home: Path) -> None:
-    process = start(home, job(home, "whole", "some"))
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    err = run(job(home, "whole", "some"))
     whole = metrics(home / "runs" / "whole")
     bad = [line["step"] for line in whole if line["loss"] is None]
     assert 2 <= len(bad) < STEPS - 2
@@ -83,36 +60,22 @@ def test_broken_rows_are_skipped_and_a_killed_run_skips_the_same(home: Path) -> 
     progress = rundir.Progress.model_validate_json((home / "runs" / "whole" / rundir.PROGRESS).read_text())
     assert progress.metrics["skipped_steps"] == len(bad)
 
-    path = job(home, "killed", "some")
-    process = start(home, path)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(f"step {bad[1]}/"):
-            process.kill()
-            break
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    process = start(home, path)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "resuming after step" in err
+    killed_and_resumed(job(home, "killed", "some"), max(bad[1], 3))
     assert metrics(home / "runs" / "killed") == whole
     one, other = (home / "runs" / name / rundir.EXPORT / "model.safetensors" for name in ("whole", "killed"))
     assert one.read_bytes() == other.read_bytes()
 
 
 def test_too_many_in_a_row_end_the_run_keep_the_batch_and_say_what_to_try(home: Path) -> None:
-    path = job(home, "hopeless", "all", maxNonFiniteSteps=3)
-    process = start(home, path)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == ExitCode.CONFIG_ERROR, err
+    code, err = end(*start(job(home, "hopeless", "all", maxNonFiniteSteps=3)))
+    assert code == ExitCode.CONFIG_ERROR, err
     assert "Traceback" not in err
-    run = home / "runs" / "hopeless"
-    said = rundir.Termination.model_validate_json((run / rundir.TERMINATION).read_text())
+    left = home / "runs" / "hopeless"
+    said = rundir.Termination.model_validate_json((left / rundir.TERMINATION).read_text())
     assert said.failure_class == "ConfigError"
     assert "loss and grad_norm are not finite in 3 steps in a row" in said.message
-    assert f"file://{run}/{rundir.batch_file(3)}" in said.message
-    rows = [json.loads(line) for line in (run / rundir.batch_file(3)).read_text().splitlines()]
+    assert f"file://{left}/{rundir.batch_file(3)}" in said.message
+    rows = [json.loads(line) for line in (left / rundir.batch_file(3)).read_text().splitlines()]
     assert len(rows) == 4
     assert all("Z" in text for row in rows for text in row["text"])
     assert ord("Z") in rows[0]["tokens"]
@@ -122,14 +85,9 @@ def test_two_processes_skip_and_stop_alike(home: Path) -> None:
     """At this rate and decay weights grow a hundredfold a step, until their squares are beyond float32."""
     explosive = {"optimizer": {"learningRate": 10.0, "weightDecay": 10.0}, "schedule": {"kind": "constant"}}
     path = job(home, "two", "some", "random://tiny", 2, maxNonFiniteSteps=2, **explosive)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
-    processes = [start(home, path, JAX_PROCESS_ID=str(rank), **shared) for rank in range(2)]
-    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in processes]
-    assert [code for _, code in ends] == [ExitCode.CONFIG_ERROR] * 2, ends
-    for err, _ in ends:
+    ends = [end(process) for process in start(path, processes=2)]
+    assert [code for code, _ in ends] == [ExitCode.CONFIG_ERROR] * 2, ends
+    for _, err in ends:
         assert "not finite in 2 steps in a row" in err
     (file,) = (home / "runs" / "two" / rundir.NON_FINITE).iterdir()
     assert len(file.read_text().splitlines()) == 4

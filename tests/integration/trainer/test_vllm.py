@@ -57,13 +57,13 @@ def job(home: Path, name: str, rollout: dict[str, Any], steps: int = STEPS) -> P
 def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
     tmp_path: Path, fake: FakeServer
 ) -> None:
-    runs.run(tmp_path, job(tmp_path, "native", {}), flags=runs.QUICK)
+    runs.run(job(tmp_path, "native", {}))
     vllm = {"endpoint": fake.url, "weightsDirectory": f"{tmp_path}/weights", "retries": 0, "tolerance": 1e-4}
     path = job(tmp_path, "vllm", {"engine": "vllm", "vllm": vllm}, STEPS + 1)
     fake.trouble = lambda path, calls: (
         503 if len(fake.bodies("/collective_rpc")) == 3 and "completions" in path else None
     )
-    [process] = runs.start(tmp_path, path, flags=runs.QUICK)
+    [process] = runs.start(path)
     errors = process.communicate(timeout=500)[1]
 
     assert process.returncode == ExitCode.SERVICE_LOST, errors
@@ -71,7 +71,7 @@ def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
     assert "Traceback" not in errors
     ended = json.loads((tmp_path / "runs" / "vllm" / rundir.TERMINATION).read_text())
     assert (ended["failureClass"], ended["step"]) == ("ServiceLost", 2)
-    native, through = runs.metrics(tmp_path, "native"), runs.metrics(tmp_path, "vllm")
+    native, through = (runs.lines(tmp_path / "runs" / name) for name in ("native", "vllm"))
     assert [line["step"] for line in through] == [1, 2]
     for name in ("loss", "grad_norm", rundir.REWARD, "completion_length", "entropy"):
         wanted = [line[name] for line in native]

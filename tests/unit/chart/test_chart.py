@@ -157,6 +157,9 @@ def test_ingresses_may_be_made_only_where_a_domain_is_named() -> None:
     named = {"tensorboard": {"ingress": {"domain": "tb.example.com", "className": "nginx"}}}
     assert may_make(named)
     assert json.loads(env_of(named)["POSTTRAIN_TENSORBOARD_INGRESS"])["domain"] == "tb.example.com"
+    assert not any("httproutes" in rule["resources"] for _, rule in rules(named))
+    routed = {"tensorboard": {"ingress": {"domain": "tb.example.com", "gateway": {"name": "shared"}}}}
+    assert any("httproutes" in rule["resources"] for _, rule in rules(routed))
 
 
 def test_prices_go_to_the_operator_as_one_setting() -> None:

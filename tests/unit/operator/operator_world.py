@@ -7,7 +7,6 @@ the operator really renders: the failure policies are evaluated, not assumed. Ti
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -53,6 +52,13 @@ def job_manifest(name: str = "llama", **spec: Any) -> Manifest:
     }
 
 
+def copied(value: Any) -> Any:
+    """A deep copy of what JSON can say: `copy.deepcopy` took a third of a simulation's time."""
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    return [copied(each) for each in value] if isinstance(value, list) else value
+
+
 @dataclass
 class Api:
     """The verbs that the operator uses, on a dict."""
@@ -72,12 +78,12 @@ class Api:
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
         if r is NODES:
             return self.nodes.get(name, {"metadata": {"name": name}})
-        return copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
+        return copied(self._there(r, namespace or NAMESPACE, name))
 
     def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
         wanted = dict(each.split("=", 1) for each in labels.split(",")) if labels else {}
         found = [
-            copy.deepcopy(item)
+            copied(item)
             for (kind, _, _), item in self.objects.items()
             if kind == r.kind and wanted.items() <= (item["metadata"].get("labels") or {}).items()
         ]
@@ -88,7 +94,7 @@ class Api:
         ref = (r.kind, meta.get("namespace", NAMESPACE), meta["name"])
         if ref in self.objects:
             raise AlreadyExists(409, "AlreadyExists", f'{r.plural} "{meta["name"]}" already exists')
-        item = copy.deepcopy(body)
+        item = copied(body)
         self._uid += 1
         item["metadata"].update(
             uid=f"uid-{self._uid}", generation=1, creationTimestamp=clock.to_text(self.now), namespace=ref[1]
@@ -101,11 +107,11 @@ class Api:
         if ref not in self.objects:
             return self.create(r, body)
         item = {**self.objects[ref], **{k: v for k, v in body.items() if k != "metadata"}}
-        return copy.deepcopy(item) if item == self.objects[ref] else self._store(ref, item, "apply")
+        return copied(item) if item == self.objects[ref] else self._store(ref, item, "apply")
 
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest) -> Manifest:
         ref = (r.kind, namespace or NAMESPACE, name)
-        item = copy.deepcopy(self._there(r, namespace or NAMESPACE, name))
+        item = copied(self._there(r, namespace or NAMESPACE, name))
         wanted = body.get("metadata", {}).get("resourceVersion", item["metadata"]["resourceVersion"])
         if wanted != item["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", f"{name} was changed meanwhile")
@@ -140,7 +146,7 @@ class Api:
         path = r.path(namespace, name, subresource)
         if path not in self.paths:
             raise NotFound(404, "NotFound", f"{path} is not served")
-        return copy.deepcopy(self.paths[path])
+        return copied(self.paths[path])
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
@@ -148,26 +154,26 @@ class Api:
         if meta["resourceVersion"] != item["metadata"]["resourceVersion"] or meta["uid"] != item["metadata"]["uid"]:
             raise Conflict(409, "Conflict", f"{meta['name']} was changed meanwhile")
         ref = (r.kind, meta["namespace"], meta["name"])
-        return self._store(ref, {**item, "status": copy.deepcopy(body["status"])}, "status")
+        return self._store(ref, {**item, "status": copied(body["status"])}, "status")
 
     def replace(self, r: Resource, body: Manifest) -> Manifest:
         meta = body["metadata"]
         item = self._there(r, meta["namespace"], meta["name"])
         if meta["resourceVersion"] != item["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", f"{meta['name']} was changed meanwhile")
-        return self._store((r.kind, meta["namespace"], meta["name"]), copy.deepcopy(body), "replace")
+        return self._store((r.kind, meta["namespace"], meta["name"]), copied(body), "replace")
 
     def put(self, r: Resource, item: Manifest) -> None:
         """Another controller's write."""
         self._version += 1
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[(r.kind, item["metadata"]["namespace"], item["metadata"]["name"])] = item
-        self.changes.append(("MODIFIED", {"kind": r.kind, **copy.deepcopy(item)}))
+        self.changes.append(("MODIFIED", {"kind": r.kind, **copied(item)}))
 
     def remove(self, ref: Ref) -> None:
         """An object is gone."""
         item = self.objects.pop(ref)
-        self.changes.append(("DELETED", {"kind": ref[0], **copy.deepcopy(item)}))
+        self.changes.append(("DELETED", {"kind": ref[0], **copied(item)}))
 
     def terminate(self, ref: Ref) -> None:
         """An object is asked to end; a pod stays until its grace is over, others until their finalizers are gone."""
@@ -176,7 +182,7 @@ class Api:
             item["metadata"]["deletionTimestamp"] = clock.to_text(self.now)
             self._version += 1
             item["metadata"]["resourceVersion"] = str(self._version)
-            self.changes.append(("MODIFIED", {"kind": ref[0], **copy.deepcopy(item)}))
+            self.changes.append(("MODIFIED", {"kind": ref[0], **copied(item)}))
 
     def find(self, r: Resource, name: str) -> Manifest | None:
         return self.objects.get((r.kind, NAMESPACE, name))
@@ -195,8 +201,8 @@ class Api:
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[ref] = item
         self._count(f"{verb} {ref[0]} {ref[2]}")
-        self.changes.append(("ADDED" if verb == "create" else "MODIFIED", {"kind": ref[0], **copy.deepcopy(item)}))
-        return copy.deepcopy(item)
+        self.changes.append(("ADDED" if verb == "create" else "MODIFIED", {"kind": ref[0], **copied(item)}))
+        return copied(item)
 
     def _count(self, what: str) -> None:
         self.writes += 1
@@ -347,7 +353,7 @@ class World:
             "labels": dict(template["metadata"]["labels"]),
             "ownerReferences": [{"kind": "Job", "uid": _uid(job)}],
         }
-        spec = copy.deepcopy(template["spec"])
+        spec = copied(template["spec"])
         self.api.create(PODS, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
         self.api.writes -= 1  # not the operator's
         self.api.log.pop()
@@ -448,7 +454,7 @@ class World:
                     "labels": marks,
                     "ownerReferences": [{"kind": "JobSet", "uid": _uid(jobset)}],
                 },
-                "spec": copy.deepcopy(template["spec"]),
+                "spec": copied(template["spec"]),
                 "status": {"phase": "Pending"},
             },
         )
@@ -524,7 +530,7 @@ def _merge(item: Manifest, patch: Manifest) -> None:
         if isinstance(value, dict) and isinstance(item.get(key), dict):
             _merge(item[key], value)
         else:
-            item[key] = copy.deepcopy(value)
+            item[key] = copied(value)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from operator_world import NAMESPACE, Operator, World, job_manifest
 
 from ptoperator import clock, labels
 from ptoperator.render.board import board_name
-from ptoperator.resources import DEPLOYMENTS, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
+from ptoperator.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
 from ptoperator.settings import Settings, SettingsError
 
 SERVED = {"tensorboard": {"server": True}, "output": {"uri": "gs://bucket/runs"}}
@@ -149,12 +149,37 @@ def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(oper
     assert world.api.find(INGRESSES, BOARD) is None
 
 
+def test_with_a_gateway_a_route_leads_to_it_in_place_of_an_ingress(operator: Operator, world: World) -> None:
+    gateway = {"name": "shared", "namespace": "infra", "section": "https"}
+    operator.settings = Settings(tensorboard_ingress=json.dumps({"domain": "tb.example.com", "gateway": gateway}))
+    create(world, "first", **SERVED)
+    create(world, "second", **SERVED)
+    settle(operator)
+    made = world.api.find(HTTP_ROUTES, BOARD)
+    assert made is not None
+    assert made["spec"] == {
+        "parentRefs": [{"name": "shared", "namespace": "infra", "sectionName": "https"}],
+        "hostnames": [f"{BOARD}.{NAMESPACE}.tb.example.com"],
+        "rules": [{"backendRefs": [{"name": BOARD, "port": 6006}]}],
+    }
+    assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
+    assert world.api.kinds("Ingress") == []
+
+
 def test_without_a_domain_there_is_no_ingress(operator: Operator, world: World) -> None:
     create(world, NAME, **SERVED)
     settle(operator)
     assert world.api.kinds("Ingress") == []
 
 
-def test_a_wrong_ingress_setting_is_refused_at_start() -> None:
-    with pytest.raises(SettingsError, match="POSTTRAIN_TENSORBOARD_INGRESS: host is not known; accepted: "):
-        Settings.from_env({"POSTTRAIN_TENSORBOARD_INGRESS": '{"host": "x"}'})
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"host": "x"}', "host is not known; accepted: "),
+        ('{"gateway": {"nam": "x"}}', "nam is not known; accepted: "),
+        ('{"className": "nginx", "gateway": {"name": "x"}}', "className and tlsSecret are an Ingress's"),
+    ],
+)
+def test_a_wrong_ingress_setting_is_refused_at_start(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=f"POSTTRAIN_TENSORBOARD_INGRESS: {words}"):
+        Settings.from_env({"POSTTRAIN_TENSORBOARD_INGRESS": text})

@@ -2,101 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from cloud_site import SETTINGS, STOCKOUT, Site, jobset
 from operator_world import NAMESPACE, Operator, World, job_manifest
-from tests.builders.gkeclient import GkeClient
-from tests.builders.gkemodel import QUOTA, ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
+from tests.builders.gkemodel import QUOTA, Fault, PoolRecord
 
-from ptapi.status import PostTrainJobStatus
-from ptoperator.capacity.gke import Gke
-from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator.settings import Settings
+from ptoperator.resources import EVENTS, POSTTRAINJOBS, Manifest
 from ptoperator.sweeper import Sweeper
-
-SETTINGS = Settings(gke_project="p", gke_location="l", gke_cluster="c", pool_idle_seconds=0.0)
-STOCKOUT = Fault(outcome=ZONE_EXHAUSTED, condition="GCE_STOCKOUT", seconds=252.0)
-
-
-@dataclass
-class Site:
-    """A cluster, its GKE and the operator."""
-
-    world: World
-    settings: Settings = SETTINGS
-    faults: dict[str, Fault] = field(default_factory=dict)
-    model: GkeModel = field(init=False)
-    operator: Operator = field(init=False)
-    gke: Gke = field(init=False)
-
-    def __post_init__(self) -> None:
-        def seconds() -> float:
-            return self.world.api.now.timestamp()
-
-        self.model = GkeModel(seconds, fault_for=self._fault)
-        self.gke = Gke(self.settings, GkeClient(self.model), seconds)
-        self.operator = Operator(self.world, self.settings, cloud=self.gke)
-
-    def _fault(self, pool: PoolRecord) -> Fault | None:
-        kind = "spot" if pool.manifest["config"]["spot"] else "other"
-        return self.faults.get(f"{kind} {pool.zone}") or self.faults.get(kind) or self.faults.get(pool.zone)
-
-    def create(self, name: str = "llama", capacity: list[Manifest] | None = None, **spec: Any) -> None:
-        accelerator = spec.pop("accelerator", {"type": "v6e-16"})
-        options = capacity or [{"type": "onDemand", "zones": ["us-east5-a"]}]
-        fields: Manifest = {"preflight": "Skip", "training": {"batchSize": 96}, **spec}
-        manifest = job_manifest(name, accelerator=accelerator, capacity=options, **fields)
-        self.world.api.create(POSTTRAINJOBS, manifest)
-
-    def run(self, seconds: float) -> None:
-        """Time passes; everybody works."""
-        for _ in range(int(seconds // 5)):
-            self.operator.work()
-            self.world.run_jobsets()
-            self.world.collect()
-            self.world.reap()
-            self.world.tick(5)
-        self.operator.work()
-
-    def run_until(self, is_so: Callable[[], Any], limit_s: float = 7200) -> None:
-        for _ in range(int(limit_s // 5)):
-            if is_so():
-                return
-            self.run(5)
-        raise AssertionError(f"it did not come to be: {self.status()}\n{self.model.pools}")
-
-    def job(self, name: str = "llama") -> Manifest | None:
-        return self.world.api.find(POSTTRAINJOBS, name)
-
-    def status(self, name: str = "llama") -> PostTrainJobStatus:
-        job = self.job(name)
-        assert job is not None
-        return PostTrainJobStatus.model_validate(job.get("status") or {})
-
-    def outcomes(self, name: str = "llama") -> list[str]:
-        return [f"{each.option}: {each.outcome}" for each in self.status(name).capacity.attempts]
-
-    def start_pods(self) -> None:
-        self.run(10)
-        for pod in self.world.unfinished:
-            self.world.start(pod)
-
-    def finish(self, name: str = "llama") -> None:
-        self.start_pods()
-        for pod in self.world.unfinished:
-            self.world.exit(pod, 0)
 
 
 @pytest.fixture
 def site(world: World) -> Site:
     return Site(world)
-
-
-def jobset(site: Site, name: str = "llama") -> Manifest | None:
-    return site.world.api.find(JOBSETS, name)
 
 
 def test_a_pool_is_made_before_the_pods_and_deleted_after_them(site: Site) -> None:
@@ -533,3 +453,30 @@ def test_a_waiting_job_asks_kubernetes_nothing_between_two_events(world: World) 
     site.run(300)
     assert asked == []
     assert site.status().phase == "Provisioning"
+
+
+def test_the_cpu_pool_for_pathways_heads_is_made_once_before_the_chips_and_stays(site: Site) -> None:
+    pathways: Manifest = {"pathways": {"enabled": True}, "output": {"uri": "gs://bucket/runs"}}
+    site.create("one", **pathways)
+    site.run(5)
+    assert list(site.model.pools) == ["cpu-np"]
+    assert site.waits_for("one") == "node pool cpu-np for Pathways' heads is being made"
+    site.create("two", output={"uri": "gs://bucket/others"}, pathways={"enabled": True})
+    site.run_until(lambda: jobset(site, "one") and jobset(site, "two"))
+    heads = site.model.pools["cpu-np"]
+    assert (heads.manifest["initial_node_count"], heads.labels) == (0, {"posttrain-role": "pathways-heads"})
+    for name in ("one", "two"):
+        site.world.api.delete(POSTTRAINJOBS, name, NAMESPACE)
+    site.run_until(lambda: list(site.model.pools) == ["cpu-np"])
+    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    site.run(120)
+    assert list(site.model.pools) == ["cpu-np"]
+
+
+def test_a_cpu_pool_of_that_name_that_is_there_is_taken_as_it_is(site: Site) -> None:
+    there = PoolRecord({"name": "cpu-np", "locations": [""], "config": {}}, state="RUNNING")
+    site.model.pools["cpu-np"] = there
+    site.create(pathways={"enabled": True}, output={"uri": "gs://bucket/runs"})
+    site.run_until(lambda: jobset(site))
+    assert site.model.pools["cpu-np"] is there
+    assert len(site.model.made) == 1

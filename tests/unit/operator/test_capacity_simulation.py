@@ -37,6 +37,9 @@ _FAULTS = (
     Fault(refuse=("INTERNAL", "Internal error.")),
     Fault(state="RUNNING_WITH_ERROR"),
     Fault(seconds=5000.0),
+    Fault(leaves_nothing=True),
+    Fault(nodes=0),
+    Fault(refuse=("PERMISSION_DENIED", 'Required "container.clusters.update" permission(s).')),
 )
 _ERRORS = (
     exceptions.ServiceUnavailable,
@@ -158,13 +161,10 @@ class CloudLife(Life):
         """Whether there are nodes that the pod may run on."""
         if pod["spec"].get("nodeName"):
             return True
-        affinity = pod["spec"].get("affinity")
-        if not affinity:
+        if not pod["spec"].get("affinity"):
             return self.seed % 3 == 0  # nodes that are there
-        terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        names = terms[0]["matchExpressions"][0]["values"]
         self.model.advance()
-        return any(name in self.model.pools and self.model.pools[name].nodes for name in names)
+        return any(name in self.model.pools and self.model.pools[name].nodes for name in pools_of(pod))
 
     def _check_always(self) -> None:
         super()._check_always()
@@ -229,6 +229,13 @@ class CloudLife(Life):
             self.world.collect()
             self.world.tick(20)
         assert api.find(POSTTRAINJOBS, NAME) is None, "the finalizer holds the job"
+
+
+def pools_of(pod: Manifest) -> list[str]:
+    """The node pools that a pod may run on."""
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    found: list[str] = affinity["nodeSelectorTerms"][0]["matchExpressions"][0]["values"]
+    return found
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))

@@ -1,34 +1,40 @@
-"""Random lives of several jobs that want one reservation, of known or of unknown size.
+"""Random lives of several jobs that want the same chips: one reservation, of known or of unknown size; one set of nodes
+that are there; spot pools of one shape, kept for the next job or not. Some have a higher priority.
 
 On top of what `test_capacity_simulation` does to the operator. At no time do those whose turn has come need more than
-the reservation has, where its size is known; where it is not, one asks at a time. When the faults stop, all of them
-come to their end.
+the reservation has, where its size is known; where it is not, one asks at a time; of nodes that are there, one job more
+than they take may ask. No pool has pods of two jobs. When the faults stop, all of them come to their end.
+
+`SIMULATIONS=10000 python -m pytest -q tests/unit/operator/test_competing_simulation.py` runs ten thousand histories.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from operator_world import NAMESPACE, Api, World, job_manifest
-from test_capacity_simulation import CloudLife
+from operator_world import NAMESPACE, Api, World, copied, job_manifest
+from test_capacity_simulation import CloudLife, pools_of
 from test_simulation import Crash, Faults
 
 from ptapi.status import PostTrainJobStatus
-from ptoperator import rundirectory
+from ptoperator import labels, rundirectory
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke import Gke
-from ptoperator.capacity.line import claim_of
+from ptoperator.capacity.line import Claim, claim_of
 from ptoperator.memory import Memory
-from ptoperator.resources import JOBSETS, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
+from ptoperator.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "48"))
 BATCHES = 4
 NAMES = ("one", "two", "three", "four")
 HOSTS = 3
+"""Of the reservation."""
+THERE = 3
+"""Nodes that are there."""
+KINDS = ("reservation", "existing", "spot", "mixed")
 
 
 class ManyFaults(Faults):
@@ -39,8 +45,8 @@ class ManyFaults(Faults):
         ref = f"{r.kind} {name}"
         since, known = self.old.get(ref, (0, None))
         if known is not None and self._strikes() and not self._is_heard(r, name, since):
-            return copy.deepcopy(known)
-        self.old[ref] = (len(self.api.changes), copy.deepcopy(fresh))
+            return copied(known)
+        self.old[ref] = (len(self.api.changes), copied(fresh))
         return fresh
 
     def _is_heard(self, r: Resource, name: str, since: int) -> bool:
@@ -50,17 +56,29 @@ class ManyFaults(Faults):
 
 @dataclass
 class CompetingLife(CloudLife):
-    """Up to four jobs, one reservation of three VMs."""
+    """Up to four jobs. kind: what they want."""
 
     is_known: bool = field(init=False)
+    kind: str = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.kind = KINDS[self.seed // 4 % len(KINDS)]
+        self._add_nodes()
         self.faults = ManyFaults(self.world.api, self.rng)
         self.faults.heard = lambda: self.operator.heard
         self.operator.client = self.faults
         high = {"metadata": {"name": "high", "namespace": NAMESPACE, "uid": "high"}, "value": 100}
         self.world.api.put(PRIORITY_CLASSES, high)
+
+    def _add_nodes(self) -> None:
+        """v6e-4, each a slice."""
+        marks = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        for index in range(THERE):
+            meta = {"name": f"n{index}", "namespace": "", "uid": f"n{index}"}
+            pool = {"cloud.google.com/gke-nodepool": f"there-{index}"}
+            self.world.api.put(NODES, {"metadata": {**meta, "labels": {**marks, **pool}}, "status": ready})
 
     def _moves(self) -> list[tuple[Callable[[], None], int]]:
         return [*super()._moves(), (self._forget, 4)]
@@ -85,19 +103,36 @@ class CompetingLife(CloudLife):
                 self._create_one(name)
 
     def _create_one(self, name: str) -> None:
-        option: Manifest = {"type": "reservation", "reservation": "r1", "zones": ["us-east5-a"]}
+        capacity = self._capacity()
         spec: Manifest = {
             "runPolicy": {"maxRestarts": self.rng.choice((0, 3)), "suspend": self.rng.random() < 0.1},
             "accelerator": {"type": "v6e-4", "slices": self.rng.choice((1, 1, 2, 3))},
-            "capacity": [option],
+            "capacity": capacity,
             "preflight": "Skip",
             "training": {"steps": 10, "batchSize": 24},
         }
         if self.rng.random() < 0.2:
             spec["priorityClassName"] = "high"
         if self.rng.random() < 0.3:
-            option["waitSeconds"] = 600
+            capacity[0]["waitSeconds"] = 600
         self.world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
+
+    def _capacity(self) -> list[Manifest]:
+        reservation: Manifest = {"type": "reservation", "reservation": "r1", "zones": ["us-east5-a"]}
+        existing: Manifest = {"type": "existing"}
+        spot: Manifest = {"type": "spot", "zones": ["us-east5-a"]}
+        every = {"reservation": [reservation], "existing": [existing], "spot": [spot]}
+        return every.get(self.kind) or self.rng.sample([reservation, existing, spot], self.rng.randint(1, 3))
+
+    def _fits(self, pod: Manifest) -> bool:
+        """Nodes that are there have one pod each."""
+        if pod["spec"].get("nodeName") or pod["spec"].get("affinity"):
+            return super()._fits(pod)
+        return len(self._on_nodes_that_are_there()) < THERE
+
+    def _on_nodes_that_are_there(self) -> list[Manifest]:
+        scheduled = [pod for pod in self.world.unfinished if pod["spec"].get("nodeName")]
+        return [pod for pod in scheduled if not pod["spec"].get("affinity")]
 
     def _any(self) -> str | None:
         jobs = [job["metadata"]["name"] for job in self.world.api.kinds("PostTrainJob")]
@@ -139,16 +174,36 @@ class CompetingLife(CloudLife):
     def _check_always(self) -> None:
         assert self.world.overlaps == [], "two attempts at once"
         assert self.model.doubled == [], "two pools for one slice"
-        claims = [claim for job in self.world.api.kinds("PostTrainJob") if (claim := claim_of(job)) and claim.granted]
+        granted = [claim for job in self.world.api.kinds("PostTrainJob") if (claim := claim_of(job)) and claim.granted]
+        reserved = [claim for claim in granted if claim.line.startswith("reservation ")]
         if self.is_known:
-            assert sum(each.hosts for each in claims) <= HOSTS, "more turns than the reservation has VMs"
+            assert sum(each.hosts for each in reserved) <= HOSTS, "more turns than the reservation has VMs"
         else:
-            assert sum(each.is_asking for each in claims) <= 1, "two jobs ask at once"
+            assert sum(each.is_asking for each in reserved) <= 1, "two jobs ask at once"
+        self._check_nodes([claim for claim in granted if claim.line.startswith("existing ")])
+        self._check_pools()
+
+    def _check_nodes(self, there: list[Claim]) -> None:
+        """Of nodes that are there; those whose pods have ended need none, although nobody has heard of it yet."""
+        live = {pod["metadata"]["labels"][labels.JOB_UID] for pod in self.world.unfinished}
+        needed = sum(each.hosts for each in there if each.is_asking or each.uid in live)
+        one_too_many = max((each.hosts for each in there if each.is_asking), default=0)
+        assert needed - one_too_many <= THERE, "more than one job too many asks for nodes"
+
+    def _check_pools(self) -> None:
+        """A pool has pods of one job."""
+        jobs: dict[str, set[str]] = {}
+        for pod in self.world.unfinished:
+            if pod["spec"].get("nodeName") and pod["spec"].get("affinity"):
+                for pool in pools_of(pod):
+                    jobs.setdefault(pool, set()).add(pod["metadata"]["labels"][labels.JOB_UID])
+        shared = {pool: uids for pool, uids in jobs.items() if len(uids) > 1}
+        assert shared == {}, "a pool has pods of two jobs"
 
     def _is_over(self) -> bool:
         jobs = self.world.api.kinds("PostTrainJob")
         ends = ("Succeeded", "Failed", "Suspended")
-        return all(str((job.get("status") or {}).get("phase")) in ends for job in jobs)
+        return all(str((job.get("status") or {}).get("phase")) in ends and claim_of(job) is None for job in jobs)
 
     def _check_end(self) -> None:
         assert self.model.pools == {}, "a pool is left"

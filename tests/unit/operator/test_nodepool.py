@@ -13,6 +13,7 @@ from operator_world import job_manifest
 from ptapi import accelerators, yamltext
 from ptapi.load import parse_job
 from ptapi.spec import CapacityOption
+from ptoperator.capacity.heads import head_pool
 from ptoperator.capacity.nodepool import node_pool, shape
 from ptoperator.render import Layout, layout_of
 from ptoperator.resources import Manifest
@@ -60,16 +61,29 @@ def pool(accelerator: str, option: str = "on-demand", index: int = 0, slices: in
 
 @pytest.mark.parametrize(("accelerator", "option"), CASES)
 def test_golden_node_pools(accelerator: str, option: str) -> None:
-    text = yamltext.write(pool(accelerator, option))
-    path = GOLDEN / f"{accelerator}-{option}.yaml"
+    _compare(pool(accelerator, option), f"{accelerator}-{option}")
+
+
+def _compare(made: Manifest, name: str) -> None:
+    text = yamltext.write(made)
+    path = GOLDEN / f"{name}.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert text == path.read_text(), f"{path.name} differs; hint: `make golden`, then read the diff"
 
 
+def test_the_golden_pool_of_pathways_heads_is_what_the_api_takes() -> None:
+    asked = head_pool(SETTINGS)
+    _compare(asked, "pathways-heads")
+    request = container.CreateNodePoolRequest(parent="projects/p/locations/l/clusters/c", node_pool=asked)
+    back = container.CreateNodePoolRequest.deserialize(container.CreateNodePoolRequest.serialize(request))
+    assert back.node_pool.autoscaling.total_max_node_count == 20
+
+
 def test_there_is_no_golden_pool_of_a_case_that_is_gone() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.yaml")} == {f"{name}-{option}" for name, option in CASES}
+    known = {f"{name}-{option}" for name, option in CASES}
+    assert {path.stem for path in GOLDEN.glob("*.yaml")} == {*known, "pathways-heads"}
 
 
 @pytest.mark.parametrize("accelerator", ALL)

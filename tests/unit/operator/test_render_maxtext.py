@@ -64,7 +64,8 @@ DIFFERENT = {
         "terminationMessagePath", "terminationMessagePolicy")),
     *(f"{HEAD}.containers.trainer.env.{name}" for name in (
         "PATHWAYS_HEAD", "JAX_BACKEND_TARGET", "IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS",
-        "ENABLE_PATHWAYS_PERSISTENCE", "HF_TOKEN", "HOME", "USER", "PYTHONUNBUFFERED", "POSTTRAIN_RUN_DIRECTORY",
+        "ENABLE_PATHWAYS_PERSISTENCE", "TF_CPP_MIN_LOG_LEVEL", "HF_TOKEN", "HOME", "USER", "PYTHONUNBUFFERED",
+        "POSTTRAIN_RUN_DIRECTORY",
         "POSTTRAIN_TERMINATION_LOG")),
 }  # fmt: skip
 
@@ -157,9 +158,8 @@ def test_the_tutorials_words_are_said_and_what_is_said_beside_them_is_maxtexts_d
 def test_the_tutorials_variables_are_set_and_the_token_comes_from_the_secret() -> None:
     env = env_of(made(TUTORIAL))
     assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "token"}}
-    assert {name: env[name] for name in ("JAX_PLATFORMS", "ENABLE_PATHWAYS_PERSISTENCE")} == {
-        name: TUTORIAL_ENV[name] for name in ("JAX_PLATFORMS", "ENABLE_PATHWAYS_PERSISTENCE")
-    }
+    plain = ("JAX_PLATFORMS", "ENABLE_PATHWAYS_PERSISTENCE", "TF_CPP_MIN_LOG_LEVEL")
+    assert {name: env[name] for name in plain} == {name: TUTORIAL_ENV[name] for name in plain}
     assert env["JAX_BACKEND_TARGET"] == "grpc://localhost:29000"  # the tutorial: 127.0.0.1
 
 

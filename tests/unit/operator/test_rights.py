@@ -120,11 +120,12 @@ def _eventful_life(operator: Operator) -> None:
 
 def _share_a_board(operator: Operator) -> None:
     """Two jobs with one TensorBoard, which is reached from outside."""
-    operator.settings = Settings(tensorboard_ingress='{"domain": "tb.example.com"}')
-    for name in ("one", "two"):
-        served = job_manifest(name, tensorboard={"server": True}, output={"uri": "gs://b/runs"})
-        operator.world.api.create(POSTTRAINJOBS, served)
-        settle(operator)
+    for run, more in (("runs", ""), ("routed", ', "gateway": {"name": "shared"}')):
+        operator.settings = Settings(tensorboard_ingress=f'{{"domain": "tb.example.com"{more}}}')
+        for name in (f"one-{run}", f"two-{run}"):
+            served = job_manifest(name, tensorboard={"server": True}, output={"uri": f"gs://b/{run}"})
+            operator.world.api.create(POSTTRAINJOBS, served)
+            settle(operator)
 
 
 def _stand_in_line(operator: Operator) -> None:

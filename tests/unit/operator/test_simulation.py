@@ -7,7 +7,6 @@ faults stop, the world runs on, and the end is checked against what happened.
 
 from __future__ import annotations
 
-import copy
 import os
 import random
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from operator_world import NAMESPACE, Api, Operator, World, job_manifest
+from operator_world import NAMESPACE, Api, Operator, World, copied, job_manifest
 
 from ptapi.failures import EXIT_CLASSES, FATAL_EXIT_CODES, REACTIONS
 from ptapi.status import PostTrainJobStatus
@@ -49,8 +48,8 @@ class Faults:
         fresh = self.api.get(r, name, namespace)
         since, known = self.old.get(r.kind, (0, None))
         if known is not None and self._strikes() and self._is_unheard(r, known, since):
-            return copy.deepcopy(known)
-        self.old[r.kind] = (len(self.api.changes), copy.deepcopy(fresh))
+            return copied(known)
+        self.old[r.kind] = (len(self.api.changes), copied(fresh))
         return fresh
 
     def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:

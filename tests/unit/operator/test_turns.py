@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from cloud_site import SETTINGS, Site
 from operator_world import NAMESPACE, Operator, World
-from test_capacity import SETTINGS, Site
 
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke import Gke
@@ -205,3 +205,26 @@ def test_a_job_whose_pods_were_made_again_keeps_its_turn(site: Site, operator: O
     site.run(60)
     assert made(site) == ["one"]
     assert [each.granted for each in site.status("one").capacity.attempts] == [granted]
+
+
+def test_a_suspended_job_gives_its_turn_away_and_takes_another_when_it_is_resumed(site: Site) -> None:
+    add_slices(site, 1)
+    site.create("one", EXISTING)
+    site.run(10)
+    site.start_pods()
+    site.create("two", EXISTING)
+    site.create("three", EXISTING)
+    site.run(70)
+    suspend = {"spec": {"runPolicy": {"suspend": True}}}
+    for name in ("one", "two"):
+        site.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, suspend)
+    site.run(70)
+    assert [str(site.status(name).phase) for name in ("one", "two")] == ["Suspended", "Suspended"]
+    assert quota(site, "three")[:2] == ("True", "Admitted")
+    site.start_pods()
+    for name in ("one", "two"):
+        resume = {"spec": {"runPolicy": {"suspend": False}}}
+        site.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, resume)
+    site.run(130)
+    assert site.status("three").phase == "Running"
+    assert sorted(str(site.status(name).phase) for name in ("one", "two")) == ["Provisioning", "Queued"]

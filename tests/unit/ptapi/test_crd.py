@@ -113,6 +113,21 @@ def test_schema_is_structural() -> None:
         assert ("items" in node) == (node.get("type") == "array"), path
 
 
+def test_no_rule_stands_twice_at_one_place_because_a_server_takes_them_by_their_text() -> None:
+    """Server-side apply refuses such a CRD as a whole."""
+    for path, node in nodes(openapi_schema()):
+        said = [each["rule"] for each in node.get("x-kubernetes-validations", [])]
+        assert len(said) == len(set(said)), path
+
+
+def test_every_default_keeps_the_rules_as_it_is_written() -> None:
+    """As the API server holds it against them, before it fills in the defaults below it."""
+    judged = [(path, node) for path, node in nodes(openapi_schema()) if isinstance(node.get("default"), dict)]
+    assert ".spec.rollout" in [path for path, _ in judged]
+    for path, node in judged:
+        assert list(broken_rules(node, node["default"], path)) == []
+
+
 def test_everything_in_a_spec_is_bounded_so_that_rules_over_it_have_a_cost() -> None:
     for path, node in nodes(openapi_schema()["properties"]["spec"]):
         kind = node.get("type")

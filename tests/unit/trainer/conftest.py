@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from tests.builders import quick
+
 # Read when jax wakes up; tests that need one device use a mesh of one.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    # Programs here run once or twice on tiny shapes: optimising their machine code takes longer than it saves.
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    flags = [os.environ.get("XLA_FLAGS", ""), quick, "--xla_force_host_platform_device_count=8"]
+    flags = [os.environ.get("XLA_FLAGS", ""), quick.FLAGS, "--xla_force_host_platform_device_count=8"]
     os.environ["XLA_FLAGS"] = " ".join(flags).strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,12 +164,12 @@ ASKED = [
 TEMPLATE = "{prompt} (it is {answer})"
 
 
-def with_rows(told: list[list[int]]) -> Batch:
+def with_rows(asked: list[Question]) -> Batch:
     """Four rollouts, the teacher told something else in each."""
-    found = FakeSampler().sample(None, ASKED, range(4), 1, None, None).groups
+    found = FakeSampler().sample(None, asked, range(4), 1, None, None).groups
     laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
     batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
-    return distill.with_teacher(batch, found, told, 258)
+    return distill.with_teacher(batch, found, 258)
 
 
 def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_the_last_message() -> None:
@@ -181,8 +182,8 @@ def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_t
 
 
 def test_the_teacher_s_row_holds_the_same_completion_after_its_own_prompt() -> None:
-    told = list(privileged.prompts(TEMPLATE, ASKED, CHAT).values())
-    batch = with_rows(told)
+    asked = privileged.told(TEMPLATE, ASKED, CHAT)
+    told, batch = [list(question.told) for question in asked], with_rows(asked)
     for row in range(4):
         said = batch.mask_BT[row] > 0
         slots = batch.teacher_slots_BT[row][said]
@@ -203,7 +204,7 @@ def sharp() -> Any:
 @cache
 def predictions() -> Any:
     """Of a batch: what student and teacher predict at every token, by their logits."""
-    batch = with_rows(list(privileged.prompts(TEMPLATE, ASKED, CHAT).values()))
+    batch = with_rows(privileged.told(TEMPLATE, ASKED, CHAT))
 
     @jax.jit
     def logps(params: Any, *rows: Any) -> Any:
@@ -232,7 +233,7 @@ def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_han
 
 
 def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() -> None:
-    batch = with_rows([list(question.tokens) for question in ASKED])
+    batch = with_rows([replace(question, told=question.tokens) for question in ASKED])
 
     def loss(of: Any) -> Any:
         hidden = MODEL.forward(of, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)

@@ -96,6 +96,13 @@ def test_calls_are_read_as_the_model_s_family_writes_them(form: str, text: str, 
         ("gemma", "```tool_code\nos.remove(path='x')"),
         ("gemma", "[f(a=" + "(" * 5000 + ")]"),
         ("gemma", '{"name": "f", "parameters": '),
+        ("gemma", '{"name": ' + "[" * 100_000),
+        ("gemma", "[f(a=[1j])]"),
+        ("gemma", "[f(a={1, 2})]"),
+        ("gemma", "[f(a={(1, 2): b'x'})]"),
+        ("llama", '{"name": ' + "[" * 100_000),
+        ("mistral", "[TOOL_CALLS]" + "[" * 100_000),
+        ("harmony", " to=functions.f<|channel|>commentary<|message|>" + "[" * 100_000),
     ],
 )
 def test_a_call_that_cannot_be_read_is_a_failed_call_and_no_answer(form: str, text: str) -> None:
@@ -126,7 +133,8 @@ def test_the_calculator_is_exact(expression: str, value: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     ["1/0", "9**9**9", "2**9999", "__import__('os')", "(1).real", "'a'*3", "1+", "x", "True", "[1]", "(" * 150,
-     "1" * 300, "10**60*10", "(-8)**0.5", "sqrt(-1)", "9 if 1 else 2", "max()", "lambda: 1"],
+     "1" * 300, "10**60*10", "((((0.1)**64)**64)**64)**64", "1/3**64**64**64",
+     "(-8)**0.5", "sqrt(-1)", "9 if 1 else 2", "max()", "lambda: 1"],
 )  # fmt: skip
 def test_what_is_no_arithmetic_is_an_error_that_the_model_reads(expression: str) -> None:
     with pytest.raises(ToolError):
@@ -195,6 +203,15 @@ def test_a_turn_that_calls_is_answered_and_one_that_does_not_is_the_end(made: Ma
     assert [turn.failed for turn in turns[2:]] == [1, 1, 1]
 
 
+def test_a_name_that_the_model_makes_up_is_no_word_of_the_template(made: Make) -> None:
+    """It could hold special tokens, or half of a character; calls beyond the limit are not even answered."""
+    tools = made(tools=[{"builtin": "lookup"}])
+    (turn,) = step(tools, hermes("x<|im_end|>\ud800") + hermes("lookup", key="a") * 20, row={"table": {"a": "b"}})
+    assert [message["name"] for message in turn.messages] == ["tool", *["lookup"] * 7]
+    assert read(turn) == ["error: no tool 'x<|im_end|>\\ud800'; accepted: lookup", *["b"] * 7]
+    assert (turn.calls, turn.failed) == (21, 1 + 13)
+
+
 OWN = '''
 import time
 def own(city: str, days: int = 1, row=None) -> str:
@@ -260,7 +277,9 @@ def test_an_episode_that_hangs_dies_or_lies_fails_and_those_of_other_processes_g
     [("", "no function 'Environment'"), ("def Environment(): ...\n", "is not a class"),
      ("class Environment:\n    def reset(self, row): ...\n", "no method step"),
      ("class Environment:\n    role = 'system'\n    def reset(self, row): ...\n    def step(self, text): ...\n",
-      "role is 'system'; accepted: user, tool")],
+      "role is 'system'; accepted: user, tool"),
+     ("class Environment:\n    tools = [{1}]\n    def reset(self, row): ...\n    def step(self, text): ...\n",
+      "raised TypeError: Object of type set is not JSON serializable")],
 )  # fmt: skip
 def test_a_class_that_cannot_work_is_refused_before_the_first_step(made: Make, source: str, says: str) -> None:
     with pytest.raises(UserCodeError, match=r"spec\.environment\.python: ") as error:

@@ -252,6 +252,31 @@ def test_templates_of_families_write_a_tool_s_answer_after_the_turn_s_end(family
     assert found.between([message], has_end=False)[1:] == ids
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: int) -> None:
+    """Episodes of any number of turns: called well or badly, cut off, out of room, with halves of characters."""
+    rng = np.random.default_rng(seed)
+    lines = [call("a"), call("é"), call("\\ud800"), "<tool_call>{", "<|end|> 7", "7", None]
+    script = Script([[lines[i] for i in rng.integers(len(lines), size=4)] for _ in range(6)])
+    room = Sampling(max_new_tokens=200, max_length=int(rng.integers(120, 400)))
+    asked = question("what is a?", answer="7", table={"a": "<|assistant|>7", "é": "é" * 50, "\ud800": "\ud800"})
+    judged = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
+    batch = groups.lay_out(judged.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
+    for g, sample in enumerate(judged.groups[0].samples):
+        assert sample.trip is not None
+        said = [turn["content"] for turn in sample.trip.transcript if turn["role"] == "assistant"]
+        spoken = [token for line in said for token in [*TOKENIZER.encode(line), END]]
+        trained = batch.targets_BT[g][batch.mask_BT[g] > 0].tolist()
+        assert trained == (spoken if trained[-1] == END else spoken[:-1])  # one that was cut off has no end
+        assert sample.length == len(trained) == batch.mask_BT[g].sum()
+        whole = [*sample.trip.prompt, *sample.tokens]
+        assert batch.tokens_BT[g][: len(whole) - 1].tolist() == whole[:-1]
+        assert len(whole) <= room.max_length + 200
+    for (prompts, *_), (later, *_) in zip(script.asked[1:], script.asked[2:], strict=False):
+        beginnings = [list(prompt.tokens) for prompt in prompts]
+        assert all(any(list(p.tokens)[: len(b)] == b for b in beginnings) for p in later)
+
+
 def test_a_model_without_a_template_cannot_have_several_turns() -> None:
     with pytest.raises(DataError, match="no chat template"):
         Chat(TOKENIZER, None).between([{"role": "tool", "content": "a"}], has_end=True)

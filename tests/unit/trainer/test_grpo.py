@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ptapi import rundir
 from ptapi.spec import Evaluation as EvaluationSpec
 from ptapi.spec import PostTrainJobSpec, Rollout
 from ptapi.spec.algorithm import DynamicSampling, Overlong
@@ -70,13 +71,13 @@ class FakeContext:
 
     deliver: Any = None
 
-    def __init__(self, grpo: GrpoSpec, **training: Any) -> None:
+    def __init__(self, grpo: GrpoSpec, rewards: Any = ({"builtin": "gsm8k"},), **training: Any) -> None:
         self.spec = PostTrainJobSpec.model_validate(
             {
                 "model": {"uri": "random://tiny"},
                 "algorithm": {"grpo": grpo},
                 "data": {"train": {"uri": "file:///none"}},
-                "rewards": [{"builtin": "gsm8k"}],
+                "rewards": rewards,
                 "training": {"batch_size": 4, "sequence_length": 64, "steps": 8, **training},
                 "rollout": {"max_new_tokens": 8},
                 "accelerator": {"type": "cpu-1"},
@@ -104,8 +105,8 @@ def half_right(call: int, p: int, g: int) -> float:
     return float(g % 2)
 
 
-def make(grpo: GrpoSpec, sampler: FakeSampler, **training: Any) -> tuple[Grpo, FakeContext]:
-    context = FakeContext(grpo, **training)
+def make(grpo: GrpoSpec, sampler: FakeSampler, **spec: Any) -> tuple[Grpo, FakeContext]:
+    context = FakeContext(grpo, **spec)
     return Grpo(cast(Context, context), grpo, QUESTIONS, cast(Sampler, sampler), None), context
 
 
@@ -185,9 +186,12 @@ def test_a_sampler_that_differs_is_corrected_and_shown() -> None:
 def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first() -> None:
     sampler = FakeSampler(half_right)
     grpo, context = make(GrpoSpec(group_size=2, updates_per_batch=2), sampler)
-    first, _ = grpo.next_batch(0, "before")
-    second, _ = grpo.next_batch(1, "after")
+    first, facts = grpo.next_batch(0, "before")
+    second, again = grpo.next_batch(1, "after")
     assert first is second
+    assert again == {name: value for name, value in facts.items() if not rundir.is_of_machine(name)}
+    assert "reward" in again
+    assert {"seconds/generate", "sampled_tokens_per_second"} <= set(facts) - set(again)
     assert context.scored == ["before"]
     np.testing.assert_array_equal(first.old_logps_BT, -0.5 * first.mask_BT)
     assert len(sampler.asked) == 1
@@ -198,8 +202,9 @@ def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first
 def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
     spec = GrpoSpec(group_size=2, updates_per_batch=2)
     grpo, _ = make(spec, FakeSampler(half_right))
-    batch, facts = grpo.next_batch(0, {})
+    grpo.next_batch(0, {})
     state = json.loads(json.dumps(grpo.state()))
+    batch, facts = grpo.next_batch(1, {})
     sampler = FakeSampler(half_right)
     resumed, _ = make(spec, sampler)
     resumed.restore(state)
@@ -211,6 +216,19 @@ def test_a_run_resumed_within_its_updates_trains_on_the_same_bits() -> None:
         if before is not None:
             assert after.dtype == before.dtype
             np.testing.assert_array_equal(after, before)
+    resumed.next_batch(2, {})
+    assert sampler.asked == [[2, 3]]
+
+
+def test_a_checkpoint_of_before_batches_were_drawn_ahead_goes_on() -> None:
+    spec = GrpoSpec(group_size=2, updates_per_batch=2)
+    grpo, _ = make(spec, FakeSampler(half_right))
+    batch, _ = grpo.next_batch(0, {})
+    state = json.loads(json.dumps(grpo.state()))
+    del state["ahead"]
+    resumed, _ = make(spec, sampler := FakeSampler(half_right))
+    resumed.restore(state)
+    np.testing.assert_array_equal(resumed.next_batch(1, {})[0].weight_BT, batch.weight_BT)
     resumed.next_batch(2, {})
     assert sampler.asked == [[2, 3]]
 
@@ -254,6 +272,30 @@ def test_the_overlong_penalty_counts_tokens_and_ends_at_minus_one() -> None:
     grpo, context = make(GrpoSpec(group_size=2, overlong=Overlong(buffer_tokens=4)), sampler)
     grpo.next_batch(0, {})
     assert [row["reward"] for row in context.saved[1]] == [1.0, 0.75, 0.0, 0.0]
+
+
+def test_z_scored_rewards_are_compared_and_the_plain_sum_is_shown() -> None:
+    """Of two rewards that disagree, the one that is a thousand times the other decides a sum and no z-scores."""
+
+    class TwoRewards(FakeSampler):
+        def sample(self, *asked: Any) -> Judged:
+            judged = super().sample(*asked)
+            parts = [{"right": float(g % 2), "short": 1000.0 * (g == 0)} for g in range(3)]
+            of_parts = zip(judged.groups[0].samples, parts, strict=True)
+            made = [one._replace(rewards=p, reward=sum(p.values())) for one, p in of_parts]
+            return replace(judged, groups=[judged.groups[0]._replace(samples=made)])
+
+    sampler = TwoRewards(half_right, length=lambda call, p, g: 8 if g == 2 else 2)
+    rewards = [{"builtin": "gsm8k", "name": "right"}, {"builtin": "format", "name": "short", "weight": 0.5}]
+    options = {"combine_rewards": "z-scores", "advantage": "centered", "overlong": Overlong(buffer_tokens=4)}
+    grpo, context = make(GrpoSpec.model_validate({"group_size": 3, **options}), sampler, rewards=rewards, batch_size=3)
+    batch, facts = grpo.next_batch(0, {})
+    z = np.array([-1.0, 2.0, -1.0]) / np.sqrt(3.0) + 0.5 * np.array([2.0, -1.0, -1.0]) / np.sqrt(3.0)
+    compared = z + np.array([0.0, 0.0, -1.0])  # the last is too long
+    first = [batch.advantages_BT[row][batch.mask_BT[row] > 0][0] for row in range(3)]
+    np.testing.assert_allclose(first, compared - compared.mean(), atol=2e-4)
+    assert facts["reward"] == pytest.approx((1000 + 1 - 1) / 3)
+    assert [row["reward"] for row in context.saved[1]] == [1000.0, 1.0, -1.0]
 
 
 def test_a_sample_without_reward_is_left_out_and_shown_as_null() -> None:

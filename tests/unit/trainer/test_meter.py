@@ -20,6 +20,7 @@ def test_rates_are_of_the_steps_seconds() -> None:
     facts = Meter(MODEL, peak_flops=1e12).facts(Work(100, 40, 5e11, {"seconds/data_wait": 0.1}), 2.0)
     assert facts[rundir.TOKENS_PER_SECOND] == 50.0
     assert facts[rundir.TRAINED_TOKENS_PER_SECOND] == 20.0
+    assert facts[rundir.TOKENS_PER_SECOND_OF_TRAINING] == 100 / 1.9
     assert facts[rundir.MFU] == 0.25
     assert facts["seconds/data_wait"] == 0.1
     assert 0.01 < facts[rundir.HOST_MEMORY] < 100.0

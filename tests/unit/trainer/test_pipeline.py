@@ -118,6 +118,30 @@ def test_a_run_that_comes_back_trains_on_the_batches_it_had_and_goes_on_as_if_no
     assert after.delivered == [3, 4, 5]
 
 
+def test_rewards_of_samples_that_were_drawn_ahead_are_kept_to_the_bit() -> None:
+    rewards, ended = np.array([0.1, np.nan]), np.array([True, False])
+
+    def draw(step: int, weights: Any) -> Drawn:
+        return Drawn(batch(step), {}, [], rewards, ended)
+
+    def pipeline() -> Pipeline:
+        return Pipeline(1, 3, lambda step: True, lambda params: params, draw)
+
+    before, after = pipeline(), pipeline()
+    before.next(0, 0)
+    after.restore(json.loads(json.dumps(before.state())))
+    again = after.next(1, 1)
+    assert again.rewards_N.tobytes() == rewards.tobytes()
+    assert again.ended_N.tolist() == [True, False]
+
+
+def test_an_evaluation_gets_its_weights_when_nothing_is_being_drawn() -> None:
+    sampling = Sampling(bound=3)
+    sampling.pipeline.next(0, 0)
+    assert sampling.pipeline.at_rest(7) == {"of": 7}
+    assert sampling.drawn == 4
+
+
 def test_samples_that_are_too_old_for_a_smaller_bound_are_dropped_counted_and_drawn_again() -> None:
     before = Sampling(bound=3)
     before.run(0, 3)  # drawn ahead: steps 3, 4, 5 with the weights of 0, 1, 2

@@ -15,22 +15,28 @@ import pytest
 from tests.builders.ppo_losses import ours
 from tests.builders.steps import single
 
-from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
+from ptapi import rundir
+from ptapi.spec import Optimizer, PostTrainJobSpec, Rollout, Schedule
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer import optimizer, sharding, step, value_head
 from pttrainer.algorithms import ppo, value_loss
 from pttrainer.algorithms.ppo import Foretold, Ppo, learnt_from
 from pttrainer.algorithms.protocol import Context
+from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
 from pttrainer.critic import Critic, Learner, beside
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
+from pttrainer.export import Writing, export_critic
 from pttrainer.losses import TokenStats
+from pttrainer.model_form import open_source
 from pttrainer.models import Model, preset
+from pttrainer.models.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample, Trip
 from pttrainer.rollout.sampling import Judged, Sampler
 from pttrainer.session import put
+from pttrainer.storage import Directory
 from pttrainer.tokenizer import byte_tokenizer
 
 EOS, PAD = 257, 258
@@ -182,8 +188,10 @@ class FakeSampler:
 class FakeContext:
     """What Ppo uses of a context."""
 
+    deliver: Any = None
+
     def __init__(self, algorithm: PpoSpec, **training: Any) -> None:
-        self.spec = spec(algorithm, **training)
+        self.spec, self.saved = spec(algorithm, **training), dict[int, Any]()
         self.model, self.mesh, self.tokenizer = MODEL, single(), byte_tokenizer()
         self.loaded = 0
 
@@ -198,13 +206,17 @@ class FakeContext:
         self.loaded += 1
         return "reference"
 
-    def save_samples(self, step: int, rows: list[dict[str, Any]]) -> None: ...
+    def save_samples(self, step: int, rows: list[dict[str, Any]]) -> None:
+        self.saved[step] = rows
 
     def note(self, text: str) -> None: ...
 
 
-def make(algorithm: PpoSpec, **training: Any) -> tuple[Ppo, FakeContext, FakeSampler]:
+def make(algorithm: PpoSpec, staleness: int = 0, **training: Any) -> tuple[Ppo, FakeContext, FakeSampler]:
     context, sampler = FakeContext(algorithm, **training), FakeSampler()
+    if staleness:
+        rollout = Rollout(max_new_tokens=8, placement="disaggregated", max_staleness=staleness)
+        context.spec, context.deliver = context.spec.model_copy(update={"rollout": rollout}), lambda policy: policy
     made = Ppo(
         cast(Context, context), algorithm, (Critic(MODEL.config.d_model), None), QUESTIONS, cast(Sampler, sampler), None
     )
@@ -247,6 +259,34 @@ def test_several_updates_use_one_rollout_and_a_resumed_run_the_same_bits() -> No
     penalty_N = 0.1 * (first.old_logps_BT + 1.0)[np.arange(4), last]
     wanted_N = np.array([0.0 + 0.25, 1.0, 0.0 + 0.25, 1.0]) - penalty_N
     np.testing.assert_allclose(first.returns_BT[np.arange(4), last], wanted_N, rtol=1e-5)
+
+
+def worth(value: float) -> Any:
+    """The weights with a critic that says this everywhere."""
+    return {**weights(), "critic": {"value": {**weights()["critic"]["value"], "bias": jnp.float32(value)}}}
+
+
+def test_the_critic_of_stale_samples_is_that_of_their_first_update_and_a_resumed_run_asks_it_too() -> None:
+    algorithm = PpoSpec(updates_per_batch=2, samples_per_prompt=2, bootstrap_truncated=True)
+    made, context, sampler = make(algorithm, staleness=2)
+    made.next_batch(0, worth(0.1))
+    made.next_batch(1, worth(0.2))
+    resumed, again, _ = make(algorithm, staleness=2)
+    resumed.restore(json.loads(json.dumps(made.state())))
+    assert sampler.calls == 2  # the batch of step 2 was drawn with the first weights
+    batch, facts = made.next_batch(2, worth(0.3))
+    same, same_facts = resumed.next_batch(2, worth(0.3))
+    assert facts["staleness"] == 2
+    assert facts["critic/value/mean"] == pytest.approx(0.3)
+    # Sample 0 has reward 0 and was cut, sample 1 has reward 1 and ended.
+    last = batch.mask_BT.shape[1] - 1 - np.argmax(batch.mask_BT[:, ::-1], axis=1)
+    np.testing.assert_allclose(batch.returns_BT[np.arange(4), last], [0.3, 1.0, 0.3, 1.0], rtol=1e-6)
+    of_samples = [batch.advantages_BT[row][batch.mask_BT[row] > 0].mean() for row in range(4)]
+    np.testing.assert_allclose([row["advantage"] for row in context.saved[3]], of_samples, atol=1e-6)
+    assert again.saved[3] == context.saved[3]
+    one, other = ({k: v for k, v in x.items() if not rundir.is_of_machine(k)} for x in (facts, same_facts))
+    assert one == other
+    jax.tree.map(np.testing.assert_array_equal, same, batch)
 
 
 def test_without_a_penalty_no_reference_is_loaded_and_with_one_update_no_old_log_probs_are_kept() -> None:
@@ -379,6 +419,35 @@ def test_a_critic_model_has_no_output_head_and_is_sharded_as_the_policy_is() -> 
     where = sharding.weight_shardings(sharding.make_mesh((1, 8)), critic.abstract(), critic.logical_axes())
     assert any("fsdp" in str(leaf.spec) for leaf in jax.tree.leaves(where["model"]))
     assert beside({"a": 1}, None) == {"a": 1}
+
+
+def adapted() -> tuple[Critic, Any, Any]:
+    """A critic with adapters, its weights, and the frozen weights of a policy that has an output head of its own."""
+    policy = replace(MODEL, adapters=Adapters(4, 8.0, ATTENTION + MLP), config=replace(MODEL.config, tied_head=False))
+    critic, _ = ppo.critic_of(PpoSpec.model_validate({"critic": {"kind": "model"}}), policy, print)
+    random = np.random.default_rng(5)
+    numbers = jax.tree.map(lambda x: random.normal(0, 0.3, x.shape).astype(np.float32), critic.abstract())
+    frozen = {name: part for name, part in weights().items() if name != "critic"}
+    return critic, numbers, {**frozen, "head": np.zeros((MODEL.config.vocab_size, MODEL.config.d_model), np.float32)}
+
+
+def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_in_the_export(tmp_path: Path) -> None:
+    critic, numbers, frozen = adapted()
+    assert critic.model is not None
+    assert critic.abstract()["model"] == critic.model.trained(critic.model.abstract())
+    batch = ragged()
+    found = jax.jit(critic.values)(numbers, None, batch, frozen)
+    export_critic(Directory(tmp_path), critic, numbers, frozen, Writing(jax.device_get))
+    whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shardings = jax.tree.map(lambda x: whole, OF_ITS_OWN.abstract())
+    source = open_source(f"file://{tmp_path}", "field", print)
+    read = {
+        "value": value_head.first(tmp_path, critic.width, shardings["value"], "field"),
+        "model": first_params(source, cast(Model, OF_ITS_OWN.model), shardings["model"]),
+    }
+    np.testing.assert_allclose(found, jax.jit(OF_ITS_OWN.values)(read, None, batch), rtol=1e-4, atol=1e-4)
+    plain = {name: part for name, part in frozen.items() if name != "head"}
+    assert np.abs(found - jax.jit(OF_ITS_OWN.values)({**read, "model": plain}, None, batch)).max() > 0.1
 
 
 # Its weights on disk

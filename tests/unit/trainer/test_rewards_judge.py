@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -145,6 +148,89 @@ def test_a_redirect_is_not_followed_because_the_key_would_go_elsewhere(service: 
     service.reply = lambda asked, call: (302, {})
     with pytest.raises(UserCodeError, match="302"):
         runner(service).judge(SAMPLES)
+
+
+def spoken(behave: Callable[[socket.socket], Any]) -> Iterator[str]:
+    """The URL of a service that does this on every connection, after it has read some of the request."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+            except OSError:
+                return
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            behave(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+
+
+def drip(first: bytes, piece: bytes) -> Callable[[socket.socket], None]:
+    def behave(connection: socket.socket) -> None:
+        connection.sendall(first)
+        for _ in range(200):
+            connection.sendall(piece)
+            time.sleep(0.05)
+
+    return behave
+
+
+def whole(content: bytes) -> Callable[[socket.socket], None]:
+    return lambda connection: connection.sendall(
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content)
+    )
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        drip(b"HTTP/1.1 200", b"a"),
+        drip(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b" "),
+        drip(b"HTTP/1.1 503 Away\r\nContent-Length: 9999\r\n\r\n", b" "),
+        drip(b"HTTP/1.1 200 OK\r\n\r\n", bytes(1 << 20)),
+        lambda connection: connection.sendall(b"no HTTP\r\n\r\n"),
+        lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+        lambda connection: connection.sendall(b"HTTP/1.1 503 Away\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+        whole(b"<html>"),
+        whole(b"[" * 100_000),
+        whole(b'{"choices": [{"message": {"content": "Score: 5"}}], "usage": [1]}'),
+        whole(b'{"choices": [{"message": {"content": "Score: 5"}}], "usage": {"total_tokens": 1e999}}'),
+    ],
+)
+def test_whatever_a_service_sends_the_reward_is_missing_in_time(
+    behave: Callable[[socket.socket], Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(endpoint, "FIRST_WAIT_S", 0.01)
+    for url in spoken(behave):
+        reward = Reward.model_validate(
+            {"name": "j", "judge": {"url": url, "model": "m", "retries": 1}, "timeout_seconds": 0.4}
+        )
+        began = time.monotonic()
+        assert np.isnan(Runner([reward]).judge(SAMPLES).total).all()
+        assert time.monotonic() - began < 5
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_a_service_that_is_away_is_not_waited_for_by_every_sample(service: Service) -> None:
+    service.reply = lambda asked, call: "9" if "first" in asked else (503, {})
+    many = [Sample("", "first", {}), *(Sample("", f"other {n}", {}) for n in range(100))]
+    total = runner(service, concurrency=1, retries=0).judge(many).total
+    np.testing.assert_allclose(total, [0.9, *[np.nan] * 100])
+    assert len(service.asked) == 1 + endpoint.LOST_IN_A_ROW
+
+
+def test_tokens_below_nothing_do_not_fill_the_budget_up(service: Service) -> None:
+    said = {"choices": [{"message": {"content": "9"}}], "usage": {"total_tokens": -1000}}
+    service.reply = lambda asked, call: (200, said) if call == 1 else "9"
+    judge = runner(service, concurrency=1, budget={"tokens": 10})
+    np.testing.assert_allclose(judge.judge([Sample("", c, {}) for c in "abc"]).total, [0.9, 0.9, np.nan])
 
 
 def test_a_key_that_is_not_set_is_refused_before_the_first_step(service: Service) -> None:

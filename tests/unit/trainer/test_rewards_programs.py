@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def fenced(program: str) -> str:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    made = Runner([Reward(builtin="code", timeout_seconds=3.0)])
+    made = Runner([Reward(builtin="code", timeout_seconds=60.0)])
     yield made
     made.close()
 
@@ -42,8 +43,9 @@ def test_a_program_is_worth_1_when_all_its_tests_pass(runner: Runner) -> None:
 
 
 def test_a_program_that_ends_or_hangs_before_its_tests_is_wrong(runner: Runner) -> None:
-    programs = ("import os\nos._exit(0)", "raise SystemExit(0)", "while True: pass", "def add(a, b:")
-    assert judged(runner, *programs) == [0.0] * 4
+    programs = ("import os\nos._exit(0)", "raise SystemExit(0)", "def add(a, b:")
+    assert judged(runner, *programs) == [0.0] * 3
+    assert code.judging(0.5)("", "while True: pass", ADD) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,23 @@ def test_a_program_has_a_limit_of_memory_and_no_variables_of_ours(
         f"import os, threading\nif len(os.environ) < 9 and threading.Thread(target=int).start() is None:\n    {REFUSED}"
     )
     assert judged(runner, hungry, clean) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "open(str(i), 'w').write('x' * 4_000_000)",
+        "os.mkdir('d'); os.chdir('d')",
+        "os.mkdir('d' * 250); os.chdir('d' * 250)",
+    ],
+)
+def test_a_program_that_fills_the_disk_is_wrong_and_leaves_nothing(
+    endless: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = f"import itertools, os\nfor i in itertools.count():\n    {endless}\n"
+    assert code.judging(60.0)("", fenced(program), ADD) == 0.0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_program_prints_is_compared_line_by_line(runner: Runner) -> None:

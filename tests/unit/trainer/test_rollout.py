@@ -315,6 +315,25 @@ def test_tokens_are_drawn_from_the_distribution_that_was_asked_for(sampling: Sam
     np.testing.assert_allclose(logp_B, np.log(probs)[np.asarray(token_B)], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1, 1, top_k=1),
+        Sampling(1, 1, top_p=1e-9),
+        Sampling(1, 1, min_p=1.0),
+        Sampling(1, 1, temperature=1e-3),
+        Sampling(1, 1, temperature=100.0, top_k=1, top_p=1e-9, min_p=1.0),
+        Sampling(1, 1, greedy=True),
+    ],
+)
+def test_the_narrowest_settings_leave_the_likeliest_token(sampling: Sampling) -> None:
+    logits_BV = jax.random.normal(jax.random.key(1), (64, 300)) * 5
+    token_B, logp_B = choose(logits_BV, jnp.linspace(0.0, 1.0 - 2.0**-24, 64), sampling)
+    np.testing.assert_array_equal(token_B, logits_BV.argmax(axis=1))
+    wanted_BV = jax.nn.log_softmax(logits_BV if sampling.greedy else logits_BV / sampling.temperature)
+    np.testing.assert_allclose(logp_B, wanted_BV.max(axis=1), rtol=1e-5, atol=1e-5)
+
+
 def test_a_forbidden_token_never_comes_and_changes_no_log_prob() -> None:
     logits_BV = jnp.tile(jnp.array([0.0, 1.0, 5.0, 2.0]), (64, 1))
     allowed_BV = logits_BV.at[:, 2].set(-jnp.inf)

@@ -117,7 +117,7 @@ def run(tmp_path: Path) -> str:
 def test_a_fork_takes_over_everything_or_the_weights_alone(run: str) -> None:
     newest = fork.source(Fork(uri=run), None)
     assert newest.uri == f"{run}/checkpoints/7"
-    taken = fork.full(newest, like(adamw(0)))
+    taken = fork.full(newest, like(adamw(0)), {"cursor"})
     assert (taken.step, taken.algorithm) == (7, {"cursor": 7})
     jax.tree.map(np.testing.assert_array_equal, taken.state, adamw(7))
     weights = fork.weights(fork.source(Fork(uri=f"{run}/checkpoints/3"), None), like(adamw(0)))
@@ -136,8 +136,15 @@ def test_a_fork_of_another_rank_or_optimizer_is_refused_by_name(run: str) -> Non
     ):
         fork.weights(newest, like(adamw(0, rank=2)))
     with pytest.raises(ConfigError, match=r"optimizer\.\S+: .* there, absent here.*same training.optimizer, or state"):
-        fork.full(newest, like(adamw(0, optimizer=optax.sgd(1e-3, momentum=0.9))))
+        fork.full(newest, like(adamw(0, optimizer=optax.sgd(1e-3, momentum=0.9))), {"cursor"})
     fork.weights(newest, like(adamw(0, optimizer=optax.sgd(1e-3, momentum=0.9))))
+
+
+def test_a_whole_fork_of_another_algorithm_is_refused_and_of_an_older_trainer_is_not(run: str) -> None:
+    newest = fork.source(Fork(uri=run), None)
+    with pytest.raises(ConfigError, match=r"another algorithm, which keeps cursor where this one .* batch, drawn; "):
+        fork.full(newest, like(adamw(0)), {"drawn", "batch"})
+    assert fork.full(newest, like(adamw(0)), {"cursor", "ahead"}).step == 7
 
 
 def test_a_fork_from_nowhere_is_refused_with_the_steps_there_are(run: str) -> None:

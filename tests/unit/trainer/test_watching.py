@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,20 @@ def test_figures_in_their_ranges_or_not_there_say_nothing() -> None:
     watch = Watch()
     for _ in range(10):
         assert watch.report({"entropy": 0.5, "kl": 0.01, "sampler/weight": 1.0, "tools/failed": float("nan")}) == []
+
+
+@pytest.mark.parametrize("one", RANGES, ids=lambda one: one.metric)
+def test_every_figure_is_warned_about_beyond_either_end_of_its_range(one: Range) -> None:
+    for value in (one.low / 2, one.high * 1.5, math.inf):
+        if one.low <= value <= one.high:
+            continue
+        watch = Watch()
+        found = [watch.report({one.metric: value, "other": 9e9}) for _ in range(one.steps)]
+        assert found[:-1] == [[]] * (one.steps - 1)
+        assert found[-1] == [
+            f"watch: {one.metric} is {value:.4g} for {one.steps} steps (healthy: {one.bounds}): {one.means}; "
+            f"hint: {one.attempt}"
+        ]
 
 
 @pytest.mark.parametrize("one", RANGES, ids=lambda one: one.metric)
@@ -70,14 +85,20 @@ def test_figures_of_every_reward_leave_out_what_is_missing() -> None:
 
 
 def test_a_step_s_samples_are_lines_for_programs_and_a_table_for_people(tmp_path: Path) -> None:
-    row = {"prompt": "a|b\nc", "completion": "<x> *y*", "reward": None, "rewards": {"own": None}, "advantage": 0.25}
+    row = {
+        "prompt": "a|b\nc\ud800",
+        "completion": "<x> *y*",
+        "reward": None,
+        "rewards": {"own": None},
+        "advantage": 0.25,
+    }
     turns = [{"role": "assistant", "content": "call"}, {"role": "tool", "content": "7"}]
     samples = Samples(Directory(tmp_path), leader=True)
     samples.save(3, [row, {**row, "turns": turns, "reward": 1.0}])
     assert len((tmp_path / "samples/step-00000003.jsonl").read_text().splitlines()) == 2
     assert samples.take().splitlines()[2:] == [
-        r"| a\|b<br>c | &lt;x&gt; \*y\* | none | 0.25 |",
-        r"| a\|b<br>c | assistant: call<br>tool: 7 | 1 | 0.25 |",
+        r"| a\|b<br>c? | &lt;x&gt; \*y\* | none | 0.25 |",
+        r"| a\|b<br>c? | assistant: call<br>tool: 7 | 1 | 0.25 |",
     ]
     assert samples.take() == ""
     assert len(markdown([row] * 100).splitlines()) == 2 + SHOWN

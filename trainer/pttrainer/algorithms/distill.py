@@ -46,17 +46,17 @@ from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
 from pttrainer.data import privileged
 from pttrainer.data.batches import Batches, PackedRows, in_order
-from pttrainer.data.prompts import Order, Question
+from pttrainer.data.prompts import Question
 from pttrainer.divergence import Guide, GuidedStats, Hearsay
 from pttrainer.errors import ConfigError
 from pttrainer.model_form import beside, open_source
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.reduce import Mean, Metric
 from pttrainer.rollout import groups, held_out
+from pttrainer.rollout.deck import Deck
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.pipeline import Drawn, Pipeline
-from pttrainer.rollout.protocol import Draw
 from pttrainer.rollout.sampling import Sampler, sampling_of
 
 UNBOUNDED = 1 << 30
@@ -91,19 +91,17 @@ class Distill(Loss):
         asked: tuple[list[Question], Sampler] | None,
         held_out: list[Batch],
         evaluation: Evaluation | None,
-        told: Mapping[int, list[int]] | None = None,
     ) -> None:
-        """told: by the number of a question, the prompt of a teacher that is told more than its student."""
         super().__init__(*taught)
         training = context.spec.training
         self._context, self._evaluation, self._held_out = context, evaluation, held_out
         self._compare = jax.jit(partial(_compare, self.guide, context.model))
         self._given = None if given is None else Batches(given, training.batch_size, training.seed)
-        self._asked, self._told = asked, told
+        self._deck: Deck | None = None
+        if asked is not None:
+            self._deck = Deck(*asked, sampling_of(context.spec), training.seed, training.batch_size, 1)
         self._share = spec.student_share if asked is not None else 0.0
         rows = len(asked[0]) if asked is not None else len(given or [])
-        self._order = Order(rows, training.seed)
-        self._drawn = 0
         self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * rows / training.batch_size))
         bound = context.spec.rollout.max_staleness
         self._ahead = Pipeline(bound, self.total_steps, self._is_on_policy, context.deliver, self._roll_out)
@@ -126,7 +124,7 @@ class Distill(Loss):
             divergence += float(stats.divergence_BT.sum(dtype="float64"))
             nll -= float(stats.logps_BT.sum(dtype="float64"))
             count += float(batch.mask_BT.sum(dtype="float64"))
-        rewards = {} if self._evaluation is None else self._judged(self._evaluation, params)
+        rewards = {} if self._evaluation is None else self._evaluation.run(self._ahead.at_rest(params))
         if not count:
             return rewards
         perplexity = math.exp(min(nll / count, 700.0))
@@ -135,42 +133,33 @@ class Distill(Loss):
     def state(self) -> dict[str, Any]:
         """Prompts drawn, batches drawn ahead, and the position in the data."""
         ahead = self._ahead.state()  # first: it waits for what still draws prompts
-        return {"drawn": self._drawn, "given": None if self._given is None else self._given.state(), "ahead": ahead}
+        given = None if self._given is None else self._given.state()
+        return {"drawn": 0 if self._deck is None else self._deck.drawn, "given": given, "ahead": ahead}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self._drawn = int(state["drawn"])
+        if self._deck is not None:
+            self._deck.drawn = int(state["drawn"])
         if self._given is not None:
             self._given.restore(state["given"])
-        self._ahead.restore(state["ahead"])
+        self._ahead.restore(state.get("ahead", ()))  # checkpoints of before there was any have none
 
     def _is_on_policy(self, step: int) -> bool:
         """A coin that (seed, step) tosses, where there are both kinds of completions."""
-        if self._given is None or self._asked is None:
-            return self._asked is not None
+        if self._given is None or self._deck is None:
+            return self._deck is not None
         coin: float = np.random.default_rng((self._context.spec.training.seed, step)).random()
         return coin < self._share
 
-    def _judged(self, evaluation: Evaluation, params: Params) -> Mapping[str, float]:
-        self._ahead.wait()
-        return evaluation.run(params if self._context.deliver is None else self._context.deliver(params))
-
     def _roll_out(self, step: int, weights: Params) -> Drawn:
-        assert self._asked is not None
-        questions, sampler = self._asked
-        training = self._context.spec.training
-        numbers = list(range(self._drawn, self._drawn + training.batch_size))
-        self._drawn += training.batch_size
-        sampling = sampling_of(self._context.spec)
-        places = [self._order[number] for number in numbers]
-        chosen = [questions[place] for place in places]
-        judged = sampler.sample(weights, chosen, numbers, 1, sampling, Draw(training.seed, step))
-        advantages_P1 = np.zeros((len(chosen), 1))
-        pad_id = self._context.tokenizer.pad_id
-        laid = groups.lay_out(judged.groups, advantages_P1, pad_id, training.sequence_length)
+        assert self._deck is not None
+        judged = self._deck.draw(step, weights)
+        advantages_P1 = np.zeros((len(judged.groups), 1))
+        pad_id, length = self._context.tokenizer.pad_id, self._context.spec.training.sequence_length
+        laid = groups.lay_out(judged.groups, advantages_P1, pad_id, length)
         batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
-        if self._told is not None:
-            batch = with_teacher(batch, judged.groups, [self._told[place] for place in places], pad_id)
+        if judged.groups[0].question.told:
+            batch = with_teacher(batch, judged.groups, pad_id)
         table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
         facts = {**groups.facts(judged.groups), **judged.facts, "seconds/generate": judged.generate_s}
         return Drawn(batch, facts, table)
@@ -188,21 +177,20 @@ def build(context: Context) -> Distill:
     asked = None
     sampler = held_out.job_sampler(context) if on_policy or context.spec.rewards else None
     if on_policy and sampler is not None:
-        asked = (held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler), sampler)
+        questions = held_out.read_questions(context, "train", sampler)
+        asked = (questions if spec.self_teacher is None else _told(context, spec.self_teacher, questions), sampler)
     judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = None if spec.self_teacher else sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
-    more = None if asked is None or spec.self_teacher is None else _privileged(context, spec.self_teacher, asked[0])
-    return Distill(context, spec, taught, given, asked, batches, judged, more)
+    return Distill(context, spec, taught, given, asked, batches, judged)
 
 
-def with_teacher(batch: Batch, judged: Sequence[Group], told: Sequence[list[int]], pad_id: int) -> Batch:
-    """The batch with the rows of a teacher that reads another prompt (`told`, one a row) before the same completion."""
-    asked = [
-        group._replace(question=replace(group.question, tokens=ids)) for group, ids in zip(judged, told, strict=True)
-    ]
-    rows = groups.lay_out(asked, np.zeros((len(asked), 1)), pad_id, UNBOUNDED)
-    later_B1 = np.array([[len(ids) - len(group.question.tokens)] for ids, group in zip(told, judged, strict=True)])
+def with_teacher(batch: Batch, judged: Sequence[Group], pad_id: int) -> Batch:
+    """The batch with the rows of a teacher that reads another prompt (`told`) before the same completion."""
+    asked = [group.question for group in judged]
+    told = [group._replace(question=replace(group.question, tokens=group.question.told)) for group in judged]
+    rows = groups.lay_out(told, np.zeros((len(told), 1)), pad_id, UNBOUNDED)
+    later_B1 = np.array([[len(one.told) - len(one.tokens)] for one in asked])
     slots_BT = np.arange(batch.mask_BT.shape[1]) + later_B1
     return batch._replace(
         teacher_tokens_BU=rows.tokens_BT,
@@ -212,11 +200,12 @@ def with_teacher(batch: Batch, judged: Sequence[Group], told: Sequence[list[int]
     )
 
 
-def _privileged(context: Context, spec: SelfTeacher, questions: list[Question]) -> dict[int, list[int]] | None:
+def _told(context: Context, spec: SelfTeacher, questions: list[Question]) -> list[Question]:
+    """The questions, each with what its teacher reads where that is told more."""
     if spec.privileged_context is None:
-        return None
-    told = privileged.prompts(spec.privileged_context, questions, context.chat)
-    more = [len(ids) - len(question.tokens) for ids, question in zip(told.values(), questions, strict=True)]
+        return questions
+    told = privileged.told(spec.privileged_context, questions, context.chat)
+    more = [len(one.told) - len(one.tokens) for one in told]
     context.note(f"the teacher's prompts are {min(more)} to {max(more)} tokens longer than the student's")
     return told
 

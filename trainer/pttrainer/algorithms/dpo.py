@@ -183,17 +183,13 @@ def build(context: Context) -> Dpo:
 
 
 def _pairs(context: Context, part: str) -> Pairs | None:
-    source = getattr(context.spec.data, part)
-    if source is None:
+    read = rows.of_job(context.spec.data, part, context.note)
+    if read is None:
         return None
-    data = context.spec.data
-    read = rows.load(
-        source, f"spec.data.{part}", data.system_prompt, skip_bad=data.on_bad_row == "skip", note=context.note
-    )
     made = preferences.make(read, context.chat, context.spec.training.sequence_length)
     context.note(
-        f"data.{part}: {len(made.pairs)} pairs ({read.format}: {', '.join(read.columns.values())}), {made.cut} longer "
-        f"than sequenceLength and cut{rows.skipped(made.bad)}"
+        f"data.{part}: {len(made.pairs)} pairs ({read.form}), {made.cut} longer than sequenceLength and "
+        f"cut{rows.skipped(made.bad)}"
     )
     return made
 

@@ -29,6 +29,7 @@ import numpy as np
 from jax import Array, lax
 
 from pttrainer import reduce
+from pttrainer.batch import Batch
 
 MAX_LOG_RATIO = 20.0
 
@@ -52,6 +53,11 @@ class Variant(NamedTuple):
     advantage: str
     clip: Clip
     cuts_weight: bool = False
+
+
+def old_policy(logps_BT: Array, batch: Batch) -> Array:
+    """Log-probs of before the batch's first update; with one update, the policy's own without a gradient."""
+    return lax.stop_gradient(logps_BT) if batch.old_logps_BT is None else jnp.asarray(batch.old_logps_BT)
 
 
 def log_ratio(logps_BT: Array, old_BT: Array) -> Array:

@@ -17,17 +17,13 @@ nothing, and a batch without any trains nothing; one token alone has advantage 0
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ptapi import rundir
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer import critic as critics
@@ -35,20 +31,23 @@ from pttrainer import gae, model_form, reduce, value_head
 from pttrainer import step as steps
 from pttrainer.algorithms import policy_loss, policy_metrics, value_loss
 from pttrainer.algorithms.protocol import Context
+from pttrainer.algorithms.rewarded import Laid, Rewarded
 from pttrainer.algorithms.traits import BY_TOKEN
 from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
 from pttrainer.critic import Critic
-from pttrainer.data.prompts import Order, Question
+from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
 from pttrainer.losses import TokenStats
 from pttrainer.model_form import CRITIC_URI, Source
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Mean, Metric
-from pttrainer.rollout import groups, held_out, saved
+from pttrainer.rollout import groups, held_out
+from pttrainer.rollout.figures import figures
+from pttrainer.rollout.groups import Group
 from pttrainer.rollout.held_out import Evaluation
-from pttrainer.rollout.protocol import Draw
-from pttrainer.rollout.sampling import Judged, Sampler, reward_facts, training_sampling
+from pttrainer.rollout.pipeline import Drawn
+from pttrainer.rollout.sampling import Sampler
 from pttrainer.rollout.sizes import slots_for
 from pttrainer.sources import Note
 
@@ -63,20 +62,17 @@ class Loss:
     def __init__(self, spec: PostTrainJobSpec, critic: Critic) -> None:
         assert spec.algorithm.ppo is not None
         self._spec, self.critic = spec.algorithm.ppo, critic
+        self.critic_rate = spec.algorithm.ppo.critic.learning_rate
         self._clip = policy_loss.Clip(self._spec.clip, self._spec.clip)
         self.temperature = spec.rollout.temperature
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """The clipped surrogate with importance correction."""
         logps_BT = stats.logps_BT
-        old_BT = lax.stop_gradient(logps_BT) if batch.old_logps_BT is None else batch.old_logps_BT
+        old_BT = policy_loss.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = policy_loss.token(logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, self._clip)
         importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
-        metrics = policy_metrics.of_ratio(ratio_BT, batch.advantages_BT, self._clip)
-        metrics |= policy_metrics.of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
-        metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
-        if batch.ref_logps_BT is not None:
-            metrics[rundir.KL] = Mean(policy_loss.k3(logps_BT, batch.ref_logps_BT))
+        metrics = policy_metrics.of_policy(stats, batch, old_BT, ratio_BT, importance_BT, self._clip)
         return loss_BT * importance_BT, metrics
 
     def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
@@ -95,10 +91,8 @@ class Foretold(NamedTuple):
     after_N: np.ndarray | None
 
 
-class Ppo(Loss):
-    """Batches from rollouts, with advantages and returns."""
-
-    needs_params = True
+class Ppo(Loss, Rewarded):
+    """Batches from rollouts, with advantages and returns of tokens."""
 
     def __init__(
         self,
@@ -109,25 +103,16 @@ class Ppo(Loss):
         sampler: Sampler,
         evaluation: Evaluation | None,
     ) -> None:
-        super().__init__(context.spec, critic[0])
-        training = context.spec.training
-        self._context, self._source, self._train = context, critic[1], train
-        self._sampler, self._evaluation = sampler, evaluation
-        self._sampling = training_sampling(context)
-        self._order = Order(len(train), training.seed)
-        self._prompts = training.batch_size // spec.samples_per_prompt
-        self._reference: Params | None = context.initial_params() if spec.kl_coefficient > 0 else None
-        self._needs_old = spec.updates_per_batch > 1 or self._reference is not None
+        Loss.__init__(self, context.spec, critic[0])
+        Rewarded.__init__(self, context, train, sampler, evaluation)
+        self._source = critic[1]
         whole = NamedSharding(context.mesh, PartitionSpec())
-        self._values = steps.value_step(context.model, self.critic, whole, self.temperature, scored=self._needs_old)
-        self._drawn = 0
-        self._batch: Batch | None = None
-        self._facts: dict[str, float] = {}
-        rollouts = math.ceil((training.epochs or 1.0) * len(train) / self._prompts)
-        self.total_steps = training.steps or rollouts * spec.updates_per_batch
+        needs_old = spec.updates_per_batch > 1 or self._reference is not None
+        self._values = steps.value_step(context.model, self.critic, whole, self.temperature, scored=needs_old)
 
     def first_critic(self, shardings: Params) -> Params:
-        """A value head that says 0 or goes on from another run's, and for a critic model its first weights."""
+        """A value head that says 0 or goes on from another run's, and for a critic model its first weights; of
+        adapters, such as change nothing yet."""
         spec, note = self._spec.critic, self._context.note
         directory = None if self._source is None else self._source.directory
         if spec.kind == "head" and spec.uri is not None:
@@ -135,80 +120,39 @@ class Ppo(Loss):
         value = value_head.first(directory, self.critic.width, shardings["value"], CRITIC_URI)
         if self.critic.model is None:
             return {"value": value}
-        where = shardings["model"]
+        where, seed = shardings["model"], self._context.spec.training.seed + 2
+        if self.critic.model.adapters is not None:
+            return {"value": value, "model": self.critic.model.init_adapters(where, seed)}
         if self._source is not None:  # random weights: of another seed than the policy's and a teacher's
-            seed = self._context.spec.training.seed + 2
             return {"value": value, "model": first_params(self._source, self.critic.model, where, seed=seed)}
         weights = {name: part for name, part in self._context.initial_params().items() if name in where}
         return {"value": value, "model": weights}
 
-    def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
-        """A new rollout, or, within its μ updates, the same batch again."""
-        if self._batch is None or step % self._spec.updates_per_batch == 0:
-            self._batch, self._facts = self._roll_out(step, *critics.split(params))
-        return self._batch, self._facts
+    def _policy(self, params: Params) -> Params:
+        return critics.split(params)[0]
 
-    def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
-        """Rewards of greedy completions."""
-        return {} if self._evaluation is None else self._evaluation.run(params)
+    def _laid_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
+        """Tokens alone: what they are worth follows from the critic."""
+        length, unknown_PG = self._context.spec.training.sequence_length, np.zeros_like(rewards_PG)
+        return Laid(groups.lay_out(judged, unknown_PG, self._context.tokenizer.pad_id, length), unknown_PG, {})
 
-    def state(self) -> dict[str, Any]:
-        """Prompts drawn so far, and the rollout while it is still in use."""
-        in_use = self._batch if self._spec.updates_per_batch > 1 else None
-        return {"drawn": self._drawn, "batch": None if in_use is None else saved.to_json(in_use), "facts": self._facts}
+    def _completed(self, drawn: Drawn, params: Params) -> Drawn:
+        """With the critic's values, and the advantages and returns that follow; the table shows a sample's mean."""
+        foretold = self._foretold(drawn.batch, drawn.ended_N, *critics.split(params))
+        batch, facts = learnt_from(drawn.batch, drawn.rewards_N, foretold, self._spec)
+        of_samples_N = batch.advantages_BT.sum(axis=1) / np.maximum(batch.mask_BT.sum(axis=1), 1.0)
+        table = groups.with_advantages(drawn.table, of_samples_N)
+        return drawn._replace(batch=batch, facts={**drawn.facts, **facts}, table=table)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
-        self._drawn = int(state["drawn"])
-        self._batch = None if state["batch"] is None else saved.from_json(state["batch"])
-        self._facts = dict(state["facts"])
-
-    def _roll_out(self, step: int, policy: Params, critic: Params) -> tuple[Batch, dict[str, float]]:
-        judged = self._draw(step, policy)
-        started = time.monotonic()
-        rewards_PG = groups.rewards(judged.groups)
-        length = self._context.spec.training.sequence_length
-        laid = groups.lay_out(judged.groups, np.zeros_like(rewards_PG), self._context.tokenizer.pad_id, length)
-        foretold = self._foretold(laid, judged, policy, critic)
-        batch, facts = learnt_from(laid, rewards_PG.reshape(-1), foretold, self._spec)
-        of_samples_PG = batch.advantages_BT.sum(axis=1).reshape(rewards_PG.shape) / np.maximum(
-            batch.mask_BT.sum(axis=1).reshape(rewards_PG.shape), 1.0
-        )
-        table = groups.table(step + 1, judged.groups, of_samples_PG, groups.MAX_TABLE_ROWS)
-        self._context.save_samples(step + 1, table)
-        sampled = sum(sample.length for group in judged.groups for sample in group.samples)
-        return batch, {
-            **reward_facts(judged.groups),
-            **groups.facts(judged.groups),
-            **facts,
-            **judged.facts,
-            "seconds/generate": judged.generate_s,
-            "seconds/reward": judged.reward_s,
-            "seconds/score": time.monotonic() - started,
-            "sampled_tokens_per_second": sampled / judged.generate_s,
-        }
-
-    def _draw(self, step: int, policy: Params) -> Judged:
-        """The next prompts, sampled and judged. A prompt's number is its place in the whole run's order."""
-        numbers = list(range(self._drawn, self._drawn + self._prompts))
-        self._drawn += self._prompts
-        questions = [self._train[self._order[number]] for number in numbers]
-        draw = Draw(self._context.spec.training.seed, step)
-        return self._sampler.sample(policy, questions, numbers, self._spec.samples_per_prompt, self._sampling, draw)
-
-    def _foretold(self, laid: Batch, judged: Judged, policy: Params, critic: Params) -> Foretold:
+    def _foretold(self, laid: Batch, ended_N: np.ndarray, policy: Params, critic: Params) -> Foretold:
         T = laid.mask_BT.shape[1]
-        cut_N = np.array([not sample.ended for group in judged.groups for sample in group.samples])
         read = with_last_token(laid) if self._spec.bootstrap_truncated else laid
         found = jax.tree.map(np.asarray, self._values(policy, critic, self._context.place(read)))
         values_NT, old_NT = found[0], found[1]
         after_N = None
         if read is not laid:
-            after_N = np.where(cut_N, values_NT[np.arange(len(values_NT)), last_slot(laid) + 1], 0.0)
-        ref_NT = None
-        if self._reference is not None:
-            ref_NT = np.asarray(self._context.score(self._reference, laid, self.temperature).logps_BT)
-        return Foretold(values_NT[:, :T], None if old_NT is None else old_NT[:, :T], ref_NT, after_N)
+            after_N = np.where(ended_N, 0.0, values_NT[np.arange(len(values_NT)), last_slot(laid) + 1])
+        return Foretold(values_NT[:, :T], None if old_NT is None else old_NT[:, :T], laid.ref_logps_BT, after_N)
 
 
 def learnt_from(
@@ -233,10 +177,11 @@ def learnt_from(
         old_logps_BT=foretold.old_NT if spec.updates_per_batch > 1 else None,
         ref_logps_BT=foretold.ref_NT,
     )
+    is_step_NT = counts_NT > 0
     facts = {
-        **_figures("advantage", raw_NT, counts_NT),
-        **_figures("critic/value", foretold.values_NT, counts_NT),
-        **_figures("critic/return", returns_NT, counts_NT),
+        **figures("advantage", raw_NT[is_step_NT]),
+        **figures("critic/value", foretold.values_NT[is_step_NT].astype(np.float64)),
+        **figures("critic/return", returns_NT[is_step_NT]),
         "critic/explained_variance": gae.explained_variance(foretold.values_NT, returns_NT, counts_NT),
     }
     if log_ratio_NT is not None:
@@ -261,19 +206,6 @@ def last_slot(laid: Batch) -> np.ndarray:
     return np.asarray((np.asarray(laid.segment_ids_BT) > 0).sum(axis=1) - 1)
 
 
-def _figures(name: str, values_NT: np.ndarray, counts_NT: np.ndarray) -> dict[str, float]:
-    """Mean, deviation and extremes over tokens that count; zeros where there are none."""
-    there = np.asarray(values_NT, np.float64)[counts_NT > 0]
-    if not there.size:
-        there = np.zeros(1)
-    return {
-        f"{name}/mean": float(there.mean()),
-        f"{name}/std": float(there.std()),
-        f"{name}/min": float(there.min()),
-        f"{name}/max": float(there.max()),
-    }
-
-
 def build(context: Context) -> Ppo:
     """Reads prompts, loads rewards and finds the critic; raises ConfigError, DataError or UserCodeError."""
     spec = context.spec.algorithm.ppo
@@ -281,7 +213,7 @@ def build(context: Context) -> Ppo:
     critic = critic_of(spec, context.model, context.note)
     _check_tokens(critic[0], spec, context)
     sampler = held_out.job_sampler(context)
-    train = held_out.read_questions(context, context.spec.data.train, "spec.data.train", sampler)
+    train = held_out.read_questions(context, "train", sampler)
     return Ppo(context, spec, critic, train, sampler, held_out.evaluation(context, sampler))
 
 

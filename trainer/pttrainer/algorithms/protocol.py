@@ -139,6 +139,8 @@ class Criticised(Protocol):
     `next_batch` is given them too (`critic.beside`)."""
 
     critic: Critic
+    critic_rate: float | None
+    """Its peak learning rate, where the job names one."""
 
     def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """Per-token loss of the critic's values [B, T], in the share that the policy's loss leaves it, and metrics."""

@@ -136,19 +136,15 @@ def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, to
 
     told: with what a teacher said, from the rows.
     """
-    source = getattr(context.spec.data, part)
-    if source is None:
+    read = rows.of_job(context.spec.data, part, context.note)
+    if read is None:
         return None
-    data = context.spec.data
-    read = rows.load(
-        source, f"spec.data.{part}", data.system_prompt, skip_bad=data.on_bad_row == "skip", note=context.note
-    )
     made = examples.make(
         read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt, told=told
     )
     packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=pack)
     context.note(
-        f"data.{part}: {made.rows} rows ({read.format}: {', '.join(read.columns.values())}), "
+        f"data.{part}: {made.rows} rows ({read.form}), "
         f"{made.cut} longer than sequenceLength and cut, {made.dropped} without a token to learn, "
         f"{len(packed)} rows of {packed.width} tokens{rows.skipped(made.bad)}"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pttrainer.chat import Chat, Message
 from pttrainer.data.prompts import Question
@@ -33,6 +34,6 @@ def messages(template: str, question: Question) -> list[Message]:
     return [*question.messages[:-1], {**last, "content": _WORD.sub(lambda found: known[found[1]], template)}]
 
 
-def prompts(template: str, questions: Sequence[Question], chat: Chat) -> dict[int, list[int]]:
-    """The teacher's prompts in tokens, by the number of the question."""
-    return {n: chat.prompt_ids(messages(template, one), one.tools) for n, one in enumerate(questions)}
+def told(template: str, questions: Sequence[Question], chat: Chat) -> list[Question]:
+    """The questions with the teacher's prompts beside their own."""
+    return [replace(one, told=chat.prompt_ids(messages(template, one), one.tools)) for one in questions]

@@ -21,7 +21,8 @@ from pttrainer.errors import DataError
 @dataclass(frozen=True)
 class Question:
     """What a completion answers. fields: the row as rewards see it, with the gold answer under `answer`; gold: that
-    answer, or what the assistant says in the row. messages, tools: what the tokens were made of."""
+    answer, or what the assistant says in the row. messages, tools: what the tokens were made of. told: the prompt of a
+    self-teacher that is told more (`privileged`)."""
 
     tokens: Sequence[int]
     text: str
@@ -29,6 +30,7 @@ class Question:
     gold: str = ""
     messages: Sequence[Message] = ()
     tools: Tools = None
+    told: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

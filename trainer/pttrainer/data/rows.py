@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from ptapi.spec import Columns, DataSource
+from ptapi.spec import Columns, DataSource, DataSpec
 from pttrainer.data import conversation, files, formats
 from pttrainer.data.formats.record import Record
 from pttrainer.errors import DataError
@@ -86,6 +86,19 @@ class Rows:
     files: Sequence[str] = ()
     bad: Sequence[DataError] = ()
     skip_bad: bool = False
+
+    @property
+    def form(self) -> str:
+        """What was recognised, for the log."""
+        return f"{self.format}: {', '.join(self.columns.values())}"
+
+
+def of_job(data: DataSpec, part: str, note: files.Note) -> Rows | None:
+    """The job's `data.train` or `data.eval`, read as it asks; None where it names no such data. Raises DataError."""
+    source: DataSource | None = getattr(data, part)
+    if source is None:
+        return None
+    return load(source, f"spec.data.{part}", data.system_prompt, skip_bad=data.on_bad_row == "skip", note=note)
 
 
 def load(

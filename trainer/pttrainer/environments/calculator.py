@@ -18,6 +18,8 @@ from pttrainer.environments.tool import Tool, ToolError, schema
 LONGEST = 200
 LARGEST_POWER = 64
 _LARGEST = Fraction(10) ** 60
+_FINEST = 10**400
+"""The largest denominator: small numbers cost as much as large ones, and powers of powers of them never end."""
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -62,7 +64,9 @@ def _value(node: ast.expr) -> Fraction:
     found = _unbounded(node)
     if abs(found) > _LARGEST:
         raise ToolError("the number is too large")
-    return Fraction(found)
+    if found.denominator > _FINEST:
+        raise ToolError("the number is too small")
+    return found
 
 
 def _unbounded(node: ast.expr) -> Fraction:

@@ -75,7 +75,7 @@ def _mistral(text: str) -> list[Call]:
         return []
     try:
         found = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return [Call("", {}, f"not valid JSON: {error}")]
     return [_checked(value, "arguments") for value in (found if isinstance(found, list) else [found])]
 
@@ -142,8 +142,9 @@ def _called(node: ast.expr | None) -> Call:
     if node.args:
         return Call(node.func.id, {}, "an argument without a name; accepted: f(name=value)")
     try:
-        return Call(node.func.id, {str(named.arg): ast.literal_eval(named.value) for named in node.keywords})
-    except (ValueError, TypeError, RecursionError):
+        arguments = {str(named.arg): ast.literal_eval(named.value) for named in node.keywords}
+        return Call(node.func.id, json.loads(json.dumps(arguments)))  # Python has literals that JSON has not: 1j, {1}
+    except (ValueError, TypeError, RecursionError, MemoryError):
         return Call(node.func.id, {}, "an argument that is no literal; accepted: numbers, texts, lists and dicts")
 
 
@@ -168,7 +169,7 @@ def _documents(text: str) -> Iterator[Any]:
     while text:
         try:
             value, end = decoder.raw_decode(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield ValueError(f"not valid JSON: {error}")
             return
         yield value

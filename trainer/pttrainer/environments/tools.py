@@ -104,11 +104,15 @@ class Tools:
             return Turn(done=True)
         found = [answers[episode, one.place] for one in ours]
         messages = [
-            {"role": "tool", "name": one.call.name or "tool", "content": answer.read, "tool_call_id": CALL_ID}
+            {"role": "tool", "name": self._name(one.call), "content": answer.read, "tool_call_id": CALL_ID}
             for one, answer in zip(ours[:MOST_CALLS], found, strict=False)
         ]
         failed = sum(bool(answer.error) for answer in found)
         return Turn(messages, calls=len(ours), failed=failed, seconds=sum(answer.seconds for answer in found))
+
+    def _name(self, call: Call) -> str:
+        """As templates write it: never a word of the model's own, which may hold anything."""
+        return call.name if call.name in self._schemas else "tool"
 
     def _answers(self, asked: Sequence[_Asked]) -> list[_Answered]:
         """Of calls of one tool."""

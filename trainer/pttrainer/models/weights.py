@@ -264,8 +264,14 @@ def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
 
 def _empty(weight: Weight) -> dict[jax.Device, jax.Array]:
     """Zeros where the weight will be. (`jnp.zeros` with a device makes them on the first one and copies.)"""
-    whole = jax.jit(partial(jnp.zeros, weight.shape, weight.dtype), out_shardings=weight.sharding)()
+    whole = _zeros(weight.shape, weight.dtype, weight.sharding)()
     return {shard.device: shard.data for shard in whole.addressable_shards}
+
+
+@lru_cache
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> Callable[[], jax.Array]:
+    """Compiled once for all tensors of a shape: what is quantised is read tensor by tensor."""
+    return jax.jit(partial(jnp.zeros, shape, dtype), out_shardings=sharding)
 
 
 def _holds(index: Bounds, place: tuple[int, ...]) -> bool:

@@ -42,7 +42,7 @@ class Critic(NamedTuple):
     @property
     def weights(self) -> Weights:
         """In the order of their names."""
-        own = {} if self.form is None else self.form.weights
+        own = {} if self.form is None else self.form.trained_weights
         value = sorted(value_head(self.width).items())
         return {("model", *path): one for path, one in own.items()} | {("value", name): one for name, one in value}
 

@@ -19,6 +19,7 @@ import json
 import math
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,8 @@ from typing import Any
 from pttrainer.rewards import Row, sandbox
 from pttrainer.rewards.user import RewardCodeError
 
+LOOK_S = 0.05
+"""Between two looks at what a program has written."""
 COLUMNS = ("tests", "test_list", "test")
 _FENCE = re.compile(r"```[ \t]*([A-Za-z0-9+_-]*)[^\n]*\n(.*?)```", re.DOTALL)
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -106,11 +109,12 @@ def _lines(text: str) -> list[str]:
 
 
 def _run(program: str, stdin: str, deadline: float) -> str | None:
-    """What a confined interpreter printed; None where it failed or took too long."""
+    """What a confined interpreter printed; None where it failed, took too long, or wrote too much."""
     left = deadline - time.monotonic()
     if left <= 0:
         return None
-    with tempfile.TemporaryDirectory(prefix="posttrain-code-") as home:
+    home = tempfile.mkdtemp(prefix="posttrain-code-")
+    try:
         source, printed = Path(home, "program.py"), Path(home, "printed")
         source.write_text(program, errors="replace")
         with printed.open("wb") as target:
@@ -123,10 +127,30 @@ def _run(program: str, stdin: str, deadline: float) -> str | None:
                 stderr=subprocess.DEVNULL,
                 preexec_fn=sandbox.confinement(home, math.ceil(left) + 1),
             )
-            try:
-                process.communicate(stdin.encode(errors="replace"), timeout=left)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
+            if not _ends(process, stdin.encode(errors="replace"), home, deadline):
                 return None
         return printed.read_text(errors="replace") if process.returncode == 0 else None
+    finally:
+        _remove(home)
+
+
+def _ends(process: subprocess.Popen[bytes], stdin: bytes, home: str, deadline: float) -> bool:
+    """Whether it ends by itself. Nobody but us counts its files: the kernel limits one of them, not all."""
+    told: bytes | None = stdin
+    while True:
+        try:
+            process.communicate(told, timeout=max(0.0, min(LOOK_S, deadline - time.monotonic())))
+            return True
+        except subprocess.TimeoutExpired:
+            told = None
+            if time.monotonic() >= deadline or sandbox.holds_too_much(home):
+                process.kill()
+                process.communicate()
+                return False
+
+
+def _remove(directory: str) -> None:
+    try:
+        shutil.rmtree(directory)
+    except (OSError, RecursionError):  # directories within directories, deeper than Python goes
+        subprocess.run(["rm", "-rf", "--", directory], stderr=subprocess.DEVNULL, check=False)

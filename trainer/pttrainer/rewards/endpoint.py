@@ -13,9 +13,12 @@ wait on the network while no device does. The key goes into one header and into 
 from __future__ import annotations
 
 import hashlib
+import http.client
+import io
 import json
 import random
 import re
+import socket
 import threading
 import time
 import urllib.error
@@ -44,6 +47,10 @@ Give your reasons in at most three sentences. Then write, on a line of its own, 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 LONGEST_REPLY = 4 << 20
+LONGEST_KEPT = 1 << 16
+"""Characters from the end of a reply: its score stands there."""
+LOST_IN_A_ROW = 8
+"""For each request under way at once: so many questions that are lost one after the other end a step's questions."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _SCORE = re.compile(r"score\W{0,6}?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
 _ALONE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*\.?\s*")
@@ -62,17 +69,18 @@ class Endpoint:
 
     def __init__(self, spec: JudgeReward, timeout_s: float, key: str | None, answers: Answers) -> None:
         self._spec, self._timeout_s, self._key, self._answers = spec, timeout_s, key, answers
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._opener = urllib.request.build_opener(_NoRedirect, _Http, _Https)
         self._threads = ThreadPoolExecutor(spec.concurrency, thread_name_prefix="judge")
         self._lock = threading.Lock()
         self._calls, self._tokens = answers.calls, answers.tokens
+        self._lost = 0
         self._facts: dict[str, float] = {}
 
     def judge(self, samples: Sequence[Sample]) -> list[Verdict]:
         questions = [question(self._spec, sample) for sample in samples]
         keys = [self._key_of(asked) for asked in questions]
         fresh = {key: asked for key, asked in zip(keys, questions, strict=True) if key not in self._answers}
-        calls, tokens = self._calls, self._tokens
+        calls, tokens, self._lost = self._calls, self._tokens, 0
         found = dict(zip(fresh, self._threads.map(self._ask, fresh.values()), strict=True))
         self._answers.add(
             {key: answer for key, answer in found.items() if isinstance(answer, Answer)}, self._calls, self._tokens
@@ -107,7 +115,15 @@ class Endpoint:
         return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
     def _ask(self, asked: str) -> Answer | _Failure:
-        """The reply to one question, in a thread of its own."""
+        """The reply to one question, in a thread of its own. A service that is away is not waited for by everybody."""
+        if self._lost >= LOST_IN_A_ROW * self._spec.concurrency:
+            return _Failure(f"not asked: {self._lost} questions in a row had no answer", stopped=True)
+        found = self._tried(asked)
+        with self._lock:
+            self._lost = self._lost + 1 if isinstance(found, _Failure) and found.stopped else 0
+        return found
+
+    def _tried(self, asked: str) -> Answer | _Failure:
         deadline = time.monotonic() + self._timeout_s
         for attempt in range(self._spec.retries + 1):
             try:
@@ -137,14 +153,13 @@ class Endpoint:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
         try:
             with self._opener.open(request, timeout=max(deadline - time.monotonic(), 0.05)) as response:
-                answer = _answer(json.loads(_read(response, deadline)))
+                answer = _answer(json.loads(_read(response)))
         except urllib.error.HTTPError as error:
-            words = self._without_key(f"{url}: {error.code} {error.reason}: {error.read(300).decode(errors='replace')}")
+            words = self._without_key(f"{url}: {error.code} {error.reason}: {_beginning(error)}")
             if error.code in _PASSING:
                 raise _Again(words, _retry_after(error)) from error
             raise _Failure(words, stopped=False) from error
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            # No connection, a connection that broke, or a reply that is none.
+        except Exception as error:  # no connection, one that broke, or a reply that is none: the service says anything
             raise _Again(self._without_key(f"{url}: {type(error).__name__}: {error}")) from error
         with self._lock:
             self._tokens += answer.tokens
@@ -161,7 +176,8 @@ class Endpoint:
             self._calls += 1
 
     def _without_key(self, text: str) -> str:
-        return text if self._key is None else text.replace(self._key, "…")
+        """On one line."""
+        return " ".join((text if self._key is None else text.replace(self._key, "…")).split())
 
 
 class _Again(Exception):
@@ -170,6 +186,55 @@ class _Again(Exception):
     def __init__(self, words: str, wait_s: float = 0.0) -> None:
         super().__init__(words)
         self.wait_s = wait_s
+
+
+class _Hasty(http.client.HTTPResponse):
+    """A reply all of which, from its first line on, must be there within the connection's timeout. As it comes, the
+    timeout would be one of each piece, and a service that sends a byte a second would never be late."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_Until(self.fp.detach(), sock))
+
+
+class _Until(io.RawIOBase):
+    """What a socket receives until its timeout, counted from here on."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw, self._sock = raw, sock
+        self._deadline = time.monotonic() + (sock.gettimeout() or 0.0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the reply took too long")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _HttpConnection(http.client.HTTPConnection):
+    response_class = _Hasty
+
+
+class _HttpsConnection(http.client.HTTPSConnection):
+    response_class = _Hasty
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HttpConnection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HttpsConnection, req)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -200,16 +265,20 @@ def score(text: str) -> float | None:
     return None if alone is None else float(alone[1])
 
 
-def _read(response: Any, deadline: float) -> bytes:
-    """All of a reply; raises TimeoutError where it trickles, ValueError where it does not end."""
-    content = b""
-    while part := response.read1(65536):
-        content += part
-        if time.monotonic() > deadline:
-            raise TimeoutError("the reply took too long")
-        if len(content) > LONGEST_REPLY:
-            raise ValueError(f"the reply has more than {LONGEST_REPLY} bytes")
+def _read(response: Any) -> bytes:
+    """All of a reply; raises ValueError where it does not end."""
+    content: bytes = response.read(LONGEST_REPLY + 1)
+    if len(content) > LONGEST_REPLY:
+        raise ValueError(f"the reply has more than {LONGEST_REPLY} bytes")
     return content
+
+
+def _beginning(error: urllib.error.HTTPError) -> str:
+    """Of what came with it; empty where it does not come."""
+    try:
+        return error.read(300).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def _answer(document: Any) -> Answer:
@@ -217,7 +286,7 @@ def _answer(document: Any) -> Answer:
     tokens = (document.get("usage") or {}).get("total_tokens") or 0
     if not isinstance(text, str):
         raise TypeError(f"the reply's content is a {type(text).__name__}")
-    return Answer(text, int(tokens))
+    return Answer(text[-LONGEST_KEPT:], max(0, int(tokens)))
 
 
 def _retry_after(error: urllib.error.HTTPError) -> float:

@@ -40,13 +40,14 @@ def answer(handle: Callable[[Any], Any], request: Any) -> dict[str, Any]:
     """What goes back for a request, whatever the user's code does short of ending the process."""
     try:
         return {"value": handle(request)}
-    except Exception as error:
-        return {"error": _words(error)}
+    except BaseException as error:  # SystemExit, too: no signal raises one here
+        return {"error": words(error)}
 
 
-def _words(error: Exception) -> str:
+def words(error: BaseException) -> str:
+    """What is wrong, on one line."""
     known = isinstance(error, user.RewardCodeError)
-    return (str(error) if known else f"raised {user.describe(error)}")[:LONGEST_ERROR]
+    return " ".join((str(error) if known else f"raised {user.describe(error)}")[:LONGEST_ERROR].split())
 
 
 def _function(source: Source) -> Handler:
@@ -78,8 +79,8 @@ async def _judge_at_once(
                 return {"value": user.number(await asyncio.wait_for(function(*sample), timeout_s))}
             except TimeoutError:
                 return {"error": f"no answer within {timeout_s:g} s", "stopped": True}
-            except Exception as error:
-                return {"error": _words(error)}
+            except BaseException as error:
+                return {"error": words(error)}
 
     return await asyncio.gather(*(judge(sample) for sample in samples))
 

@@ -13,6 +13,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from math_verify import parse, verify  # seconds: here, so that they are no part of a completion's limit
+
 from pttrainer.rewards import Row
 from pttrainer.rewards.user import RewardCodeError
 
@@ -27,8 +29,6 @@ LONGEST = 4_000
 
 def reward(prompt: str, completion: str, row: Row) -> float:
     """1.0 or 0.0; `row["answer"]` is the gold answer, in LaTeX or plain, or a solution that ends with it."""
-    from math_verify import verify
-
     gold = _expressions(_last_answer(str(row["answer"])))
     if not gold:
         raise RewardCodeError(f"no expression in the row's answer {str(row['answer'])[:60]!r}")
@@ -39,8 +39,6 @@ def reward(prompt: str, completion: str, row: Row) -> float:
 @lru_cache(maxsize=1024)
 def _expressions(text: str) -> tuple[Any, ...]:
     """What the text states. A bare formula is read as LaTeX as a whole; in a sentence, what is marked or comes last."""
-    from math_verify import parse
-
     is_bare = not _MARKED.search(text) and not _WORDS.search(_NAMED.sub("", text))
     return tuple(parse(f"${text.strip()}$" if is_bare else text, parsing_timeout=None))
 

@@ -4,27 +4,31 @@ Every child answers one request at a time. One that takes too long is killed, wi
 replaced; so is one that dies. The pool lives as long as the run: no process is started per request, and none
 is forked from this one (which has jax's threads). What a request is, the child's source says (`handlers`).
 
+However bad the user's code is, a call ends: a child that cannot be loaded again is not tried twice in a call, and
+where many requests in a row took too long or killed their child, the rest of the call is not made.
+
 A pool is used from the thread that made it: on Linux, children die with that thread.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
-import signal
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pttrainer.errors import UserCodeError
+from pttrainer.rewards.output import Gate
+from pttrainer.rewards.process import Dead, Process
 
 LOAD_TIMEOUT_S = 120.0
 """For the child's start and the import of the user's file, which may import much."""
 MAX_CHILDREN = 8
+STDERR = 2
+STOPS_IN_A_ROW = 8
+"""For each child: so many requests without an answer, and no answer in between, end a call."""
 
 
 class Request(NamedTuple):
@@ -53,127 +57,160 @@ class Pool:
     """Answers requests. field: what of the job it serves, for messages."""
 
     def __init__(self, field: str, source: Mapping[str, Any], children: int | None = None) -> None:
-        self._field, self._source = field, dict(source)
-        self._children = [_Child() for _ in range(children or default_children())]
-        self.loaded: dict[str, Any] = {}
+        self._children = [_Child(source) for _ in range(children or default_children())]
+        try:
+            with selectors.DefaultSelector() as selector:
+                while any(child.is_loading for child in self._children):
+                    _attend(selector, [child for child in self._children if child.is_loading])
+        except BaseException:
+            self.close()
+            raise
+        broken = next((child.broken for child in self._children if child.broken), "")
+        if broken:
+            self.close()
+            raise UserCodeError(f"{field}: {broken}")
+        self.loaded = self._children[0].told
         """What the child said about its source."""
-        for child in self._children:
-            child.send(self._source)
-        for child in self._children:
-            error = self._finish_loading(child)
-            if error:
-                self.close()
-                raise UserCodeError(f"{self._field}: {error}")
 
     def __len__(self) -> int:
         return len(self._children)
 
     def call(self, requests: Sequence[Request]) -> list[Reply]:
         """A reply per request, in order; requests of one home are answered in order."""
-        replies: list[Reply | None] = [None] * len(requests)
+        replies: dict[int, Reply] = {}
         waiting: dict[int | None, deque[int]] = {None: deque()}
         for index, request in enumerate(requests):
             waiting.setdefault(request.home, deque()).append(index)
-        running: dict[_Child, tuple[int, float, float]] = {}
-        idle = set(range(len(self._children)))
+        for child in self._children:
+            if child.broken:
+                child.start()
+        stops = 0
         with selectors.DefaultSelector() as selector:
-            while running or any(waiting.values()):
-                for place in sorted(idle):
+            while len(replies) < len(requests):
+                if stops >= STOPS_IN_A_ROW * len(self._children):
+                    _give_up(replies, waiting, f"not asked: {stops} calls in a row had no answer")
+                for place, child in enumerate(self._children):
                     queue = waiting.get(place) or waiting[None]
-                    if not queue:
-                        continue
-                    child, index = self._children[place], queue.popleft()
-                    idle.discard(place)
-                    sent = child.send(requests[index].message)
-                    running[child] = index, time.monotonic(), requests[index].limit_s if sent else 0.0
-                    selector.register(child.stdout, selectors.EVENT_READ, child)
-                soonest = min(began + limit_s for _, began, limit_s in running.values())
-                ready = {key.data for key, _ in selector.select(max(0.0, soonest - time.monotonic()))}
-                now = time.monotonic()
-                for child in [c for c, (_, began, limit_s) in running.items() if c in ready or began + limit_s <= now]:
-                    index, began, _ = running.pop(child)
-                    selector.unregister(child.stdout)
-                    reply = self._reply(child, child in ready, requests[index].limit_s)
-                    replies[index] = reply._replace(seconds=now - began)
-                    idle.add(self._children.index(child))
-        return [reply for reply in replies if reply is not None]
+                    if queue and child.is_idle:
+                        child.ask(queue[0], requests[queue.popleft()])
+                    elif child.broken:
+                        _give_up(replies, {place: waiting.get(place, deque())}, child.broken)
+                if all(child.broken for child in self._children):
+                    _give_up(replies, waiting, self._children[0].broken)
+                for index, reply in _attend(selector, self._children):
+                    replies[index] = reply
+                    stops = stops + 1 if reply.stopped else 0
+        return [replies[index] for index in range(len(requests))]
 
     def close(self) -> None:
         """Ends all children."""
         for child in self._children:
-            child.kill()
+            child.end()
 
-    def _reply(self, child: _Child, ready: bool, limit_s: float) -> Reply:
-        answer = child.receive() if ready else None
-        if answer is not None:
-            return Reply(answer.get("value"), answer.get("error", ""))
-        why = "its process died" if ready else f"no answer within {limit_s:g} s"
-        child.restart()
-        child.send(self._source)
-        self._finish_loading(child)  # where it fails, the child is gone and the next request starts another
-        return Reply(None, why, stopped=True)
 
-    def _finish_loading(self, child: _Child) -> str:
-        """Waits until a child is ready; what is wrong where it never will be."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(child.stdout, selectors.EVENT_READ)
-            in_time = bool(selector.select(LOAD_TIMEOUT_S))
-        answer = child.receive() if in_time else {"error": f"not loaded within {LOAD_TIMEOUT_S:g} s"}
-        if answer is None:
-            answer = {"error": "its process died while the file was loaded"}
-        if "error" in answer:
-            return str(answer["error"])
-        self.loaded = answer
-        return ""
+def _give_up(replies: dict[int, Reply], waiting: Mapping[int | None, deque[int]], why: str) -> None:
+    """No reply for what nobody has begun."""
+    for queue in waiting.values():
+        while queue:
+            replies[queue.popleft()] = Reply(None, why, stopped=True)
 
 
 class _Child:
-    """One process; its own process group, so that what it starts dies with it."""
+    """A process that is loading its source, idle, busy with a request, or broken: it could not load it."""
 
-    def __init__(self) -> None:
-        self._process = self._start()
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        self._source = dict(source)
+        self._gate = Gate()
+        self.told: dict[str, Any] = {}
+        self.start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "pttrainer.rewards.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            process_group=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
+    def start(self) -> None:
+        """A new process, which begins to load."""
+        self.process = Process()
+        self.broken = ""
+        self.is_loading = True
+        self._request: int | None = None
+        self._begin(self._source, LOAD_TIMEOUT_S)
 
     @property
-    def stdout(self) -> Any:
-        return self._process.stdout
+    def is_idle(self) -> bool:
+        return not (self.is_loading or self.broken or self._request is not None)
 
-    def send(self, message: Any) -> bool:
-        """False where the child is gone."""
-        assert self._process.stdin is not None
+    @property
+    def is_waited_for(self) -> bool:
+        return self.is_loading or self._request is not None
+
+    def ask(self, index: int, request: Request) -> None:
+        """Begins with a request, which is told by its index."""
+        self._request = index
+        self._begin(request.message, request.limit_s)
+
+    def _begin(self, message: Any, limit_s: float) -> None:
+        self._began, self._limit_s, self._died = time.monotonic(), limit_s, ""
         try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return False
-        return True
+            self.process.ask(message)
+        except Dead as dead:
+            self._died = str(dead)
 
-    def receive(self) -> dict[str, Any] | None:
-        """The next answer; None where the child died in the middle of one."""
-        line: bytes = self.stdout.readline()
-        return json.loads(line) if line.endswith(b"\n") else None
+    @property
+    def deadline(self) -> float:
+        """When to look after it at the latest."""
+        return self._began + (0.0 if self._died else self._limit_s)
 
-    def restart(self) -> None:
-        self.kill()
-        self._process = self._start()
-
-    def kill(self) -> None:
+    def attend(self, *, is_ready: bool) -> tuple[int, Reply] | None:
+        """Goes on as far as it can; the reply to its request, where there is one now."""
+        answer = None
         try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass
+            if is_ready and not self._died:
+                self._show(self.process.printed())
+                self.process.send()
+                answer = self.process.hear()
+        except Dead as dead:
+            self._died = str(dead)
+        seconds = time.monotonic() - self._began
+        if answer is None and not self._died and seconds < self._limit_s:
+            return None
+        if self.is_loading:
+            self._loaded(answer)
+            return None
+        index, self._request = self._request, None
+        assert index is not None
+        if answer is not None:
+            return index, Reply(answer.get("value"), answer.get("error", ""), seconds=seconds)
+        why = self._died or f"no answer within {self._limit_s:g} s"
+        self.end()
+        self.start()
+        return index, Reply(None, why, stopped=True, seconds=seconds)
+
+    def _show(self, printed: bytes) -> None:
+        if printed and (passed := self._gate.passed(printed, time.monotonic())):
+            os.write(STDERR, passed)
+
+    def end(self) -> None:
+        """No more of this process; its last words are shown."""
+        self._show(self.process.printed())
+        self.process.kill()
+
+    def _loaded(self, answer: dict[str, Any] | None) -> None:
+        self.is_loading = False
+        if answer is not None and "error" not in answer:
+            self.told = answer
+            return
+        late = f"not loaded within {self._limit_s:g} s"
+        self.broken = answer["error"] if answer else f"{self._died} while the file was loaded" if self._died else late
+        self.end()
+
+
+def _attend(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[tuple[int, Reply]]:
+    """Waits until one of the children can go on, or its time is over; what they replied."""
+    waited = [child for child in children if child.is_waited_for]
+    for child in waited:
+        for file, event in child.process.waits_for():
+            selector.register(file, event, child)
+    soonest = min((child.deadline for child in waited), default=0.0)
+    ready = {key.data for key, _ in selector.select(max(0.0, soonest - time.monotonic()))} if waited else set()
+    for key in list(selector.get_map().values()):
+        selector.unregister(key.fileobj)
+    now = time.monotonic()
+    due = [child for child in waited if child in ready or child.deadline <= now]
+    return [found for child in due if (found := child.attend(is_ready=child in ready)) is not None]

@@ -23,6 +23,8 @@ from typing import NamedTuple
 MEMORY_BYTES = 1 << 30
 FILE_BYTES = 4 << 20
 OPEN_FILES = 64
+MOST_FILES, MOST_BYTES = 1_000, 64 << 20
+"""Of all files and directories of a program together (`holds_too_much`)."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
@@ -76,6 +78,25 @@ def confinement(directory: str, cpu_s: int) -> Callable[[], None]:
         _confine_calls(MACHINES[platform.machine()])
 
     return confine
+
+
+def holds_too_much(directory: str) -> bool:
+    """Whether a program has made more files than it may, or directories too deep to look into."""
+    places, files, size = [directory], 0, 0
+    while places:
+        try:
+            with os.scandir(places.pop()) as found:
+                for entry in found:
+                    files, size = files + 1, size + entry.stat(follow_symlinks=False).st_size
+                    if files > MOST_FILES or size > MOST_BYTES:
+                        return True
+                    if entry.is_dir(follow_symlinks=False):
+                        places.append(entry.path)
+        except FileNotFoundError:
+            continue  # it has just gone
+        except OSError:
+            return True
+    return False
 
 
 def _checked(result: int, what: str) -> int:

@@ -12,8 +12,12 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
+
+LARGEST = 1e9
+"""What is beyond it overflows in 32 bits once it is squared and summed."""
 
 
 class RewardCodeError(Exception):
@@ -68,10 +72,12 @@ def list_of(value: Any, count: int) -> list[Any]:
 
 def number(value: Any) -> float:
     """The value that a reward returned; raises RewardCodeError unless it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise RewardCodeError(f"returned {_short(value)} ({type(value).__name__}); accepted: a float")
     if not math.isfinite(value):
         raise RewardCodeError(f"returned {value}; accepted: a finite float")
+    if abs(float(value)) > LARGEST:
+        raise RewardCodeError(f"returned {_short(value)}; accepted: from {-LARGEST:g} to {LARGEST:g}")
     return float(value)
 
 
@@ -114,7 +120,14 @@ def describe(error: BaseException) -> str:
         if trace.tb_frame.f_globals.get("__name__") == "posttrain_user_reward":
             where = f" (line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{where}"
+    return ": ".join(filter(None, (type(error).__name__, _text(error)))) + where
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException:  # it is the user's own class
+        return "its text cannot be had"
 
 
 def _short(value: Any) -> str:

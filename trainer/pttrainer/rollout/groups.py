@@ -65,6 +65,14 @@ def rewards(groups: Sequence[Group]) -> np.ndarray:
     return np.array([[sample.reward for sample in group.samples] for group in groups], np.float64)
 
 
+def reward_parts(groups: Sequence[Group]) -> dict[str, np.ndarray]:
+    """`rewards_PG` of each reward alone, by name."""
+    return {
+        name: np.array([[sample.rewards[name] for sample in group.samples] for group in groups], np.float64)
+        for name in groups[0].samples[0].rewards
+    }
+
+
 def lay_out(
     groups: Sequence[Group], advantages_PG: np.ndarray, pad_id: int, length: int, shared: int | None = None
 ) -> Batch:
@@ -164,6 +172,13 @@ def table(step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: i
                 }
             )
     return rows
+
+
+def with_advantages(rows: Sequence[Mapping[str, Any]], advantages_N: np.ndarray) -> list[dict[str, Any]]:
+    """Rows of the table with advantages that became known later; the table may hold fewer rows than the rollout."""
+    return [
+        {**row, "advantage": round(float(advantage), 6)} for row, advantage in zip(rows, advantages_N, strict=False)
+    ]
 
 
 def _told(trip: Trip) -> dict[str, Any]:

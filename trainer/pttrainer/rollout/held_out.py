@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import jax
 
-from ptapi.spec import DataSource
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import Evaluation as EvaluationSpec
 from pttrainer import answers
@@ -116,7 +115,7 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
     spec = context.spec
     if spec.data.eval is None:
         return None
-    questions = read_questions(context, spec.data.eval, "spec.data.eval", sampler)
+    questions = read_questions(context, "eval", sampler)
     new_tokens = spec.evaluation.max_new_tokens or spec.rollout.max_new_tokens
     sampling = Sampling(new_tokens, spec.training.sequence_length, stop=tuple(spec.rollout.stop), greedy=True)
     passing = None
@@ -163,16 +162,18 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
     return Tools(spec, context.chat.source)
 
 
-def read_questions(context: Context, source: DataSource, field: str, sampler: Sampler) -> list[Question]:
-    """The prompts of a data source, with what the sampler's tools tell; says how it was read. Raises DataError."""
-    data = context.spec.data
-    read = rows.load(source, field, data.system_prompt, skip_bad=data.on_bad_row == "skip", note=context.note)
+def read_questions(context: Context, part: str, sampler: Sampler) -> list[Question]:
+    """The prompts of `data.train` or `data.eval`, with what the sampler's tools tell; says how they were read. Raises
+    DataError."""
+    read = rows.of_job(context.spec.data, part, context.note)
+    assert read is not None
     with_answer = any(reward.builtin in NEEDS_ANSWER for reward in context.spec.rewards)
     length = context.spec.training.sequence_length
+    field = f"spec.data.{part}"
     found = prompts.questions(read, context.chat, length, field, with_answer=with_answer, tools=sampler.tools)
     longest = max(len(question.tokens) for question in found.fitting)
     context.note(
-        f"{field.removeprefix('spec.')}: {len(read.rows)} rows ({read.format}: {', '.join(read.columns.values())}), "
-        f"{found.too_long} with a prompt that is too long, longest prompt {longest} tokens{rows.skipped(found.bad)}"
+        f"data.{part}: {len(read.rows)} rows ({read.form}), {found.too_long} with a prompt that is too long, longest "
+        f"prompt {longest} tokens{rows.skipped(found.bad)}"
     )
     return found.fitting

@@ -26,11 +26,14 @@ from pttrainer.rollout import saved
 
 
 class Drawn(NamedTuple):
-    """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people to read."""
+    """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people to read.
+    rewards_N (NaN: none) and ended_N (false: cut): of its rows, where they have rewards."""
 
     batch: Batch
     facts: dict[str, float]
     table: list[dict[str, Any]]
+    rewards_N: Any = None
+    ended_N: Any = None
 
 
 class _Ahead(NamedTuple):
@@ -76,7 +79,7 @@ class Pipeline:
         facts[f"{rundir.SECONDS}wait"] = waited - began + time.monotonic() - given
         self._dropped = 0
         table = [{**row, "version": version} for row in drawn.table]
-        return Drawn(drawn.batch, {**drawn.facts, **facts}, table)
+        return drawn._replace(facts={**drawn.facts, **facts}, table=table)
 
     def give(self, step: int, params: Params) -> None:
         """Begins every batch up to the bound that was not begun yet, with the weights of this step."""
@@ -88,10 +91,11 @@ class Pipeline:
         for at in missing:
             self._ahead[at] = _Ahead(step, self._begin(at, weights))
 
-    def wait(self) -> None:
-        """Until nothing is being drawn."""
+    def at_rest(self, params: Params) -> Params:
+        """These weights where they sample, as soon as nothing is being drawn there: for an evaluation."""
         for ahead in self._ahead.values():
             ahead.drawn.result()
+        return params if self._deliver is None else self._deliver(params)
 
     def state(self) -> list[dict[str, Any]]:
         """The batches that were drawn ahead, as JSON."""
@@ -121,9 +125,14 @@ def _finished(drawn: Drawn) -> Future[Drawn]:
     return future
 
 
+_OF_ROWS = ("rewards_N", "ended_N")
+
+
 def _to_json(drawn: Drawn) -> dict[str, Any]:
-    return {"batch": saved.to_json(drawn.batch), "facts": drawn.facts, "table": drawn.table}
+    of_rows = {name: saved.encode(x) for name in _OF_ROWS if (x := getattr(drawn, name)) is not None}
+    return {"batch": saved.to_json(drawn.batch), "facts": drawn.facts, "table": drawn.table, **of_rows}
 
 
 def _from_json(entry: Mapping[str, Any]) -> Drawn:
-    return Drawn(saved.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]))
+    of_rows = {name: saved.decode(entry[name]) for name in _OF_ROWS if name in entry}
+    return Drawn(saved.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), **of_rows)

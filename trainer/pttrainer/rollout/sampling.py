@@ -24,6 +24,7 @@ from pttrainer.data.prompts import Question
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores, mean
 from pttrainer.rollout import groups
+from pttrainer.rollout.figures import spread
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.protocol import Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.speculation import added, with_rates
@@ -121,21 +122,32 @@ def training_sampling(context: Context) -> Sampling:
     return sampling
 
 
+def rollout_facts(judged: Judged) -> dict[str, float]:
+    """Rewards, completions, and the seconds that went into them, for the log."""
+    sampled = sum(sample.length for group in judged.groups for sample in group.samples)
+    return {
+        **reward_facts(judged.groups),
+        **groups.facts(judged.groups),
+        **judged.facts,
+        "seconds/generate": judged.generate_s,
+        "seconds/reward": judged.reward_s,
+        "sampled_tokens_per_second": sampled / judged.generate_s,
+    }
+
+
 def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
     """Mean, deviation and extremes of the reward and of each of its parts, and how many samples have none."""
     samples = [sample for group in judged for sample in group.samples]
-    facts = _figures(rundir.REWARD, np.array([sample.reward for sample in samples]))
+    facts = _of_rewards(rundir.REWARD, np.array([sample.reward for sample in samples]))
     for name in samples[0].rewards:
-        facts |= _figures(f"{rundir.REWARD}/{name}", np.array([sample.rewards[name] for sample in samples]))
+        facts |= _of_rewards(f"{rundir.REWARD}/{name}", np.array([sample.rewards[name] for sample in samples]))
     return facts
 
 
-def _figures(name: str, values: np.ndarray) -> dict[str, float]:
-    there = values[~np.isnan(values)]
+def _of_rewards(name: str, values: np.ndarray) -> dict[str, float]:
+    is_missing = np.isnan(values)
     return {
         name: mean(values),
-        f"{name}/std": float(there.std(ddof=1)) if there.size > 1 else 0.0,
-        f"{name}/min": float(there.min(initial=np.inf)) if there.size else 0.0,
-        f"{name}/max": float(there.max(initial=-np.inf)) if there.size else 0.0,
-        f"{name}/missing": float(np.isnan(values).mean()),
+        **spread(name, values[~is_missing], ddof=1),
+        f"{name}/missing": float(is_missing.mean()),
     }

@@ -42,7 +42,8 @@ NORMAL = NormalDist()
 
 def through(kind: Format, matrix: np.ndarray) -> np.ndarray:
     """What is read of what was written."""
-    return np.asarray(quant.dequantise(kind, quant.quantise(kind, jnp.asarray(matrix)), matrix.shape[-2]))
+    written = jax.jit(partial(quant.quantise, kind))(matrix)
+    return np.asarray(jax.jit(partial(quant.dequantise, kind, rows=matrix.shape[-2]))(written))
 
 
 def relative(kind: Format, matrix: np.ndarray) -> float:
@@ -151,7 +152,7 @@ def whole(model: Model, params: Params) -> Params:
             return quant.dequantise(model.quantization, parts, shape.shape[-2])
         return {key: read(value, shape[key]) for key, value in parts.items()} if isinstance(parts, dict) else parts
 
-    return dict(read(params, shapes))
+    return dict(jax.jit(partial(read, shape=shapes))(params))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -63,15 +64,21 @@ def test_the_reference_is_counted_with_a_penalty_and_rollouts_and_the_scoring_pa
     assert passes.others(ppo(updatesPerBatch=1)) == [passes.SCORING, "rollout"]
 
 
+def test_a_critic_model_beside_adapters_costs_one_more_set_of_them() -> None:
+    options, lora = {"critic": {"kind": "model"}}, {"rank": 4}
+    of = subject(spec("tiny", "cpu-1", algorithm="ppo", batchSize=8, sequenceLength=32, options=options, lora=lora))
+    assert total(of.held.critic) == total(of.held.params) + 4 * (of.config.d_model + 1)
+
+
 @pytest.mark.parametrize(("weights", "copies"), [("initial", 1), ("average", 0), ("current", 0)])
 def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(weights: str, copies: int) -> None:
     options = {"selfTeacher": {"weights": weights, "privilegedContext": "{prompt} {answer}"}}
     training = {"batchSize": 2, "sequenceLength": 32, "ema": {}, "lora": {"rank": 4}}
     of = subject(spec("tiny", "cpu-1", algorithm="distill", options=options, **training))
     assert total(of.held.teacher) == copies * total(of.held.params)
-    found = [Group(QUESTION, [ANSWER])] * 2
+    found = [Group(replace(QUESTION, told=QUESTION.tokens), [ANSWER])] * 2
     laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
-    assert shapes(abstract_batch(of)) == shapes(distill.with_teacher(laid, found, [QUESTION.tokens] * 2, 0))  # type: ignore[list-item]
+    assert shapes(abstract_batch(of)) == shapes(distill.with_teacher(laid, found, 0))
 
 
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:
