@@ -84,6 +84,10 @@ CASES = (
     _case("qwen3-30b-a3b", "v5e-64", "sft", 64, 2048, held=True, **QLORA),
     _case("qwen3-8b", "v5p-32", "sft", 16, 16384, held=True),
     _case("llama3.2-3b", "v5e-32", "dpo", 64, 2048, microBatchSize=32),
+    _case("qwen3-14b", "v5p-32", "dpo", 16, 4096, held=True),
+    _case("gemma3-27b", "v6e-64", "sft", 64, 4096, held=True),
+    _case("gemma2-27b", "v6e-16", "sft", 16, 2048, held=True, **LORA),
+    _case("mistral-7b", "v5e-8", "grpo", 16, 4096, microBatchSize=8, held=True, **QLORA),
 )
 
 

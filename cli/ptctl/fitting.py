@@ -55,14 +55,13 @@ def words(job: PostTrainJob, found: Manifest) -> Iterator[str]:
     if best is None:
         yield f"{name}: nothing that was tried fits ({found['tried']} layouts)"
         return
-    memory = f"{_gib(best, 'peak')} of {_gib(best, 'available')} GiB per chip by the formula"
-    confirmed = "" if found["confirmed_by"] == "formula" else f", confirmed by the {found['confirmed_by']}"
+    memory = f"{_gib(best, 'peak')} of {_gib(best, 'available')} GiB per chip by the {found['confirmed_by']}"
     if not best["settings"]:
-        yield f"{name}: fits as it is: {memory}{confirmed}"
+        yield f"{name}: fits as it is: {memory}"
         return
     yield f"{name}: does not fit as it is; with this it does ({found['tried']} layouts were tried):"
     yield from (f"  {change}" for change in _changes(job, best["settings"]))
-    yield f"{memory}{confirmed}"
+    yield memory
 
 
 def _changes(job: PostTrainJob, settings: Manifest) -> list[str]:

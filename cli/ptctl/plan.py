@@ -13,6 +13,7 @@ ptctl plan -f job.yaml
 ptctl plan -f job.yaml --quick
 ptctl plan -f job.yaml --set accelerator.type=v6e-32 --set training.lora.rank=16
 ptctl plan -f job.yaml -o json | jq .peak
+ptctl plan -f job.yaml --here
 ptctl plan -f job.yaml --fit -o fitting.yaml
 ptctl plan -f job.yaml --fit --keep method --keep length
 ptctl plan -f job.yaml --matrix --prices prices.yaml
@@ -30,6 +31,7 @@ ptctl plan -f job.yaml --matrix --accelerator v6e-16 --accelerator v5p-16 --batc
     default="auto",
     help="How far to compile: fast, full (as training does), auto (full only where fast leaves a doubt).",
 )
+@click.option("--here", is_flag=True, help="On this machine's devices (GPUs), in place of the job's accelerator.")
 @click.option("--fit", is_flag=True, help="Look for the smallest change that makes it fit; print the changed job.")
 @click.option(
     "--keep",
@@ -58,6 +60,7 @@ def plan(
     assignments: tuple[str, ...],
     quick: bool,
     depth: str,
+    here: bool,
     fit: bool,
     keep: tuple[str, ...],
     matrix: bool,
@@ -79,8 +82,8 @@ def plan(
     from ptctl.prices import read as read_prices
     from ptctl.setpath import assign
 
-    if fit and matrix:
-        raise click.UsageError("--fit and --matrix exclude each other.")
+    if fit + matrix + here > 1:
+        raise click.UsageError("--fit, --matrix and --here exclude each other.")
     job = read(filename)
     for assignment in assignments:
         assign(job, assignment)
@@ -90,4 +93,4 @@ def plan(
         return planning.fit(app, job, checked, keep, quick, target)
     if matrix:
         return planning.matrix(app, checked, accelerator, batch_size, table, target or "text")
-    return planning.verdict(app, checked, "formula" if quick else depth, price, table, target or "text")
+    return planning.verdict(app, checked, "formula" if quick else depth, price, table, target or "text", here=here)

@@ -23,14 +23,20 @@ Manifest = dict[str, Any]
 _VERDICTS = {0: 0, int(ExitCode.OUT_OF_MEMORY_HBM): FAILED, int(ExitCode.CONFIG_ERROR): USAGE, INTERRUPTED: INTERRUPTED}
 
 
-def verdict(app: App, job: PostTrainJob, depth: str, price: float | None, prices: Prices | None, form: str) -> int:
+def verdict(
+    app: App, job: PostTrainJob, depth: str, price: float | None, prices: Prices | None, form: str, *, here: bool
+) -> int:
     """Whether it fits."""
     if form not in ("text", "json"):
         raise click.UsageError(f"-o {form}: accepted: text, json; with --matrix csv or a file, with --fit a file.")
     quick = ["--quick"] if depth == "formula" else ["--depth", depth]
     asked = price if price is not None or prices is None else prices.chip_hour.get(_generation(job))
     words = ["--output", form, *quick, *([] if asked is None else ["--price", str(asked)])]
-    return _code(app, training.trainer_code(job, "preflight", *words, forked=depth == "formula"))
+    if here:
+        words.append("--here")
+    # The devices of this machine are started by a process that has done nothing before.
+    is_forked = depth == "formula" and not here
+    return _code(app, training.trainer_code(job, "preflight", *words, forked=is_forked))
 
 
 def fit(app: App, body: Manifest, job: PostTrainJob, keep: Sequence[str], quick: bool, target: str | None) -> int:

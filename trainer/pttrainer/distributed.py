@@ -8,6 +8,8 @@ The environment is read here and nowhere else:
     POSTTRAIN_PROCESS_IN_HOST
     JAX_COMPILATION_CACHE_DIR                                    where compiled steps are kept between runs
     XDG_CACHE_HOME                                               else the cache is below it (~/.cache)
+    LIBTPU_INIT_ARGS                                             respected, after what a generation needs
+                                                                 (`compiler_flags`)
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; a platform
                                                                  `proxy` is Pathways: one process sees all chips
     the one that spec.rewards[].judge.apiKeyEnv names            the key of a judge's endpoint (`secret`)
@@ -20,15 +22,20 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from pttrainer.compiler_flags import init_args
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
+LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
 
 
 def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Gives `cpu-N` its N virtual devices. Must run before jax is imported for the first time."""
+    """Gives `cpu-N` its N virtual devices, and a TPU's compiler its flags. Must run before jax is first imported."""
     virtual = re.fullmatch(r"cpu-([1-9][0-9]*)", accelerator)
     if virtual is None:
+        flags = init_args(accelerator, environ.get(LIBTPU_FLAGS, ""))
+        if flags:
+            environ[LIBTPU_FLAGS] = flags
         return
     environ["JAX_PLATFORMS"] = "cpu"
     others = [flag for flag in environ.get("XLA_FLAGS", "").split() if not flag.startswith(DEVICE_COUNT_FLAG)]

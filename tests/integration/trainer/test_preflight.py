@@ -15,12 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders.preflight import job
+from tests.builders.preflight import job, spec
 
 from ptapi.load import dump_job
+from ptapi.spec import Pathways
+from pttrainer.preflight import chips, compiler, outside
+from pttrainer.preflight.passes import CUT, PUT, TRAIN_STEP, TRANSFER
+from pttrainer.preflight.subject import subject
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
+
+chips.prepare_environment()
 
 
 def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, Any]]:
@@ -60,3 +66,20 @@ def test_a_hopeless_job_is_refused_with_what_it_needs_and_what_there_is(tmp_path
     assert refused["compileSeconds"] < 120
     assert any(option["fits"] for option in said["options"])
     assert said["smallest"]
+
+
+def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -> None:
+    fields = {"batchSize": 32, "sequenceLength": 2048, "rollout": {"maxNewTokens": 1024, "placement": "disaggregated"}}
+    asked = spec("qwen3-0.6b", "v5e-8", algorithm="grpo", **fields)
+    of = subject(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
+    found = compiler.compiled(of, TRANSFER, "fast")
+    counted = next(buffer.bytes for buffer in outside.outside(of) if buffer.name == outside.UNDER_WAY)
+    embedding = 2 * 151_936 * 1024
+    assert found[CUT].output == pytest.approx(embedding / 4, rel=0.01)
+    assert found[PUT].output == pytest.approx(embedding, rel=0.01)
+    assert found[PUT].peak - found[PUT].output == pytest.approx(counted, rel=0.02)
+
+
+def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
+    of = subject(spec("tiny", "tpu7x-8", batchSize=8, sequenceLength=256))
+    assert compiler.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits

@@ -59,7 +59,7 @@ def test_fit_prints_the_users_job_with_the_change_and_says_what_it_is(
     before, after = yaml.safe_load(job_file.read_text()), yaml.safe_load(outcome.out)
     assert after["spec"] == {**before["spec"], "training": {"microBatchSize": 16, "lora": {}}}
     assert "training.microBatchSize: unset -> 16" in outcome.err
-    assert "12.0 of 16.0 GiB per chip by the formula, confirmed by the fast compile" in outcome.err
+    assert "12.0 of 16.0 GiB per chip by the fast compile" in outcome.err
     assert "refused by the compiler: the job as it is" in outcome.err
     assert asked[0][:5] == ("preflight", "--fit", "--quick", "--keep", "chips")
 

@@ -2,6 +2,7 @@
 
     python -m pttrainer preflight job.yaml
     python -m pttrainer preflight job.yaml --quick -o json
+    python -m pttrainer preflight job.yaml --here
 
 Ends with 0 where the job fits, as a run out of HBM where it does not (70), and as a run on a wrong job otherwise.
 """
@@ -37,17 +38,21 @@ def add_to(commands: Any) -> None:
         default="auto",
         help="how far to compile: fast (no optimisation), full (as training), auto (full where fast leaves a doubt)",
     )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument(
+        "--here", action="store_true", help="on the devices of this machine (GPUs), in place of the job's accelerator"
+    )
     parser.add_argument("--price", type=float, help="of a chip-hour, for the cost of the run")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the verdict there too, as JSON")
-    parser.add_argument("--fit", action="store_true", help="write the smallest change that makes the job fit (--write)")
+    asked.add_argument("--fit", action="store_true", help="write the smallest change that makes the job fit (--write)")
     parser.add_argument("--keep", action="append", default=[], choices=KEPT, help="what --fit may not change")
-    parser.add_argument(
+    asked.add_argument(
         "--matrix", action="store_true", help="write what fits on many chips, with many batches (--write)"
     )
     parser.add_argument("--accelerator", action="append", default=[], metavar="TYPE", help="of the matrix; repeatable")
     parser.add_argument("--batch-size", action="append", default=[], type=int, metavar="ROWS", help="of the matrix")
-    parser.add_argument(
+    asked.add_argument(
         "--report",
         action="store_true",
         help="as the operator does: into the termination message and the run directory, with verdicts of before",
@@ -91,9 +96,9 @@ def _matrix(options: argparse.Namespace) -> bool:
 
 
 def _job(options: argparse.Namespace) -> Any:
-    from pttrainer.preflight import chips
+    from pttrainer.preflight import chips, here
 
-    chips.prepare_environment()  # before anything imports jax
+    (here if options.here else chips).prepare_environment()  # before anything imports jax
     from pttrainer.run import read_job
 
     return read_job(options.job)
@@ -112,9 +117,11 @@ def run(options: argparse.Namespace) -> bool:
     """Prints the verdict; whether the job fits. Raises ConfigError on a wrong job."""
     job = _job(options)
     from pttrainer.preflight import table
+    from pttrainer.preflight.here import look
     from pttrainer.preflight.judge import judge
 
-    verdict = judge(job, _depth(options), options.price, limit_s=options.time_limit)
+    seen = look() if options.here else None
+    verdict = judge(job, _depth(options), options.price, limit_s=options.time_limit, here=seen)
     document = json.dumps(verdict.document(), indent=2)
     if options.write is not None:
         options.write.write_text(document + "\n")

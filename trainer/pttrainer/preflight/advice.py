@@ -18,6 +18,7 @@ from pttrainer.errors import ConfigError
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import formula
 from pttrainer.preflight.chips import USABLE_GIB
+from pttrainer.preflight.here import Here
 from pttrainer.preflight.subject import Subject, subject
 from pttrainer.preflight.verdict import Option
 
@@ -31,7 +32,7 @@ Settings = dict[str, Any]
 
 def options(of: Subject) -> list[Option]:
     """Every change that makes sense here, those that fit first."""
-    tried = [_tried(of.spec, of.config, change, settings) for change, settings in _changes(of)]
+    tried = [_tried(of, change, settings) for change, settings in _changes(of)]
     return sorted((option for option in tried if option is not None), key=lambda option: not option.fits)
 
 
@@ -74,10 +75,8 @@ def changed_subject(job: PostTrainJob, config: ModelConfig, settings: Settings) 
 
 def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
     training, slice_ = of.spec.training, of.slice
-    micro = of.micro_rows // 2
-    while micro >= of.row_shards and micro % of.row_shards == 0 and training.batch_size % micro == 0:
+    for micro in micro_batches(of.micro_rows // 2, training.batch_size, of.row_shards):
         yield f"micro-batches of {micro} rows", {"training.microBatchSize": micro}
-        micro //= 2
     if of.form.remat == "none":
         yield "recompute activations", {"training.remat": "full"}
     for tensor in TENSOR:
@@ -95,6 +94,11 @@ def _changes(of: Subject) -> Iterator[tuple[str, Settings]]:
     yield from other_chips(of)
 
 
+def micro_batches(most: int, batch: int, shards: int) -> list[int]:
+    """Sizes that divide the batch and that devices share evenly, the largest first."""
+    return [micro for micro in range(most - most % shards, 0, -shards) if batch % micro == 0]
+
+
 def _split(of: Subject, tensor: int) -> Settings:
     left = of.slice.devices // tensor
     return {"training.parallelism": {"data": of.slice.slices, "fsdp": left, "tensor": tensor}}
@@ -102,6 +106,8 @@ def _split(of: Subject, tensor: int) -> Settings:
 
 def other_chips(of: Subject) -> Iterator[tuple[str, Settings]]:
     slice_ = of.slice
+    if isinstance(slice_, Here):
+        return
     sizes = [name for name in usual(slice_.generation) if _slice(name).chips > slice_.chips]
     others = [
         name
@@ -132,7 +138,7 @@ def _on(of: Subject, name: str) -> Iterator[Option]:
     """The job on this slice, with its matrices split as they are, or more."""
     for tensor in sorted({of.axis("tensor"), *TENSOR}):
         if tensor >= of.axis("tensor") and of.config.heads % tensor == 0 and _slice(name).devices % tensor == 0:
-            option = _tried(of.spec, of.config, _slice(name).describe(), _chips_settings(of, name, tensor))
+            option = _tried(of, _slice(name).describe(), _chips_settings(of, name, tensor))
             if option is not None:
                 yield option
 
@@ -145,10 +151,11 @@ def usual(generation: str) -> Iterator[str]:
             yield name
 
 
-def _tried(spec: PostTrainJobSpec, config: ModelConfig, change: str, settings: Settings) -> Option | None:
+def _tried(of: Subject, change: str, settings: Settings) -> Option | None:
     """None where the change makes no job."""
+    here = of.slice if isinstance(of.slice, Here) and "accelerator" not in settings else None
     try:
-        found = subject(changed(spec, settings), config)
+        found = subject(changed(of.spec, settings), of.config, here)
     except (ConfigError, SpecError, ValueError):
         return None
     memory = formula.memory(found)

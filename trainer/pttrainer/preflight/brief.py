@@ -1,7 +1,8 @@
 """The verdict as the operator reads it: `status.preflight`, small enough for a pod's termination message.
 
-A formula that says no is not enough to fail a job unless it says so clearly: between what a chip has and `HOPELESS`
-times that, only the compiler knows, and without its word the job goes on.
+A formula that says no is not enough to fail a job unless it says so clearly, and neither is the fast compile of the
+step: between what a chip has and `HOPELESS` times that, only the compile that training uses knows, and without its word
+the job goes on.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from ptapi.status import PreflightChange, PreflightProgram, PreflightStatus
-from pttrainer.preflight.judge import HOPELESS
-from pttrainer.preflight.verdict import Option, Verdict
+from pttrainer.preflight.estimate import Estimate
+from pttrainer.preflight.passes import TRAIN_STEP
+from pttrainer.preflight.verdict import Option, Stage, Verdict
+from pttrainer.preflight.weighing import HOPELESS
 
 BYTES = 3500
 """Kubernetes keeps 4,096 bytes of a termination message; the rest is for what stands around the verdict."""
@@ -32,9 +35,7 @@ def brief(of: Verdict, key: str = "", *, remembered: bool = False) -> PreflightS
         stage=of.stage,
         peak_gib=_round(of.peak * scale),
         available_gib=_round(of.available * scale),
-        seconds_per_step=_round(of.estimate.seconds),
-        tokens_per_second_per_chip=_round(of.estimate.tokens_per_second_per_chip),
-        chip_hours=None if of.estimate.chip_hours is None else _round(of.estimate.chip_hours),
+        **_time(of.estimate),
         programs=[PreflightProgram(name=p.name, stage=p.stage, peak_gib=_round(p.peak * scale)) for p in of.programs],
         largest=[f"{buffer.label} {buffer.bytes * scale:.1f} GiB" for buffer in of.largest[:BUFFERS]],
         changes=[_change(option) for option in fitting],
@@ -48,20 +49,32 @@ def brief(of: Verdict, key: str = "", *, remembered: bool = False) -> PreflightS
 
 
 def outcome(of: Verdict) -> Outcome:
-    """Whether it fits, or that the formula alone cannot tell."""
+    """Whether it fits, or that nobody who could tell was heard."""
     if of.fits:
         return "Fits"
-    is_doubtful = of.stage == "formula" and of.peak <= HOPELESS * of.available
-    return "Undecided" if is_doubtful else "DoesNotFit"
+    last: Stage = {one.name: one.stage for one in of.programs}.get(of.peak_during, "formula")
+    is_doubted = last == "formula" or (last == "fast" and of.peak_during == TRAIN_STEP)
+    return "Undecided" if is_doubted and of.peak <= HOPELESS * of.available else "DoesNotFit"
 
 
 def line(of: Verdict, decided: Outcome) -> str:
     """`peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated`."""
     scale = of.devices_per_chip / GIB
     by = " by the formula, not compiled" if of.stage == "formula" else ""
-    doubt = "; within the formula's error, so only the compiler could tell" if decided == "Undecided" else ""
+    doubt = "; so near the limit that only the full compile could tell" if decided == "Undecided" else ""
     memory = f"peak {of.peak * scale:.1f} of {of.available * scale:.1f} GiB per chip"
-    return f"{memory} on {of.accelerator}{by}; {of.estimate.seconds:.3g} s/step estimated{doubt}"
+    time = "" if of.estimate is None else f"; {of.estimate.seconds:.3g} s/step estimated"
+    return f"{memory} on {of.accelerator}{by}{time}{doubt}"
+
+
+def _time(of: Estimate | None) -> dict[str, Any]:
+    if of is None:
+        return {}
+    return {
+        "seconds_per_step": _round(of.seconds),
+        "tokens_per_second_per_chip": _round(of.tokens_per_second_per_chip),
+        "chip_hours": None if of.chip_hours is None else _round(of.chip_hours),
+    }
 
 
 def _change(option: Option) -> PreflightChange:

@@ -1,4 +1,5 @@
-"""TPUs that are not here: what the compiler calls them, what memory it gives a program, and their devices.
+"""TPUs that are not here: what the compiler calls them, what memory it gives a program, and their devices. Or what is
+here (`here`), which knows both by itself.
 
 The TPU compiler comes with libtpu (`pip install 'posttrain[tpu-compiler]'`); it needs no TPU, no cloud and no root.
 Left out: generations that libtpu does not know; then the formula alone answers.
@@ -14,6 +15,7 @@ from typing import Any
 from ptapi.accelerators import Slice
 from ptapi.split import HOST_SHAPE
 from pttrainer.errors import ConfigError
+from pttrainer.preflight.here import Here
 
 GIB = 2**30
 
@@ -30,9 +32,12 @@ class NotJudgedError(ConfigError):
 
 def usable_bytes(slice_: Slice) -> int:
     """Memory of one device that a program may use; raises ConfigError where there is no TPU to ask about."""
+    if isinstance(slice_, Here):
+        return slice_.memory
     if slice_.generation not in USABLE_GIB:
         raise NotJudgedError(
-            f"spec.accelerator.type: {slice_.name}: preflight knows TPUs only; accepted for example: v6e-16, v5p-128"
+            f"spec.accelerator.type: {slice_.name}: preflight knows TPUs only; accepted for example: v6e-16, v5p-128; "
+            "hint: --here asks about the devices of this machine"
         )
     return int(USABLE_GIB[slice_.generation] * GIB)
 
@@ -57,6 +62,10 @@ def topology_options(slice_: Slice) -> dict[str, Any]:
 
 def devices(slice_: Slice) -> Any:
     """The devices of all slices, for a mesh that programs are compiled for."""
+    if isinstance(slice_, Here):
+        import jax
+
+        return jax.devices()
     from jax.experimental import topologies
 
     described = topologies.get_topology_desc(
@@ -71,6 +80,8 @@ TOO_LARGE_TO_COMPILE = ("gpt_oss",)
 
 def why_no_compiler(slice_: Slice, family: str) -> str | None:
     """Why the formula must do; None where the compiler can be asked."""
+    if isinstance(slice_, Here):
+        return None
     if family in TOO_LARGE_TO_COMPILE:
         return f"the compiler takes more than 24 GB of host memory for the experts of {family}"
     try:

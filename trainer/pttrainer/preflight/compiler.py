@@ -17,20 +17,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer import sharding
+from pttrainer import compiler_flags, sharding
 from pttrainer.models import ModelConfig
-from pttrainer.preflight import chips
+from pttrainer.preflight import chips, here
 from pttrainer.preflight.collectives import Traffic, collectives, grown
 from pttrainer.preflight.passes import ROLLOUT, TRAIN_STEP
 from pttrainer.preflight.programs import LOWERED, shallow
 from pttrainer.preflight.subject import Subject, subject
-
-Level = Literal["fast", "full"]
+from pttrainer.preflight.verdict import Level
 
 HOST_BYTES = 20 * 2**30
 """Address space of a compiler, of which it uses 1 to 3 GB."""
@@ -80,15 +79,18 @@ def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = Non
     host memory, ends its process. A text: why there is no answer."""
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
-    child = spawn.Process(target=_answer, args=(_limit, sender, of.spec, of.config, name, level), daemon=True)
+    here_ = of.slice if isinstance(of.slice, here.Here) else None
+    called, prepare = ("TPU compiler", _limit) if here_ is None else ("compiler", here.prepare_environment)
+    asked = (of.spec, of.config, here_)
+    child = spawn.Process(target=_answer, args=(prepare, sender, asked, name, level), daemon=True)
     child.start()
     sender.close()  # so that the child's end is the pipe's end
     try:
         if not receiver.poll(limit_s):
-            return f"the TPU compiler was stopped after {limit_s:.0f} s"
+            return f"the {called} was stopped after {limit_s:.0f} s"
         found: Answer | Exception = receiver.recv()
     except EOFError:
-        return "the TPU compiler ended abruptly (a bug of its own, or host memory)"
+        return f"the {called} ended abruptly (a bug of its own, or host memory)"
     finally:
         child.kill()
         child.join()
@@ -135,7 +137,9 @@ def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
 
 def _compiled(of: Subject, name: str, level: Level) -> Answer:
     mesh = sharding.make_mesh(of.shape, chips.devices(of.training_slice))
-    devices = (of.sampling_slice if name == ROLLOUT else of.training_slice).devices
+    devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
+    is_tpu = not isinstance(of.slice, here.Here)
+    flags = compiler_flags.NEEDED.get(of.slice.generation)
     found: Answer = {}
     with jax.set_mesh(mesh), _level(level):
         programs, made, asked = LOWERED[name](of, mesh), None, None
@@ -143,7 +147,7 @@ def _compiled(of: Subject, name: str, level: Level) -> Answer:
             started = time.monotonic()
             try:
                 asked = programs.send(made)
-                made = asked.program.compile()
+                made = asked.program.compile(compiler_options=flags)
             except StopIteration:
                 return found
             except jax.errors.JaxRuntimeError as error:
@@ -151,18 +155,22 @@ def _compiled(of: Subject, name: str, level: Level) -> Answer:
                 if needs is None or asked is None:
                     raise
                 return found | {asked.name: Compiled(False, time.monotonic() - started, needs[0], has=needs[1])}
-            one = _measured(made, time.monotonic() - started, devices, asked.turns)
+            one = _measured(made, time.monotonic() - started, devices, asked.turns, is_tpu=is_tpu)
             before = found.get(asked.name, NOTHING)
             found[asked.name] = one if asked.times is None else before.beside(one, asked.times)
 
 
 def _answer(
-    limit: Callable[[], None], sender: Any, spec: PostTrainJobSpec, config: ModelConfig, name: str, level: Level
+    prepare: Callable[[], None],
+    sender: Any,
+    asked: tuple[PostTrainJobSpec, ModelConfig, here.Here | None],
+    name: str,
+    level: Level,
 ) -> None:
     """The child: what the compiler said, or what it raised, into the pipe."""
-    limit()
+    prepare()
     try:
-        sender.send(compiled(subject(spec, config), name, level))
+        sender.send(compiled(subject(*asked), name, level))
     except Exception as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
@@ -183,15 +191,20 @@ def out_of_memory(message: str) -> tuple[int, int] | None:
     return None if needs is None or has is None else (_bytes(needs), _bytes(has))
 
 
-def _measured(compiled: Any, seconds: float, devices_per_slice: int, turns: int | None) -> Compiled:
+def _measured(compiled: Any, seconds: float, devices_per_slice: int, turns: int | None, *, is_tpu: bool) -> Compiled:
     memory = compiled.memory_analysis()
+    arguments, temporaries, output = (
+        int(size) for size in (memory.argument_size_in_bytes, memory.temp_size_in_bytes, memory.output_size_in_bytes)
+    )
+    # A TPU's compiler knows when each buffer is there. Other backends take all temporaries as one, for the whole run.
+    together = arguments + temporaries + output - int(memory.alias_size_in_bytes)
     return Compiled(
         True,
         seconds,
-        peak=int(memory.peak_memory_in_bytes),
-        arguments=int(memory.argument_size_in_bytes),
-        temporaries=int(memory.temp_size_in_bytes),
-        output=int(memory.output_size_in_bytes),
+        peak=int(memory.peak_memory_in_bytes) if is_tpu else together,
+        arguments=arguments,
+        temporaries=temporaries,
+        output=output,
         traffic=tuple(collectives(compiled.as_text(), devices_per_slice, turns)),
     )
 

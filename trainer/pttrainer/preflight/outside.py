@@ -10,7 +10,7 @@ compiled, what they hold is the compiler's word, and only what stands beside the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptapi.spec import Vllm
 from pttrainer import placement
@@ -79,10 +79,14 @@ def rollout_peak(of: Subject, buffers: list[Buffer]) -> int:
 
 
 def _under_way(of: Subject) -> list[Buffer]:
-    """What of the next weights is on its way to other devices."""
+    """What of the next weights is on its way to other devices: the largest chunk, in the parts that it comes in and as
+    it is gathered from them, before it lies among those that stay."""
     if of.sampler is None:
         return []
-    return [Buffer(UNDER_WAY, sizes.CHUNK_BYTES // math.gcd(of.devices, math.prod(of.sampler)), "rollout")]
+    largest = max(one.bytes for part in (of.form.decoding_layer, of.form.decoding_tables) for one in part.values())
+    chunk = max(largest, min(sizes.CHUNK_BYTES, of.form.decoding_bytes))
+    ways, tensor = math.gcd(of.devices, math.prod(of.sampler)), replace(of, shape=of.sampler).axis("tensor")
+    return [Buffer(UNDER_WAY, chunk // ways + chunk // tensor, "rollout")]
 
 
 def _reference(of: Subject) -> list[Buffer]:

@@ -3,7 +3,8 @@
 train step       one optimizer step
 scoring pass     log-probs without gradient: of the reference model, or of the policy before its first update; with
                  a critic, its values too
-rollout          weights, prompts, tokens: three programs one after the other
+transfer         of weights to other devices, where others sample: two programs
+rollout          weights, prompts, tokens: three programs one after the other; the last two where others sample
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from pttrainer.preflight.subject import Subject
 
 TRAIN_STEP = "train step"
 SCORING = "scoring pass"
+TRANSFER = "transfer"
+CUT, PUT = f"{TRANSFER}/cut", f"{TRANSFER}/put"
 ROLLOUT = "rollout"
 WEIGHTS, PREFILL, DECODE = f"{ROLLOUT}/weights", f"{ROLLOUT}/prefill", f"{ROLLOUT}/decode"
 
 
 def others(of: Subject) -> list[str]:
     """What this job runs on its chips beside its step."""
-    return [*([SCORING] if scored_rows(of) else []), *([ROLLOUT] if sampling.samples_rollouts(of) else [])]
+    sampled = sampling.samples_rollouts(of)
+    wanted = {SCORING: scored_rows(of) > 0, TRANSFER: sampled and of.sampler is not None, ROLLOUT: sampled}
+    return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
 def scored_rows(of: Subject) -> int:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from pttrainer import step as steps
 from pttrainer.preflight import rollouts
 from pttrainer.preflight.inputs import batch, inputs
-from pttrainer.preflight.passes import ROLLOUT, SCORING, TRAIN_STEP, scored_rows
+from pttrainer.preflight.passes import ROLLOUT, SCORING, TRAIN_STEP, TRANSFER, scored_rows
 from pttrainer.preflight.rollouts import Lowered, Programs
 from pttrainer.preflight.subject import Subject, subject
 
@@ -33,7 +33,7 @@ def shallow(of: Subject) -> tuple[Subject, Subject] | None:
 
 def _with_layers(of: Subject, layers: int) -> Subject:
     config = replace(of.config, layers=layers, local_layers=of.config.local_layers[:layers])
-    return replace(subject(of.spec, config), sampler=of.sampler, whole=of)
+    return replace(subject(of.spec, config, of.slice), sampler=of.sampler, whole=of)
 
 
 def _train_step(of: Subject, mesh: Mesh) -> Programs:
@@ -66,5 +66,6 @@ def _values(of: Subject, mesh: Mesh) -> Any:
 LOWERED: dict[str, Callable[[Subject, Mesh], Programs]] = {
     TRAIN_STEP: _train_step,
     SCORING: _scoring,
+    TRANSFER: rollouts.transferred,
     ROLLOUT: rollouts.lowered,
 }

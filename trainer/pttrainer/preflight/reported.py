@@ -21,9 +21,10 @@ from pttrainer.models import ModelConfig
 from pttrainer.preflight import remembered, table
 from pttrainer.preflight.brief import brief
 from pttrainer.preflight.chips import NotJudgedError
-from pttrainer.preflight.judge import Depth, judge, versions
+from pttrainer.preflight.judge import judge, versions
 from pttrainer.preflight.remembered import Document
 from pttrainer.preflight.subject import read_config
+from pttrainer.preflight.weighing import Depth
 from pttrainer.run import read_job
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt

@@ -4,9 +4,14 @@
     rollout/prefill   the prompts that are computed at once, with the cache that they leave
     rollout/decode    tokens of all rows, with the cache at its largest
 
-Each program's inputs lie where the program before it leaves them, so they are compiled one after the other. Left out:
-other engines than the native one; the transfer to other devices, which goes piece by piece (`rollout.transfer`); stop
-strings, which the host looks for; evaluation.
+Each program's inputs lie where the program before it leaves them, so they are compiled one after the other. Where other
+devices sample, the weights go there a chunk at a time (`rollout.transfer`), by two programs in place of the first:
+
+    transfer/cut      the largest chunk, on the devices that train
+    transfer/put      the same, on those that sample, to where decoding wants it
+
+Between the two it is copied from device to device. Left out: other engines than the native one; stop strings, which the
+host looks for; evaluation.
 """
 
 from __future__ import annotations
@@ -23,10 +28,10 @@ from pttrainer import sharding
 from pttrainer.models import Model, Params
 from pttrainer.preflight import chips
 from pttrainer.preflight.inputs import inputs, placed
-from pttrainer.preflight.passes import DECODE, PREFILL, WEIGHTS
+from pttrainer.preflight.passes import CUT, DECODE, PREFILL, PUT, WEIGHTS
 from pttrainer.preflight.sampling import Plan, draft_of, plan_of, sampler
 from pttrainer.preflight.subject import Subject
-from pttrainer.rollout import decoding, native, prefill
+from pttrainer.rollout import decoding, native, prefill, transfer
 from pttrainer.rollout.draft import Draft
 from pttrainer.rollout.ngram import Ngram
 from pttrainer.rollout.sampling import sampling_of
@@ -74,7 +79,7 @@ def lowered(of: Subject, mesh: Mesh) -> Programs:
         held, there = inputs(of, mesh), native.reshaped(mesh, sampler(of).shape)
         yield from _transfer(of, there, of.model.whole(held.frozen, held.state.params))
     else:
-        there = sharding.make_mesh(of.sampler, chips.devices(of.sampling_slice))
+        there = _other_mesh(of)
     plan = plan_of(sampler(of), filled=sharding.chip()[0] == "tpu")
     form = draft_of(of)
     weights, draft = weights_of(of.model, there), None if form is None else Model.of(form)
@@ -94,6 +99,24 @@ def lowered(of: Subject, mesh: Mesh) -> Programs:
     rows = _made((yield Lowered(DECODE, lower(*begin, plan.slots, pool))))
     source = pool if plan.is_refilled else None
     yield Lowered(DECODE, lower("advance", weights, rows, source, number, number, *guessed), turns=1)
+
+
+def transferred(of: Subject, mesh: Mesh) -> Programs:
+    """The largest chunk on its way to other devices; at full depth, for these programs do not grow with it."""
+    held, there = inputs(of, mesh), _other_mesh(of)
+    made = transfer.Transfer(of.model, mesh, there)
+    chunk, first = made.largest, jax.ShapeDtypeStruct((), jnp.int32)
+    arrays = dict(transfer.named(of.model.whole(held.frozen, held.state.params)))
+    yield Lowered(CUT, made.cut(chunk).lower([arrays[name] for name in chunk.names], first))
+    with jax.set_mesh(there):
+        put = made.put(chunk).lower(made.parts(chunk))
+    yield Lowered(PUT, put)
+
+
+def _other_mesh(of: Subject) -> Mesh:
+    """Of the devices that only sample."""
+    assert of.sampler is not None
+    return sharding.make_mesh(of.sampler, chips.devices(of.sampling_slice))
 
 
 def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:

@@ -1,4 +1,4 @@
-"""A job that fits: the smallest change of one that does not, found by the formula, confirmed by the fast compile.
+"""A job that fits: the smallest change of one that does not, found by the formula, confirmed as `ptctl plan` would.
 
 Changes are tried in stages, from what leaves the result as it is to what costs most:
 
@@ -8,14 +8,16 @@ Changes are tried in stages, from what leaves the result as it is to what costs 
     shorter rows        a half, a quarter: the model sees less of each example
 
 and within a stage every micro-batch, split and recomputation with it. Of those that fit, the one that splits matrices
-and rows least comes first (those splits cost network), then the one with the largest micro-batch.
+and rows least comes first (those splits cost network), then the one with the largest micro-batch. The job as it is is
+compiled unless it is hopeless: near the limit the formula decides nothing. Once the compiler has refused one, all that
+come after it are judged by the formula times what the compiler said over what the formula had said.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ptapi.errors import SpecError
@@ -23,21 +25,22 @@ from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError
 from pttrainer.preflight import advice, chips, formula
 from pttrainer.preflight.advice import Settings
-from pttrainer.preflight.passes import TRAIN_STEP
 from pttrainer.preflight.subject import Subject, subject
+from pttrainer.preflight.weighing import HOPELESS, weigh
 
 Keep = Literal["method", "chips", "length"]
 """What may not be changed: which weights are trained, the accelerator, the length of rows."""
 SPLITS = (1, 2, 4, 8)
-SMALLER = 6
-"""Halvings of the micro-batch that are tried."""
-CONFIRMED = 3
+MICRO_BATCHES = 8
+"""Sizes of the micro-batch that are tried: its own, and the next smaller ones."""
+REFUSED = 4
 """Candidates that the compiler may refuse before the search gives up."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A change that fits by the formula. settings: paths below `spec`; empty: the job fits as it is."""
+    """A change that should fit by the formula, which the compiler may have corrected; peak: by the formula, or by the
+    compiler where it was asked. settings: paths below `spec`; empty: the job as it is."""
 
     settings: Settings
     peak: int
@@ -59,29 +62,68 @@ def fit(job: PostTrainJob, keep: frozenset[Keep] = frozenset(), *, compile_first
     """The first change of the job that fits. Raises ConfigError where the job is wrong in itself."""
     of = subject(job.spec)
     chips.usable_bytes(of.slice)
+    search = _Search(job, of)
     refused: list[Candidate] = []
-    counter = itertools.count()
-    for candidate in candidates(job, of, keep, lambda: next(counter)):
-        confirmed = _confirmed(job, of, candidate) if compile_first else "formula"
-        if confirmed is not None:
-            return Fit(candidate, refused, confirmed, next(counter))
-        refused.append(candidate)
-        if len(refused) == CONFIRMED:
+    by = "formula"
+    for candidate in search.candidates(keep, is_compiled=compile_first):
+        said = weigh(search.subject_of(candidate.settings), "auto" if compile_first else "formula")
+        told = replace(candidate, peak=said.peak)
+        by = "formula" if said.is_computed else f"{said.stage} compile"
+        if said.fits:
+            return Fit(told, refused, by, search.tried)
+        if not said.is_computed:
+            refused.append(told)
+            search.factor = max(said.peak, said.available) / candidate.peak
+        if len(refused) == REFUSED:
             break
-    return Fit(None, refused, "fast compile" if refused else "formula", next(counter))
+    return Fit(None, refused, by, search.tried)
 
 
-def candidates(
-    job: PostTrainJob, of: Subject, keep: frozenset[Keep], count: Callable[[], object] = lambda: None
-) -> Iterator[Candidate]:
-    """What fits by the formula, the smallest change first; of each stage the best. count: called for each try."""
-    for base in _stages(of, keep):
-        changed = _subject(job, of, base)
-        if changed is None:
-            continue
-        best = next(_fitting(job, of, base, changed, count), None)
-        if best is not None:
-            yield best
+class _Search:
+    """What was tried so far. factor: by how much more than the formula says a job needs, as far as is known."""
+
+    def __init__(self, job: PostTrainJob, of: Subject) -> None:
+        self._job, self._of = job, of
+        self.factor, self.tried = 1.0, 0
+
+    def candidates(self, keep: frozenset[Keep], *, is_compiled: bool) -> Iterator[Candidate]:
+        """What fits by the formula as it is known when the next one is asked for, the smallest change first: of each
+        stage the best, and, as long as the compiler refuses, the next of the stage."""
+        as_it_is = self._candidate({}, HOPELESS if is_compiled else 1.0)
+        if as_it_is is not None:
+            yield as_it_is
+        for base in _stages(self._of, keep):
+            yield from self._of_stage(base)
+
+    def subject_of(self, settings: Settings) -> Subject:
+        """The changed job's shapes; raises ConfigError, SpecError or ValueError where it is no job that is accepted."""
+        return advice.changed_subject(self._job, self._of.config, settings)
+
+    def _of_stage(self, base: Settings) -> Iterator[Candidate]:
+        """The stage's layouts, in the order of what they cost."""
+        changed = self._subject(base)
+        for layout in sorted(_layouts(changed), key=lambda each: each.cost) if changed is not None else ():
+            settings = {**base, **layout.settings}
+            found = self._candidate(settings) if settings else None  # as it is, it was asked about first
+            if found is not None:
+                yield found
+
+    def _candidate(self, settings: Settings, most: float = 1.0) -> Candidate | None:
+        """The changed job, unless it needs `most` times what there is."""
+        self.tried += 1
+        found = self._subject(settings)
+        if found is None:
+            return None
+        memory = formula.memory(found)
+        if memory.peak * self.factor >= most * memory.available:
+            return None
+        return Candidate(settings, memory.peak, memory.available, found.slice.jax_devices_per_chip)
+
+    def _subject(self, settings: Settings) -> Subject | None:
+        try:
+            return self.subject_of(settings)
+        except (ConfigError, SpecError, ValueError):
+            return None
 
 
 def _stages(of: Subject, keep: frozenset[Keep]) -> Iterator[Settings]:
@@ -99,21 +141,6 @@ def _stages(of: Subject, keep: frozenset[Keep]) -> Iterator[Settings]:
     if "length" not in keep:
         for divisor in (2, 4):
             yield {"training.sequenceLength": training.sequence_length // divisor}
-
-
-def _fitting(
-    job: PostTrainJob, of: Subject, base: Settings, changed: Subject, count: Callable[[], object]
-) -> Iterator[Candidate]:
-    """The stage's layouts that fit, in the order of what they cost."""
-    for layout in sorted(_layouts(changed), key=lambda each: each.cost):
-        settings = {**base, **layout.settings}
-        found = _subject(job, of, settings)
-        count()
-        if found is None:
-            continue
-        memory = formula.memory(found)
-        if memory.fits:
-            yield Candidate(settings, memory.peak, memory.available, found.slice.jax_devices_per_chip)
 
 
 @dataclass(frozen=True)
@@ -141,38 +168,7 @@ def _layouts(of: Subject) -> Iterator[_Layout]:
             settings["training.parallelism"] = mesh | ({"expert": of.axis("expert")} if of.axis("expert") > 1 else {})
         if remat != of.form.remat:
             settings["training.remat"] = remat
-        for micro in _micro_batches(of.micro_rows, training.batch_size, shards):
+        for micro in advice.micro_batches(of.micro_rows, training.batch_size, shards)[:MICRO_BATCHES]:
             smaller = {} if micro == of.micro_rows else {"training.microBatchSize": micro}
             changed = len(settings) + len(smaller)
             yield _Layout({**settings, **smaller}, (tensor * sequence, sequence, remat == "full", -micro, changed))
-
-
-def _micro_batches(now: int, batch: int, shards: int) -> Iterator[int]:
-    micro = now
-    for _ in range(SMALLER):
-        if micro % shards == 0 and batch % micro == 0:
-            yield micro
-        micro //= 2
-        if micro < shards:
-            return
-
-
-def _subject(job: PostTrainJob, of: Subject, settings: Settings) -> Subject | None:
-    """The changed job's shapes; None where the change makes no job that would be accepted."""
-    try:
-        return advice.changed_subject(job, of.config, settings)
-    except (ConfigError, SpecError, ValueError):
-        return None
-
-
-def _confirmed(job: PostTrainJob, of: Subject, candidate: Candidate) -> str | None:
-    """Who says that it fits; None where the compiler refuses. Where there is no compiler, the formula's word counts."""
-    changed = subject(advice.changed(job.spec, candidate.settings), of.config)
-    if chips.why_no_compiler(changed.slice, changed.config.family) is not None:
-        return "formula"
-    from pttrainer.preflight import compiler  # here: with it comes jax
-
-    said = compiler.in_a_child(changed, TRAIN_STEP, "fast")
-    if isinstance(said, str):
-        return "formula"
-    return "fast compile" if said[TRAIN_STEP].fits else None

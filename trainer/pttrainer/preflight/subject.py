@@ -160,9 +160,11 @@ class Held(NamedTuple):
         return [*self.state, *self.batch, *self.frozen, *self.teacher]
 
 
-def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None) -> Subject:
-    """The job's shapes; raises ConfigError where they do not go together. config: where it is known already."""
-    slice_ = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
+def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_: Slice | None = None) -> Subject:
+    """The job's shapes; raises ConfigError where they do not go together. config: where it is known already. slice_:
+    other devices than the spec names."""
+    named = accelerators.resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
+    slice_ = slice_ or named
     training = spec.training
     config = config or read_config(spec)
     form = model_form.form_of(config, training, "cpu" if slice_.is_cpu else "tpu")

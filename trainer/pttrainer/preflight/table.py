@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pttrainer.preflight.collectives import Traffic
+from pttrainer.preflight.estimate import Estimate
 from pttrainer.preflight.generation import Generation
 from pttrainer.preflight.passes import DECODE
 from pttrainer.preflight.verdict import Option, Verdict
@@ -11,7 +13,10 @@ OPTIONS_SHOWN = 12
 
 def text(of: Verdict) -> str:
     """Lines of text, memory in GiB per chip."""
-    lines = [f"{of.job}: {of.line()}", "", *_facts(of), "", *_memory(of), "", *_time(of)]
+    lines = [f"{of.job}: {of.line()}", "", *_facts(of), "", *_memory(of)]
+    if of.estimate is not None:
+        lines += ["", *_time(of.estimate)]
+    lines += _sent(of.collectives or [])
     if of.options:
         lines += [
             "",
@@ -56,8 +61,7 @@ def _memory(of: Verdict) -> list[str]:
     return rows
 
 
-def _time(of: Verdict) -> list[str]:
-    e = of.estimate
+def _time(e: Estimate) -> list[str]:
     network = "" if e.ici_seconds is None else f", network {e.ici_seconds + (e.dcn_seconds or 0.0):.3g} s"
     rows = [
         f"  step         at least {e.seconds:.3g} s ({e.bound})",
@@ -68,10 +72,15 @@ def _time(of: Verdict) -> list[str]:
     if e.chip_hours is not None:
         cost = "" if e.cost is None else f", {e.cost:,.2f} at the given price"
         rows.append(f"  run          {e.steps:,} steps: at least {e.chip_hours:,.1f} chip-hours{cost}")
-    for one in of.collectives or []:
-        where = " between slices" if one.between_slices else ""
-        rows.append(f"  {one.kind:<12} {one.count:,} times{where}, {one.bytes / 2**30:,.1f} GiB per device")
     return rows
+
+
+def _sent(traffic: list[Traffic]) -> list[str]:
+    where = {True: " between slices", False: ""}
+    return [
+        f"  {one.kind:<12} {one.count:,} times{where[one.between_slices]}, {one.bytes / 2**30:,.1f} GiB per device"
+        for one in traffic
+    ]
 
 
 def _sampling(of: Generation | None) -> list[str]:

@@ -14,6 +14,8 @@ from pttrainer.preflight.estimate import Estimate
 from pttrainer.preflight.outside import Buffer
 
 Stage = Literal["formula", "fast", "full"]
+Level = Literal["fast", "full"]
+"""Of a compile."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found out about a job. arrays: the largest of training's state, by name."""
+    """Everything that was found out about a job. arrays: the largest of training's state, by name. estimate: None of
+    devices whose rates nobody publishes."""
 
     job: str
     model: str
@@ -67,7 +70,7 @@ class Verdict:
     largest: list[Buffer]
     arrays: list[Buffer]
     collectives: list[Traffic] | None
-    estimate: Estimate
+    estimate: Estimate | None
     assumptions: list[str]
     notes: list[str]
     options: list[Option]
@@ -84,9 +87,8 @@ class Verdict:
         peak, has = self.peak * per_chip / 2**30, self.available * per_chip / 2**30
         said = "fits" if self.fits else "does not fit"
         by = "" if self.stage == "full" else f" ({self.stage})"
-        return (
-            f"{said}: peak {peak:.1f} of {has:.1f} GiB per chip on {self.accelerator}{by}; "
-            f"at least {self.estimate.seconds:.3g} s/step"
+        return f"{said}: peak {peak:.1f} of {has:.1f} GiB per chip on {self.accelerator}{by}" + (
+            "" if self.estimate is None else f"; at least {self.estimate.seconds:.3g} s/step"
         )
 
 

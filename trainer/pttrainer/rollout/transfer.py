@@ -3,13 +3,13 @@
     trainer   cut        some layers of the stack, or some tables, in the compute format, split in w equal parts
               move       part by part, device to device; w divides the devices of both sides, so that no part is sent
                          twice where the sides are equal, and nothing ever passes through the host
-    sampler   place      gathered to where decoding wants them (`native.decoding_shardings`), one tree per layer
+    sampler   put        gathered to where decoding wants them (`native.decoding_shardings`), one tree per layer
               compare    a checksum of every array, as it was cut and as it is held
 
 The next chunk begins when the last one is in place, so beside the copy that the sampler keeps, a device of either side
-holds one chunk at most: `CHUNK_BYTES` (or one array, if it is larger) / w. With adapters only they move after the first
-time; what stays is compared again every time. Quantised matrices move packed. Left out: several processes, each of
-which would see its own devices alone (`session` refuses them).
+holds one chunk at most: `CHUNK_BYTES` (or one array, if it is larger) / w; one that samples, what it gathers of it too.
+With adapters only they move after the first time; what stays is compared again every time. Quantised matrices move
+packed. Left out: several processes, each of which would see its own devices alone (`session` refuses them).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Transfer:
         self._shapes = {_key(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
         where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, sampler))
         self._where = {_key(path): leaf for path, leaf in where}
-        stays = {name for name, _ in _named(model.frozen(model.abstract()) or {})}
+        stays = {name for name, _ in named(model.frozen(model.abstract()) or {})}
         self._moving = chunks({k: v for k, v in self._shapes.items() if k[0] not in stays}, chunk_bytes)
         self._staying = chunks({k: v for k, v in self._shapes.items() if k[0] in stays}, chunk_bytes)
         self._stayed: dict[Key, Array] = {}
@@ -82,7 +82,7 @@ class Transfer:
     def deliver(self, params: Params) -> Params:
         """The weights as `Model.for_decoding` makes them, on the sampler's mesh. Raises TransferError where what came
         is not what was sent."""
-        began, arrays = time.monotonic(), dict(_named(params))
+        began, arrays = time.monotonic(), dict(named(params))
         held, proofs, moved = self._sent(arrays, self._moving)
         if not self._stayed:
             self._stayed, self._proofs, first = self._sent(arrays, self._staying)
@@ -112,10 +112,10 @@ class Transfer:
 
     def _send(self, chunk: Chunk, arrays: list[Array]) -> tuple[list[Array], list[int]]:
         """One chunk, and the checksums of what was sent. Returns when nothing of it is under way any more."""
-        cut, sums = self._program(self._cut, chunk)(arrays, np.int32(chunk.first))
+        cut, sums = self._program(self.cut, chunk)(arrays, np.int32(chunk.first))
         there = self._across(cut)
         with jax.set_mesh(self.mesh):
-            placed: list[Array] = jax.block_until_ready(self._program(self._place, chunk)(there))
+            placed: list[Array] = jax.block_until_ready(self._program(self.put, chunk)(there))
         return placed, np.asarray(sums).tolist()
 
     def _across(self, cut: Sequence[Array]) -> list[Array]:
@@ -145,9 +145,18 @@ class Transfer:
             self._programs[key] = make(chunk)
         return self._programs[key]
 
-    def _cut(self, chunk: Chunk) -> Any:
+    @property
+    def largest(self) -> Chunk:
+        """Of all chunks the one of which a device holds most."""
+
+        def held(chunk: Chunk) -> int:
+            return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in self.parts(chunk))
+
+        return max((*self._moving, *self._staying), key=held)
+
+    def cut(self, chunk: Chunk) -> Any:
         """(arrays, first layer) -> (those layers in the format of decoding, split in parts; their checksums)."""
-        dtypes = [self._shapes[name, 0 if chunk.layers else NO_LAYER].dtype for name in chunk.names]
+        dtypes = [x.dtype for x in self.parts(chunk)]
 
         def cut(arrays: list[Array], first: Array) -> tuple[list[Array], Array]:
             if chunk.layers:
@@ -155,17 +164,16 @@ class Transfer:
             cast = [x.astype(dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
             return cast, jnp.stack([digest(x) for one in cast for x in (one if chunk.layers else [one])])
 
-        shapes = [self._shape(name, chunk.layers) for name in chunk.names]
-        parts = [self._parts(self._from, shape) for shape in shapes]
+        parts = [self._parts(self._from, x.shape) for x in self.parts(chunk)]
         return jax.jit(cut, out_shardings=(parts, NamedSharding(self._from, PartitionSpec())))
 
-    def _place(self, chunk: Chunk) -> Any:
+    def put(self, chunk: Chunk) -> Any:
         """Parts -> arrays where decoding wants them, in the order of the chunk's keys."""
 
-        def place(arrays: list[Array]) -> list[Array]:
+        def put(arrays: list[Array]) -> list[Array]:
             return [x for one in arrays for x in (one if chunk.layers else [one])]
 
-        return jax.jit(place, out_shardings=[self._where[key] for key in chunk.keys])
+        return jax.jit(put, out_shardings=[self._where[key] for key in chunk.keys])
 
     @cached_property
     def _digests(self) -> Any:
@@ -174,9 +182,14 @@ class Transfer:
             out_shardings=NamedSharding(self.mesh, PartitionSpec()),
         )
 
-    def _shape(self, name: str, layers: int) -> tuple[int, ...]:
-        """Of an array as it is under way."""
-        return (layers, *self._shapes[name, 0].shape) if layers else self._shapes[name, NO_LAYER].shape
+    def parts(self, chunk: Chunk) -> list[jax.ShapeDtypeStruct]:
+        """Its arrays as they are under way, on the sampler's devices: layers stacked, in equal parts."""
+        first, stack = (0, (chunk.layers,)) if chunk.layers else (NO_LAYER, ())
+        shapes = [(*stack, *self._shapes[name, first].shape) for name in chunk.names]
+        return [
+            jax.ShapeDtypeStruct(shape, self._shapes[name, first].dtype, sharding=self._parts(self._to, shape))
+            for name, shape in zip(chunk.names, shapes, strict=True)
+        ]
 
     def _parts(self, mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
         """The longest axis that can be split in equal parts is; where there is none, every device has all."""
@@ -221,7 +234,7 @@ def _in_parts(mesh: Mesh, ways: int) -> Mesh:
     return Mesh(mesh.devices.reshape(ways, -1), ("part", "copy"))
 
 
-def _named(tree: Params) -> list[tuple[str, Any]]:
+def named(tree: Params) -> list[tuple[str, Any]]:
     """Arrays of the trainer's tree by name: `layers.attention.q`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]

@@ -22,7 +22,7 @@ from pttrainer.preflight.passes import DECODE, PREFILL, ROLLOUT, SCORING, WEIGHT
 from pttrainer.preflight.reported import report
 from pttrainer.preflight.shares import total
 from pttrainer.preflight.subject import subject
-from pttrainer.preflight.verdict import Verdict
+from pttrainer.preflight.verdict import Stage, Verdict
 
 GIB = 2**30
 SMALL: dict[str, Any] = {"model": "llama3.2-1b", "accelerator": "v5e-4", "batchSize": 8, "sequenceLength": 2048}
@@ -163,11 +163,19 @@ def verdict(**changes: Any) -> Verdict:
 
 @pytest.mark.parametrize(
     ("stage", "share", "expected"),
-    [("formula", 1.1, "Undecided"), ("formula", 1.2, "DoesNotFit"), ("fast", 1.01, "DoesNotFit")],
+    [
+        ("formula", 1.1, "Undecided"),
+        ("formula", 1.2, "DoesNotFit"),
+        ("fast", 1.01, "Undecided"),
+        ("fast", 1.2, "DoesNotFit"),
+        ("full", 1.01, "DoesNotFit"),
+    ],
 )
-def test_a_formula_must_be_sure_to_say_no(stage: str, share: float, expected: str) -> None:
-    peak = int(share * verdict().available)
-    assert outcome(verdict(fits=False, stage=stage, peak=peak)) == expected
+def test_all_but_the_full_compile_must_be_sure_to_say_no(stage: Stage, share: float, expected: str) -> None:
+    said = verdict()
+    programs = [dataclasses.replace(one, stage=stage) for one in said.programs]
+    peak = int(share * said.available)
+    assert outcome(verdict(fits=False, stage=stage, programs=programs, peak=peak)) == expected
 
 
 def test_a_brief_is_small_whatever_the_verdict() -> None:

@@ -59,18 +59,22 @@ def test_groups_of_reinforcement_learning_stay_together() -> None:
 def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def in_a_child(of: Any, name: str, level: str) -> dict[str, Compiled]:
-        asked.append((of.spec.training.lora is not None, name, level))
-        return {name: Compiled(len(asked) > 1, 1.0, peak=9 * GIB)}
+    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> dict[str, Compiled]:
+        training = of.spec.training
+        asked.append((training.lora is not None, name, level))
+        share = 0.5 if training.quantization is not None else 1.2
+        return {name: Compiled(share < 1, 1.0, peak=int(share * chips.usable_bytes(of.slice)))}
 
     monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
     monkeypatch.setattr(compiler, "in_a_child", in_a_child)
     found = fit(job(**LARGE))
-    assert [next(iter(each.settings)) for each in found.refused] == ["training.lora"]
+    as_it_is, *others = [each.settings for each in found.refused]
+    assert as_it_is == {}
+    assert {next(iter(settings)) for settings in others} == {"training.lora"}
     assert found.found is not None
     assert "training.quantization" in found.found.settings
-    assert found.confirmed_by == "fast compile"
-    assert asked == [(True, "train step", "fast")] * 2
+    assert (found.confirmed_by, found.found.peak) == ("fast compile", found.found.available // 2)
+    assert asked == [(False, "train step", "fast"), *[(True, "train step", "fast")] * (len(others) + 1)]
 
 
 def test_a_cell_is_what_the_formula_says_of_that_job() -> None:

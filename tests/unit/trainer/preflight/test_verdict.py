@@ -119,10 +119,11 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
     one, two = stale(1), stale(2)
     assert one.shape == two.shape == (1, 4, 1, 1, 1)
     assert (one.sampler, two.sampler) == ((4, 1, 1, 1, 1), (2, 1, 2, 1, 1))  # 16 GB, or twice that, in half of 32 GiB
-    for of in (one, two):
+    for of, tensor in ((one, 1), (two, 2)):
         found = {buffer.name: buffer.bytes for buffer in outside.outside(of)}
         assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
-        assert found["weights under way"] == 2**28 / 4
+        embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
+        assert found["weights under way"] == embedding / 4 + embedding / tensor
         # 64 rows on 4 copies, or on 2 of two halves: 32 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, 2,048
         # tokens each; and of the 8 prompts, which their samples share.
         assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048

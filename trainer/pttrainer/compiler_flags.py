@@ -1,0 +1,18 @@
+"""Flags without which the TPU compiler cannot compile our programs, by generation: for training and preflight alike.
+
+Left out: flags that make programs faster. Those are the user's (`spec.env`, LIBTPU_INIT_ARGS), whose word is the last.
+"""
+
+from __future__ import annotations
+
+from ptapi.accelerators import resolve
+
+NEEDED: dict[str, dict[str, str]] = {"tpu7x": {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": "false"}}
+"""tpu7x: where sparse cores may sum over devices, libtpu 0.0.42 ends itself on the smallest of our train steps
+(`offload_collective_strategies.cc: Check failed: std::abs(inc) < core_count()`)."""
+
+
+def init_args(accelerator: str, given: str = "") -> str:
+    """LIBTPU_INIT_ARGS for this type of accelerator. given: what it is already; of two flags the last one counts."""
+    needed = (f"--{name}={value}" for name, value in NEEDED.get(resolve(accelerator).generation, {}).items())
+    return " ".join([*needed, *given.split()])
