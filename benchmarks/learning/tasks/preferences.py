@@ -3,7 +3,8 @@
 Begins at the supervised model of the sorting task and the same seed, which mostly copies. Nothing judges an answer
 while it trains; greedy answers to held-out words are what counts, right only where the model also sorts correctly. The
 bar was chosen with seed 0 and lowered once, from 30 points to 20, after 80 steps from an earlier form of that model
-left seed 1 at 28 points more than before and seed 2 at 47%; since then it is 120 steps.
+left seed 1 at 28 points more than before and seed 2 at 47%. 120 steps from the model of today reached it with three
+seeds (53%, 70%, 73%), and all three had been better after 60, so it is 60.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ def preference(place: Place) -> Spec:
         "rewards": [{"builtin": "exact"}],
         "rollout": {"maxNewTokens": 8},
         "training": {
-            "steps": 120,
+            "steps": 60,
             "batchSize": 64,
             "sequenceLength": 32,
             "optimizer": {"learningRate": 1e-4},
         },
-        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 20},
+        "evaluation": {"batchSize": EVAL_ROWS, "everySteps": 10},
     }
 
 
