@@ -164,9 +164,8 @@ def test_every_column_reads_a_field_that_exists() -> None:
 
 def test_defaults_show_the_recipe_and_nothing_that_is_unset() -> None:
     spec = defaulted(openapi_schema(), copy.deepcopy(table.GOOD))["spec"]
-    assert spec["algorithm"] == {
-        "grpo": {"beta": 0.0, "groupSize": 4, "kl": "k2", "loss": "grpo", "updatesPerBatch": 1}
-    }
+    recipe = {"beta": 0.0, "combineRewards": "sum", "groupSize": 4, "kl": "k2", "loss": "grpo", "updatesPerBatch": 1}
+    assert spec["algorithm"] == {"grpo": recipe}
     assert spec["capacity"] == [{"type": "existing"}]
     assert spec["runPolicy"] == {"suspend": False, "maxRestarts": 3, "terminationGracePeriodSeconds": 300}
     assert spec["training"]["optimizer"]["maxGradNorm"] == 1.0

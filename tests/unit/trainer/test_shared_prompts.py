@@ -118,10 +118,10 @@ def test_a_micro_batch_is_every_second_group() -> None:
 def test_a_rows_first_token_is_the_prompts_last() -> None:
     laid, whole = batch(107, 24), batch(107, None)
     assert laid.prompts is not None
-    np.testing.assert_array_equal(laid.tokens_BT[3, :2], whole.tokens_BT[3, 1:3])
-    np.testing.assert_array_equal(laid.positions_BT[3, :3], [1, 2, 3])
+    np.testing.assert_array_equal(laid.tokens_BT[3, :2], whole.tokens_BT[3, 0:2])
+    np.testing.assert_array_equal(laid.positions_BT[3, :3], [0, 1, 2])
     np.testing.assert_array_equal(laid.prompts.tokens_PT[0, :8], whole.tokens_BT[0, :8])
-    np.testing.assert_array_equal(laid.prompts.segment_ids_PT.sum(axis=1), [8, 1, 4, 16])
+    np.testing.assert_array_equal(laid.prompts.segment_ids_PT.sum(axis=1), [8, 0, 4, 16])
     np.testing.assert_array_equal(laid.targets_BT[laid.mask_BT > 0], whole.targets_BT[whole.mask_BT > 0])
 
 
