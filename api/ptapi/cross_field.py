@@ -107,6 +107,10 @@ def _is_for_pathways(field: str, pathways: Pathways) -> bool:
     return pathways.enabled is True or not at(pathways, field)
 
 
+def _is_queued_by_google(spec: PostTrainJobSpec) -> bool:
+    return any(option.type == "queuedProvisioning" for option in spec.capacity)
+
+
 def checked_in_devices(_: object) -> bool:
     """Checked by `ptapi.devices`, with the accelerators table at hand."""
     return True
@@ -707,6 +711,22 @@ RULES: tuple[Rule, ...] = (
         is_kept=lambda spec: (
             not spec.accelerator.type.startswith("cpu-") or all(option.type == "existing" for option in spec.capacity)
         ),
+    ),
+    Rule(
+        scope="spec",
+        field="capacity",
+        accepted="queuedProvisioning without queue only: Kueue makes a ProvisioningRequest itself, for nodes that are "
+        "existing",
+        cel="!has(self.queue) || self.capacity.all(option, option.type != 'queuedProvisioning')",
+        is_kept=lambda spec: spec.queue is None or not _is_queued_by_google(spec),
+        hint="capacity: [{type: existing}], and a ClusterQueue with Kueue's ProvisioningRequest check",
+    ),
+    Rule(
+        scope="spec",
+        field="accelerator.slices",
+        accepted="1 with capacity of type queuedProvisioning: GKE takes one pool's nodes per ProvisioningRequest",
+        cel="self.accelerator.slices == 1 || self.capacity.all(option, option.type != 'queuedProvisioning')",
+        is_kept=lambda spec: spec.accelerator.slices == 1 or not _is_queued_by_google(spec),
     ),
     Rule(
         scope="spec.rollout",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from ptoperator import clock, names
+from ptoperator import clock
 from ptoperator.actions import PutStatus
 from ptoperator.kueue import Place
 from ptoperator.render import Layout
@@ -26,11 +26,10 @@ def ready(layout: Layout, place: Place, pools: Sequence[str], now: datetime) -> 
 
 
 def _ready(check: Manifest, layout: Layout, pools: Sequence[str], now: datetime) -> Manifest:
-    chips = names.PATHWAYS_WORKER if layout.is_pathways else names.REPLICATED_JOB
     return {
         **check,
         "state": "Ready",
         "message": f"node pools {', '.join(sorted(pools))} are ready" if pools else "nodes are there",
         "lastTransitionTime": clock.to_text(now),
-        "podSetUpdates": [{"name": chips, **on_pools(pools)}] if pools else [],
+        "podSetUpdates": [{"name": layout.chip_pods, **on_pools(pools)}] if pools else [],
     }

@@ -37,7 +37,8 @@ class Case:
 
     @property
     def asked(self) -> Asked:
-        return Asked(self.layout, self.seen.status.capacity, self.seen.cloud, self.seen.now, self.seen.crowd)
+        seen = self.seen
+        return Asked(self.layout, seen.status.capacity, seen.cloud, seen.now, seen.crowd, seen.booking, seen.obstacle)
 
     @property
     def has_nodes(self) -> bool:

@@ -27,7 +27,7 @@ class GivenBack:
     """What to do, and what status says of capacity meanwhile."""
 
     status: CapacityStatus
-    actions: tuple[CloudAction, ...] = ()
+    actions: tuple[Action | CloudAction, ...] = ()
 
 
 def add_finalizer(seen: Observed) -> Patch:
@@ -39,7 +39,7 @@ def given_back(seen: Observed, settings: Settings) -> GivenBack | None:
     """Giving back the chips of a job that needs none now: pools, and its turn at those; None if it holds none."""
     capacity = seen.status.capacity
     is_held = capacity.node_pools or is_open(capacity) or (seen.cloud is not None and seen.cloud.of_job(seen.uid))
-    if not is_held:
+    if not is_held and not seen.booking.is_there:
         return None
     if seen.unfinished_pods or _is_jobset_at_work(seen):
         return GivenBack(capacity)
@@ -48,8 +48,9 @@ def given_back(seen: Observed, settings: Settings) -> GivenBack | None:
         return GivenBack(let_go(capacity, seen.now, left=settings.has_gke and uses_pools(seen.job)))
     if cloud.trouble is not None:
         return GivenBack(capacity)
-    left = bool(cloud.of_job(seen.uid))
-    return GivenBack(let_go(capacity, seen.now, left=left), release(seen.uid, cloud, settings, seen.now))
+    left = bool(cloud.of_job(seen.uid)) or seen.booking.is_there
+    actions = (*seen.booking.deletions(), *release(seen.uid, cloud, settings, seen.now))
+    return GivenBack(let_go(capacity, seen.now, left=left), actions)
 
 
 def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, ...]:
@@ -64,8 +65,8 @@ def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, .
         return () if seen.status.capacity.node_pools else (_without_finalizer(seen),)
     if seen.cloud.trouble is not None:
         return ()
-    if seen.cloud.of_job(seen.uid):
-        return release(seen.uid, seen.cloud, settings, seen.now)
+    if seen.cloud.of_job(seen.uid) or seen.booking.is_there:
+        return (*seen.booking.deletions(), *release(seen.uid, seen.cloud, settings, seen.now))
     return (_without_finalizer(seen),)
 
 

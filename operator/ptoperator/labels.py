@@ -62,6 +62,11 @@ Also a label of those nodes, which is `true` on all of them."""
 FINALIZER = "posttrain.dev/node-pools"
 """Finalizer of a job that may hold node pools: it goes after them."""
 
+PROVISIONING_REQUEST = "autoscaling.x-k8s.io/consume-provisioning-request"
+"""The cluster autoscaler's annotation of a pod: the ProvisioningRequest whose nodes it runs on."""
+PROVISIONING_CLASS = "autoscaling.x-k8s.io/provisioning-class-name"
+"""The cluster autoscaler's annotation of a pod: the class of that request."""
+
 POOL_MANAGER = "posttrain-managed-by"
 """Label of a node pool: that it is ours. (Google allows small letters, digits, `-` and `_` in these.)"""
 POOL_NAMESPACE = "posttrain-namespace"

@@ -54,6 +54,13 @@ def preflight(job: str, uid: str) -> str:
     return f"{job[: DNS_LABEL - len(f'{tail}-xxxxx')].rstrip('-')}{tail}"
 
 
+def provisioning_request(job: str, uid: str) -> str:
+    """Name of the ProvisioningRequest of a job, and of the PodTemplate it names. It holds the uid: an earlier job's may
+    still be going away. GKE may use it as a label's value."""
+    tail = f"-{_digest(uid)}"
+    return f"{job[: DNS_LABEL - len(tail)].rstrip('-')}{tail}"
+
+
 def node_pool(job: str, uid: str, slice_index: int) -> str:
     """Name of the node pool of one slice. GKE lets it exist once, so a slice never has two."""
     tail = f"-{_digest(uid, 8)}-{slice_index}"

@@ -3,7 +3,7 @@
 A full look costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods start,
 of the nodes on which pods failed, and of preflight's Job until that is decided. Between two looks, while nothing was
 heard of the job, only its progress (a document, or MaxText's log) is read again. The cloud is asked only about a job
-that obtains node pools, waits for their nodes, or gives them back.
+that obtains node pools, waits for their nodes, or gives them back; so is the API server about a ProvisioningRequest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ptoperator import clock, kueue, labels, names, preflight, rundirectory
 from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.boards import Board
 from ptoperator.capacity import is_open, uses_pools
-from ptoperator.capacity.attempts import reservation_of
+from ptoperator.capacity.attempts import may_book, reservation_of
+from ptoperator.capacity.booking import NOTHING, Booking
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.failure import PodFailure
 from ptoperator.foreignprogress import LogReader, with_log
@@ -37,8 +38,10 @@ from ptoperator.resources import (
     DEPLOYMENTS,
     JOBS,
     JOBSETS,
+    POD_TEMPLATES,
     PODS,
     POSTTRAINJOBS,
+    PROVISIONING_REQUESTS,
     SERVICES,
     Manifest,
     Resource,
@@ -72,7 +75,7 @@ def observe(
     if jobset_name:
         seen = replace(seen, jobset=_get(reader, JOBSETS, jobset_name, namespace))
     if not jobset_name or (seen.status.phase.is_terminal and not _wants_cloud(seen)):
-        return _with_cloud(seen, cloud)
+        return _with_cloud(reader, seen, cloud)
     found = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
     pods = tuple(pod for pod in found if not labels.is_of_preflight(pod))
     for pod in pods:
@@ -86,13 +89,13 @@ def observe(
         ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, seen.uid))
         job = _get(reader, JOBS, names.preflight(seen.name, seen.uid), namespace)
         seen = replace(seen, preflight_job=job, preflight_pods=ours)
-    return _with_cloud(with_log(reader, _with_run_directory(seen)), cloud)
+    return _with_cloud(reader, with_log(reader, _with_run_directory(seen)), cloud)
 
 
 def observe_progress(reader: Reader, last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
     """The last look, with what the run directory, and where it matters the cloud, says now."""
     seen = _with_run_directory(replace(last, now=now.replace(microsecond=0)))
-    return _with_cloud(with_log(reader, seen), cloud)
+    return _with_cloud(reader, with_log(reader, seen), cloud)
 
 
 def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
@@ -106,7 +109,7 @@ def observe_board(reader: Reader, seen: Observed, layout: Layout) -> Board:
     return Board(deployment, _get(reader, SERVICES, name, seen.namespace), entry)
 
 
-def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
+def _with_cloud(reader: Reader, seen: Observed, cloud: CloudProvider | None) -> Observed:
     if cloud is None or not _wants_cloud(seen):
         return seen
     found = cloud.look(seen.uid)
@@ -114,7 +117,20 @@ def _with_cloud(seen: Observed, cloud: CloudProvider | None) -> Observed:
     reservation = reservation_of(seen.job, attempt) if attempt else None
     if attempt is not None and reservation:
         found = replace(found, reservation=cloud.reservation(reservation, attempt.zone))
-    return replace(seen, cloud=found)
+    return replace(seen, cloud=found, booking=_booking(reader, seen))
+
+
+def _booking(reader: Reader, seen: Observed) -> Booking:
+    """Asked together with the cloud, of a job that may be queued by it."""
+    if not may_book(seen.job):
+        return NOTHING
+    name = names.provisioning_request(seen.name, seen.uid)
+    try:
+        request = _get(reader, PROVISIONING_REQUESTS, name, seen.namespace)
+        return Booking(request, _get(reader, POD_TEMPLATES, name, seen.namespace))
+    except Forbidden as error:  # an older chart's role: what follows is refused too, and told
+        logger.debug("ProvisioningRequests cannot be read: %s", error)
+        return NOTHING
 
 
 def _wants_cloud(seen: Observed) -> bool:

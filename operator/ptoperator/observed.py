@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ptapi.rundir import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptoperator import labels
+from ptoperator.capacity.booking import NOTHING, Booking
 from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.failure import PodFailure
@@ -44,7 +45,8 @@ class Observed:
     progress, termination, heartbeats: documents of the run directory, where it could be read (the last only of a run
     that is silent). rival: the job that owns the run
     directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
-    cloud: what the cloud says, where that matters now; None also where the operator knows no cloud.
+    cloud: what the cloud says, where that matters now; None also where the operator knows no cloud. booking: what there
+    is of the job's ProvisioningRequest, where the cloud was asked.
     place: what Kueue says, while the job waits in a queue. crowd: other jobs that want the same chips, while this one
     has none. estimate: of a job that skips preflight, while it was told nothing. bound_jobs: child Jobs of a JobSet
     that Kueue holds back, which still bind their pods to the node pools of an earlier admission.
@@ -65,6 +67,7 @@ class Observed:
     rival: str = ""
     obstacle: str = ""
     cloud: Cloud | None = None
+    booking: Booking = NOTHING
     place: Place | None = None
     bound_jobs: tuple[Manifest, ...] = ()
     crowd: Crowd = NOBODY

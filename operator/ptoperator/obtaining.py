@@ -53,7 +53,7 @@ def no_nodes(case: Case) -> Step | None:
         return None
     candidate = candidate_of(case.asked, attempt)
     late = overdue(candidate, attempt, seen.now) if candidate and seen.jobset else None
-    lost = _lost_pool(seen) or _lost_nodes(case, candidate)
+    lost = _lost_pool(seen) or seen.booking.revoked or _lost_nodes(case, candidate)
     if late is not None:
         decision = give_up(case.asked, late)
     elif lost:

@@ -152,7 +152,7 @@ def _create(case: Case) -> Step | None:
         return None
     so_far = case.seen.status.capacity
     decision = Decision(True, so_far) if case.quota_first else provide(case.asked)
-    layout = replace(case.layout, pools=decision.pools)
+    layout = replace(case.layout, pools=decision.pools, is_booked=decision.is_booked)
     counts = case.seen.status.restarts
     actions = (
         *decision.actions,

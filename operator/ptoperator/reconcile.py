@@ -22,12 +22,17 @@ from ptoperator.observe import observe, observe_board, observe_progress
 from ptoperator.observed import Estimate, Observed
 from ptoperator.plan import Plan, plan
 from ptoperator.render import layout_of
-from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, Manifest
+from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 _SOON_S = 1.0
+_KINDS = {
+    JOBSETS: "JobSet must be installed in the cluster (https://jobset.sigs.k8s.io)",
+    PROVISIONING_REQUESTS: "GKE serves autoscaling.x-k8s.io/v1 from 1.32.2-gke.1652000 on",
+}
+"""What to do where the API server does not know a kind."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +155,8 @@ def _is_grave(planned: Plan) -> bool:
 
 
 def _obstacle(action: Action, error: ApiError) -> str:
-    is_kind_missing = isinstance(error, NotFound) and isinstance(action, Create) and action.resource is JOBSETS
-    hint = "; hint: JobSet must be installed in the cluster (https://jobset.sigs.k8s.io)" if is_kind_missing else ""
-    return f"{actions.describe(action)}: {error.message}{hint}"
+    hint = _KINDS.get(action.resource, "") if isinstance(error, NotFound) and isinstance(action, Create) else ""
+    return f"{actions.describe(action)}: {error.message}{f'; hint: {hint}' if hint else ''}"
 
 
 def _document(status: PostTrainJobStatus) -> Manifest:

@@ -66,6 +66,7 @@ class GkeClient:
             "locations": list(asked.locations),
             "initial_node_count": asked.initial_node_count,
             "autoscaling": {"total_max_node_count": asked.autoscaling.total_max_node_count},
+            "queued_provisioning": {"enabled": asked.queued_provisioning.enabled},
             "config": {
                 "resource_labels": dict(asked.config.resource_labels),
                 "spot": asked.config.spot,

@@ -205,6 +205,8 @@ class GkeModel:
         elif pool.state == RUNNING:
             autoscaling = pool.manifest.get("autoscaling") or {}
             asked = pool.manifest.get("initial_node_count") or autoscaling.get("total_max_node_count") or 0
+            if (pool.manifest.get("queued_provisioning") or {}).get("enabled"):
+                asked = 0  # until a ProvisioningRequest is answered
             pool.nodes = asked if fault.nodes is None else fault.nodes
             self.on_nodes(pool)
 

@@ -151,6 +151,7 @@ def _manifest(pool: Any) -> dict[str, Any]:
         "locations": list(pool.locations),
         "initial_node_count": pool.initial_node_count,
         "autoscaling": {"total_max_node_count": pool.autoscaling.total_max_node_count},
+        "queued_provisioning": {"enabled": pool.queued_provisioning.enabled},
         "placement_policy": {
             "tpu_topology": pool.placement_policy.tpu_topology,
             "policy_name": pool.placement_policy.policy_name,

@@ -9,7 +9,7 @@ from pydantic import Field
 from ptapi.spec.base import DnsName, PositiveInt, SpecModel, Text
 
 Flag = Annotated[str, Field(max_length=1024, pattern=r"^--[^\s]+$")]
-CapacityType = Literal["existing", "reservation", "spot", "flexStart", "onDemand"]
+CapacityType = Literal["existing", "reservation", "spot", "flexStart", "queuedProvisioning", "onDemand"]
 
 
 class Accelerator(SpecModel):
@@ -28,7 +28,8 @@ class CapacityOption(SpecModel):
 
     type: CapacityType
     """`existing`: nodes that are already there. With the others the operator makes one GKE node pool per slice:
-    from a reservation, of spot VMs, by flex-start (queued by Google, at most 7 days), or on demand."""
+    from a reservation, of spot VMs, by flex-start (the pool grows when Google has capacity, at most 7 days), by
+    flex-start with queued provisioning (a ProvisioningRequest: all nodes at once, no pods before), or on demand."""
     reservation: Text | None = None
     """Name or path of the reservation (`…/reservationBlocks/…` for a block), for `reservation`."""
     wait_seconds: PositiveInt | None = None

@@ -38,6 +38,16 @@
   resources: [httproutes]   # TensorBoard's, where it is reached through a Gateway
   verbs: [get, create, patch]
 {{- end }}
+{{- if .Values.gke.cluster }}
+- apiGroups: [autoscaling.x-k8s.io]
+  resources: [provisioningrequests]   # all nodes of a slice at once, where a job asks for queued provisioning
+  verbs: [get, create, delete]
+{{- end }}
+{{- if .Values.gke.cluster }}
+- apiGroups: [""]
+  resources: [podtemplates]   # what such a request is for
+  verbs: [get, create, delete]
+{{- end }}
 - apiGroups: [""]
   resources: [pods/log]   # MaxText says its progress there
   verbs: [get]

@@ -52,6 +52,12 @@ def uses_pools(job: Manifest) -> bool:
     return any(isinstance(option, dict) and option.get("type") != "existing" for option in options)
 
 
+def may_book(job: Manifest) -> bool:
+    """Whether a job may have a ProvisioningRequest."""
+    options = (job.get("spec") or {}).get("capacity") or []
+    return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options)
+
+
 def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
     """The reservation that an attempt is at, if it is at one."""
     options = (job.get("spec") or {}).get("capacity") or []

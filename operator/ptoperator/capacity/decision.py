@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ptapi.status import CapacityStatus, FailureStatus
+from ptoperator.actions import Action
+from ptoperator.capacity.booking import NOTHING, Booking
 from ptoperator.capacity.cloud import Cloud, CloudAction
 from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.render import Layout
@@ -15,7 +17,8 @@ from ptoperator.render import Layout
 class Asked:
     """A job, what its status says of its capacity so far, and the cloud; None: the operator knows no cloud.
 
-    crowd: other jobs that want the same chips.
+    crowd: other jobs that want the same chips. booking: what there is of its ProvisioningRequest. obstacle: what the
+    API server said when it refused an object of this job.
     """
 
     layout: Layout
@@ -23,11 +26,14 @@ class Asked:
     cloud: Cloud | None
     now: datetime
     crowd: Crowd = NOBODY
+    booking: Booking = NOTHING
+    obstacle: str = ""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """ready: pods may be made now, on these pools (empty: on any nodes that fit). message: what it waits for.
+    """ready: pods may be made now, on these pools (empty: on any nodes that fit). is_booked: their nodes came by a
+    ProvisioningRequest. message: what it waits for.
 
     failure: nothing more will be tried. is_soon: the status is a decision that the next look carries out.
     is_turn: the status gives the job its turn in a line. ahead: it stands in line, behind so many.
@@ -35,8 +41,9 @@ class Decision:
 
     ready: bool
     status: CapacityStatus
-    actions: tuple[CloudAction, ...] = ()
+    actions: tuple[Action | CloudAction, ...] = ()
     pools: tuple[str, ...] = ()
+    is_booked: bool = False
     message: str = ""
     failure: FailureStatus | None = None
     is_soon: bool = False

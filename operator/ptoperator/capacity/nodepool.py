@@ -14,6 +14,7 @@ from ptapi.spec import CapacityOption
 from ptoperator import labels, names
 from ptoperator.render import Layout
 from ptoperator.render.pod import SPOT
+from ptoperator.render.provisioning import FLEX_START_SECONDS
 from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
@@ -25,18 +26,22 @@ BASIC_CONFIG: Manifest = {
 }
 """What nodes of every kind have."""
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-FLEX_START_SECONDS = 7 * 24 * 3600
-"""The longest that flex-start gives."""
+
+
+def is_flex(option: CapacityOption) -> bool:
+    """Whether it is flex-start: the pool starts empty and its time runs out."""
+    return option.type in ("flexStart", "queuedProvisioning")
 
 
 def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int, name: str = "") -> Manifest:
-    """The pool of one slice. flexStart starts empty and grows when its pods wait: Google queues it then. name: where
-    another job holds the pool of this slice's usual name."""
-    accelerator, is_flex = layout.accelerator, option.type == "flexStart"
+    """The pool of one slice. flexStart starts empty and grows when its pods wait: Google queues it then;
+    queuedProvisioning when GKE has all that its ProvisioningRequest asks for. name: where another job holds the pool of
+    this slice's usual name."""
+    accelerator, grows = layout.accelerator, is_flex(option)
     name = name or names.node_pool(layout.name, layout.uid, slice_index)
     pool: Manifest = {
         "name": name,
-        "initial_node_count": 0 if is_flex else accelerator.vms,
+        "initial_node_count": 0 if grows else accelerator.vms,
         "locations": [zone],
         "config": {
             **_shape(layout, option, zone)["config"],
@@ -46,11 +51,13 @@ def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: in
             "taints": _taints(option, name),
             **service_account(layout.settings),
         },
-        "management": {"auto_upgrade": False, "auto_repair": not is_flex},
+        "management": {"auto_upgrade": False, "auto_repair": not grows},
         "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
     }
-    if is_flex:
+    if grows:
         pool["autoscaling"] = {"enabled": True, "total_max_node_count": accelerator.vms, "location_policy": "ANY"}
+    if option.type == "queuedProvisioning":
+        pool["queued_provisioning"] = {"enabled": True}
     placement = _placement(layout)
     return {**pool, "placement_policy": placement} if placement else pool
 
@@ -80,14 +87,15 @@ def shape(layout: Layout, option: CapacityOption, zone: str) -> str:
 
 def _shape(layout: Layout, option: CapacityOption, zone: str) -> Manifest:
     config = {"machine_type": layout.accelerator.machine_type, **_purchase(option)}
-    return {"config": config, "zone": zone, "vms": layout.accelerator.vms, "placement": _placement(layout)}
+    queued = {"queued": True} if option.type == "queuedProvisioning" else {}
+    return {"config": config, "zone": zone, "vms": layout.accelerator.vms, "placement": _placement(layout), **queued}
 
 
 def _purchase(option: CapacityOption) -> Manifest:
     match option.type:
         case "spot":
             return {"spot": True}
-        case "flexStart":
+        case "flexStart" | "queuedProvisioning":
             return {
                 "flex_start": True,
                 "max_run_duration": {"seconds": FLEX_START_SECONDS},

@@ -6,6 +6,7 @@ come: a slice that cannot be had ends the attempt for all, and what it left is d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ptapi.failures import FailureClass
@@ -23,9 +24,10 @@ from ptoperator.capacity.attempts import (
     overdue,
     start_again,
 )
-from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, PoolState
+from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Pool, PoolState
 from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.heads import heads_first
+from ptoperator.capacity.queued import until_booked
 from ptoperator.capacity.slices import SliceView, view
 from ptoperator.capacity.trouble import Trouble
 from ptoperator.capacity.turns import in_line, no_room
@@ -78,10 +80,10 @@ def between(asked: Asked) -> Decision | None:
     if unheard := _unheard(asked):
         return unheard
     held = asked.cloud.of_job(asked.layout.uid) if asked.cloud else ()
-    if held:
-        actions = _deletions(asked, asked.cloud)
-        named = ", ".join(pool.name for pool in held)
-        return Decision(False, asked.so_far, actions, message=f"waiting until node pool {named} is deleted")
+    if held or asked.booking.is_there:
+        actions = (*asked.booking.deletions(), *_deletions(asked, held))
+        named = f"node pool {', '.join(pool.name for pool in held)}" if held else asked.booking.words
+        return Decision(False, asked.so_far, actions, message=f"waiting until {named} is deleted")
     wait = pause_left(asked)
     if wait <= 0:
         return None
@@ -123,8 +125,12 @@ def _pools(asked: Asked, cloud: Cloud, attempt: CapacityAttempt, candidate: Cand
     if short is not None:
         return give_up(replace(asked, so_far=so_far), short)
     if all(each.is_ready for each in views):
+        is_booked = candidate.option.type == "queuedProvisioning"
+        unbooked = until_booked(asked, so_far, attempt, candidate) if is_booked else None
+        if unbooked is not None:
+            return unbooked
         ready = so_far if candidate.is_ready_with_pods else noted_ready(so_far, asked.now)
-        return Decision(True, ready, actions, pools=tuple(pool.name for pool in known))
+        return Decision(True, ready, actions, pools=tuple(pool.name for pool in known), is_booked=is_booked)
     late = overdue(candidate, attempt, asked.now)
     if late is not None:
         return give_up(replace(asked, so_far=so_far), late)
@@ -155,12 +161,12 @@ def _gone(asked: Asked, cloud: Cloud) -> str:
     return next((each.name for each in asked.so_far.node_pools if each.name not in live), "")
 
 
-def _deletions(asked: Asked, cloud: Cloud | None) -> tuple[CloudAction, ...]:
-    assert cloud is not None
+def _deletions(asked: Asked, held: Sequence[Pool]) -> tuple[CloudAction, ...]:
+    cloud = asked.cloud
     return tuple(
         DeletePool(pool.name, pool.job_uid)
-        for pool in cloud.of_job(asked.layout.uid)
-        if pool.state is not PoolState.STOPPING and not cloud.busy and cloud.answer(pool.name) is None
+        for pool in held
+        if cloud and pool.state is not PoolState.STOPPING and not cloud.busy and cloud.answer(pool.name) is None
     )
 
 

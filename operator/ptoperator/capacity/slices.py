@@ -15,7 +15,7 @@ from ptoperator import clock, names
 from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, has_next, is_open
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
 from ptoperator.capacity.decision import Asked
-from ptoperator.capacity.nodepool import node_pool, owner_labels, shape
+from ptoperator.capacity.nodepool import is_flex, node_pool, owner_labels, shape
 from ptoperator.capacity.trouble import Trouble
 
 _LAST_MINUTE_S = 60
@@ -113,11 +113,11 @@ def _warm(asked: Asked, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Poo
 
 
 def _why_over(asked: Asked, cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str) -> Trouble | None:
-    """A pool that is not running: hopeless, or only slow. Google queues flexStart, so no stockout ends it. One that
+    """A pool that is not running: hopeless, or only slow. Google queues flex-start, so no stockout ends it. One that
     runs with errors is not waited for as long as one that comes, for it costs money."""
     operation = cloud.operation(operation_name)
     said = (*pool.troubles, *(operation.troubles if operation and operation.is_done else ()))
-    if candidate.option.type == "flexStart" and pool.state is not PoolState.ERROR:
+    if is_flex(candidate.option) and pool.state is not PoolState.ERROR:
         said = tuple(each for each in said if each.kind is not FailureClass.STOCKOUT)
     found = _definite(said)
     attempt = is_open(asked.so_far)

@@ -16,7 +16,8 @@ from ptoperator.settings import Settings
 
 @dataclass(frozen=True)
 class Layout:
-    """A job, its chips and the names of its objects. pools: the node pools that were made for it, if any were."""
+    """A job, its chips and the names of its objects. pools: the node pools that were made for it, if any were.
+    is_booked: their nodes came by a ProvisioningRequest, which its pods name."""
 
     job: PostTrainJob
     accelerator: Slice
@@ -24,6 +25,7 @@ class Layout:
     jobset: str
     config_map: str
     pools: tuple[str, ...] = ()
+    is_booked: bool = False
 
     @property
     def name(self) -> str:
@@ -56,6 +58,16 @@ class Layout:
     def is_headless(self) -> bool:
         """Whether Pathways' servers run alone, for a program elsewhere."""
         return self.job.spec.pathways.headless
+
+    @property
+    def chip_pods(self) -> str:
+        """Name of the replicated job whose pods have the chips."""
+        return names.PATHWAYS_WORKER if self.is_pathways else names.REPLICATED_JOB
+
+    @property
+    def provisioning_request(self) -> str:
+        """Name of the ProvisioningRequest for its nodes, where there is one."""
+        return names.provisioning_request(self.name, self.uid)
 
     @property
     def pods(self) -> int:

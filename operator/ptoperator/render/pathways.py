@@ -17,6 +17,7 @@ from ptoperator.render.layout import Layout
 from ptoperator.render.pod import (
     TPU,
     USER_ID,
+    chip_metadata,
     pod_base,
     tpu_placement,
     trainer_container,
@@ -53,7 +54,7 @@ def _head_job(layout: Layout) -> Manifest:
         "containers": [_controller(layout)],
         "volumes": volumes(layout),
     }
-    return _job(layout, "kubernetes.io/hostname", 1, pod_failure_policy(), spec)
+    return _job(layout, "kubernetes.io/hostname", 1, pod_failure_policy(), _head_pod(layout, spec))
 
 
 def _servers_alone(layout: Layout) -> Manifest:
@@ -64,7 +65,11 @@ def _servers_alone(layout: Layout) -> Manifest:
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "containers": _servers(layout),
     }
-    return _job(layout, "kubernetes.io/hostname", 1, disruption_policy(), spec)
+    return _job(layout, "kubernetes.io/hostname", 1, disruption_policy(), _head_pod(layout, spec))
+
+
+def _head_pod(layout: Layout, spec: Manifest) -> Manifest:
+    return {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": spec}
 
 
 def _servers(layout: Layout) -> list[Manifest]:
@@ -80,14 +85,15 @@ def _worker_job(layout: Layout) -> Manifest:
         "containers": [_worker(layout)],
         "volumes": [{"name": _TMP, "emptyDir": {}}],
     }
+    pod = {"metadata": chip_metadata(layout), "spec": spec}
     if not layout.job.spec.pathways.elastic_slices:
-        return _job(layout, labels.NODE_POOL, layout.hosts, disruption_policy(), spec)
+        return _job(layout, labels.NODE_POOL, layout.hosts, disruption_policy(), pod)
     # The program goes on without a slice: its Job brings the pods back, and the others are left alone.
     restarts = layout.hosts * layout.job.spec.run_policy.max_restarts
-    return _job(layout, labels.NODE_POOL, layout.hosts, ignored_disruption_policy(), spec, restarts)
+    return _job(layout, labels.NODE_POOL, layout.hosts, ignored_disruption_policy(), pod, restarts)
 
 
-def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, pod_spec: Manifest, restarts: int = 0) -> Manifest:
+def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, template: Manifest, restarts: int = 0) -> Manifest:
     return {
         "metadata": {
             "labels": labels.for_job(layout.name, layout.uid),
@@ -99,7 +105,7 @@ def _job(layout: Layout, one_per: str, pods: int, policy: Manifest, pod_spec: Ma
             "completionMode": "Indexed",
             "backoffLimit": restarts,
             "podFailurePolicy": policy,
-            "template": {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": pod_spec},
+            "template": template,
         },
     }
 

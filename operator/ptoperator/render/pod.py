@@ -20,6 +20,10 @@ USER_ID = 65532
 """The image's user. A group of the same number owns mounted volumes."""
 TPU = "google.com/tpu"
 SPOT = "cloud.google.com/gke-spot"
+QUEUED = "cloud.google.com/gke-queued"
+"""GKE's taint of nodes that came by queued provisioning."""
+QUEUED_CLASS = "queued-provisioning.gke.io"
+"""Class of a ProvisioningRequest that GKE answers with all its nodes or none."""
 JOB_VOLUME = "posttrain-job"
 SHARED_MEMORY_VOLUME = "posttrain-shm"
 # Modest on purpose: a two-process job fits beside the control plane on a laptop with two cores.
@@ -28,7 +32,16 @@ CPU_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
 
 def pod_template(layout: Layout) -> Manifest:
     """The pod template of the replicated job."""
-    return {"metadata": {"labels": labels.for_pod(layout.name, layout.uid)}, "spec": _pod_spec(layout)}
+    return {"metadata": chip_metadata(layout), "spec": _pod_spec(layout)}
+
+
+def chip_metadata(layout: Layout) -> Manifest:
+    """Of a pod that has chips: whose it is, and the request by which its nodes came."""
+    marks: Manifest = {"labels": labels.for_pod(layout.name, layout.uid)}
+    if not layout.is_booked:
+        return marks
+    booked = {labels.PROVISIONING_REQUEST: layout.provisioning_request, labels.PROVISIONING_CLASS: QUEUED_CLASS}
+    return {**marks, "annotations": booked}
 
 
 def pod_base(layout: Layout) -> Manifest:
@@ -158,6 +171,8 @@ def _tolerations(layout: Layout) -> list[Manifest]:
     keys = [TPU, labels.POOL_TAINT, SPOT] if layout.pools else [TPU]
     if layout.quota_first and any(option.type == "spot" for option in layout.job.spec.capacity):
         keys.append(SPOT)
+    if layout.pools and any(option.type == "queuedProvisioning" for option in layout.job.spec.capacity):
+        keys.append(QUEUED)
     return [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
 
 

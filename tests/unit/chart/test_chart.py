@@ -162,6 +162,16 @@ def test_ingresses_may_be_made_only_where_a_domain_is_named() -> None:
     assert any("httproutes" in rule["resources"] for _, rule in rules(routed))
 
 
+def test_provisioning_requests_may_be_made_only_where_the_operator_makes_node_pools() -> None:
+    def may_make(values: dict[str, Any]) -> set[str]:
+        granted = {each for _, rule in rules(values) if "create" in rule["verbs"] for each in rule["resources"]}
+        return granted & {"provisioningrequests", "podtemplates"}
+
+    assert may_make({}) == set()
+    gke = {"project": "my-project", "location": "us-east5", "cluster": "tpus"}
+    assert may_make({"gke": gke}) == {"provisioningrequests", "podtemplates"}
+
+
 def test_prices_go_to_the_operator_as_one_setting() -> None:
     assert env_of({})["POSTTRAIN_PRICES"] == ""
     prices = env_of({"prices": {"currency": "EUR", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.9}}})

@@ -1,8 +1,9 @@
 """Random lives of a job whose chips come from a GKE that fails in every way it knows.
 
 On top of what `test_simulation` does to the operator: pools that are refused, run out, break, take for ever or vanish;
-calls that fail before or after they were carried out, or arrive late; spot machines that go away. When the faults
-stop, the job ends right and no pool, JobSet or finalizer is left. At no time has a slice two pools.
+calls that fail before or after they were carried out, or arrive late; spot machines that go away; ProvisioningRequests
+that are answered well, badly or not. When the faults stop, the job ends right and no pool, request, JobSet or finalizer
+is left. At no time has a slice two pools.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from operator_world import NAMESPACE, Api, Operator, World, job_manifest
 from test_simulation import NAME, Crash, Life
 from tests.builders.gkeclient import GkeClient, Late
 from tests.builders.gkemodel import QUOTA, RUNNING, ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
+from tests.builders.provisioning import Queue
 
 from ptapi.status import PostTrainJobStatus
 from ptoperator import rundirectory
+from ptoperator.capacity.booking import Booking
 from ptoperator.capacity.gke import Gke
 from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.settings import Settings
@@ -56,6 +59,7 @@ class CloudLife(Life):
     model: GkeModel = field(init=False)
     client: GkeClient = field(init=False)
     settings: Settings = field(init=False)
+    queue: Queue = field(init=False)
     fault_rate: float = 0.0
 
     def __post_init__(self) -> None:
@@ -63,6 +67,7 @@ class CloudLife(Life):
         idle_s = self.rng.choice((0.0, 0.0, 900.0))
         self.settings = Settings(gke_project="p", gke_location="l", gke_cluster="c", pool_idle_seconds=idle_s)
         self.model = GkeModel(self._seconds, is_serial=self.rng.random() < 0.3, fault_for=self._fault)
+        self.queue = Queue(self.world.api, self.model)
         self.client = GkeClient(self.model, self._strike)
         self.operator = Operator(self.world, self.settings, client=self.faults, cloud=self._new_gke())
         self.fault_rate = self.rng.choice((0.0, 0.3, 0.7))
@@ -93,6 +98,7 @@ class CloudLife(Life):
             (self._sweep, 2),
             (self._vanish, 1),
             (self._lose_nodes, 1),
+            (self._answer, 3),
             (lambda: self.world.tick(self.rng.choice((60, 300, 1000))), 6),
         ]
         return [*super()._moves(), *ours]
@@ -100,12 +106,13 @@ class CloudLife(Life):
     def _create(self) -> None:
         if self.world.api.find(POSTTRAINJOBS, NAME):
             return  # the one of before is still giving its pools back
-        kinds = ("existing", "spot", "onDemand", "flexStart", "reservation")
+        kinds = ("existing", "spot", "onDemand", "flexStart", "queuedProvisioning", "reservation")
         capacity = [self._option(kind) for kind in self.rng.sample(kinds, self.rng.randint(1, 3))]
         if all(option["type"] == "existing" for option in capacity):
             capacity.append({"type": "spot"})
         policy: Manifest = {"maxRestarts": self.rng.choice((0, 1, 3)), "suspend": self.rng.random() < 0.1}
-        accelerator = {"type": "v6e-4", "slices": self.rng.choice((1, 1, 2))}
+        is_queued = any(option["type"] == "queuedProvisioning" for option in capacity)
+        accelerator = {"type": "v6e-4", "slices": 1 if is_queued else self.rng.choice((1, 1, 2))}
         spec: Manifest = {"runPolicy": policy, "accelerator": accelerator, "capacity": capacity}
         spec["preflight"] = "Skip"  # its own lives: test_simulation
         self.world.api.create(POSTTRAINJOBS, job_manifest(NAME, **spec))
@@ -153,6 +160,16 @@ class CloudLife(Life):
         if running and self.rng.random() < 0.5:
             self.model.lose_nodes(self.rng.choice(running).name, self.rng.choice(("ERROR", "RECONCILING")))
 
+    def _answer(self) -> None:
+        """GKE and its ProvisioningRequests."""
+        queue = self.queue
+        for request in queue.requests[:1]:
+            answer = self.rng.choice((queue.accept, queue.provision, queue.provision, queue.revoke, self._refuse))
+            answer(request)
+
+    def _refuse(self, request: Manifest) -> None:
+        self.queue.say(request, self.rng.choice(("Failed", "BookingExpired")), "Told", "for no reason")
+
     def _pod(self) -> Manifest | None:
         live = [pod for pod in self.world.unfinished if "deletionTimestamp" not in pod["metadata"] and self._fits(pod)]
         return self.rng.choice(live) if live else None
@@ -180,6 +197,9 @@ class CloudLife(Life):
         for _ in range(600):
             self.operator.work()
             self._sweep()
+            for request in self.queue.requests:
+                if not (Booking(request).is_provisioned or Booking(request).refusal):
+                    self.queue.provision(request)
             self.world.run_jobsets()
             self.world.collect()
             for pod in self.world.unfinished:
@@ -202,6 +222,7 @@ class CloudLife(Life):
     def _check_end(self) -> None:
         assert self.model.pools == {}, "a pool is left"
         api = self.world.api
+        assert not {"ProvisioningRequest", "PodTemplate"} & {ref[0] for ref in api.objects}, "a request is left"
         for _ in range(4):  # a time to live may still have to pass
             self.world.tick(60)
             self.operator.work()

@@ -27,6 +27,7 @@ OPTIONS: dict[str, CapacityOption] = {
     "on-demand": CapacityOption(type="onDemand"),
     "spot": CapacityOption(type="spot"),
     "flex-start": CapacityOption(type="flexStart"),
+    "queued-provisioning": CapacityOption(type="queuedProvisioning"),
     "reservation": CapacityOption(type="reservation", reservation="r1"),
     "reservation-block": CapacityOption(type="reservation", reservation=BLOCK),
 }
@@ -39,9 +40,11 @@ CASES = [
     ("v5e-16", "flex-start"),
     ("v6e-1", "spot"),
     ("v6e-16", "spot"),
+    ("v6e-16", "queued-provisioning"),
     ("v6e-256", "reservation"),
     ("tpu7x-8", "on-demand"),
     ("tpu7x-128", "flex-start"),
+    ("tpu7x-128", "queued-provisioning"),
     ("tpu7x-128", "reservation"),
 ]
 ALL = [name for generation in accelerators.table() for name in accelerators.names(generation)]
@@ -107,7 +110,8 @@ def test_pools_are_what_the_api_takes(option: str) -> None:
     request = container.CreateNodePoolRequest(parent="projects/p/locations/l/clusters/c", node_pool=asked)
     back = container.CreateNodePoolRequest.deserialize(container.CreateNodePoolRequest.serialize(request))
     assert back.node_pool.config.spot is (option == "spot")
-    assert back.node_pool.config.flex_start is (option == "flex-start")
+    assert back.node_pool.config.flex_start is (option in ("flex-start", "queued-provisioning"))
+    assert back.node_pool.queued_provisioning.enabled is (option == "queued-provisioning")
     assert list(back.node_pool.config.reservation_affinity.values) == {
         "reservation": ["r1"], "reservation-block": [BLOCK]
     }.get(option, [])  # fmt: skip
@@ -134,5 +138,7 @@ def test_the_shape_is_what_cannot_be_changed_and_nothing_else() -> None:
     assert same != shape(layout("v6e-16"), spot, other_zone)
     assert same != shape(layout("v6e-32"), spot, "us-east5-a")
     assert same != shape(layout("v6e-16"), OPTIONS["on-demand"], "us-east5-a")
+    flex = {shape(layout("v6e-16"), OPTIONS[each], "us-east5-a") for each in ("flex-start", "queued-provisioning")}
+    assert len(flex) == 2
     reserved = {shape(layout("v6e-16"), OPTIONS[each], "us-east5-a") for each in ("reservation", "reservation-block")}
     assert len(reserved) == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import operator_world
 import pytest
+from cloud_site import Site
 from lives import NAME, bring_up, edit, settle, start
 from operator_world import NAMESPACE, Operator, World, job_manifest
 from tests.builders.scripts import load_script
@@ -19,7 +20,16 @@ from ptoperator import labels
 from ptoperator.admissionchecks import mark_active
 from ptoperator.client import Client, UnlistedCall
 from ptoperator.leadership import Leadership
-from ptoperator.resources import ADMISSION_CHECKS, JOBSETS, LOCAL_QUEUES, POSTTRAINJOBS, SECRETS, WORKLOADS, Manifest
+from ptoperator.resources import (
+    ADMISSION_CHECKS,
+    JOBSETS,
+    LOCAL_QUEUES,
+    POSTTRAINJOBS,
+    PROVISIONING_REQUESTS,
+    SECRETS,
+    WORKLOADS,
+    Manifest,
+)
 from ptoperator.rights import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
 from ptoperator.settings import Settings
 from ptoperator.sweeper import Sweeper
@@ -42,6 +52,7 @@ def test_every_listed_call_is_made_by_a_job_in_its_life(operator: Operator, worl
     _share_a_board(operator)
     _wait_in_a_queue_and_speak_in_a_log(operator)
     _stand_in_line(operator)
+    _be_queued_by_google(world)
     _sweep_and_lead(world)
     listed = {
         (verb, right.name)
@@ -133,6 +144,15 @@ def _stand_in_line(operator: Operator) -> None:
     spec = {"accelerator": {"type": "v6e-4"}, "preflight": "Skip", "priorityClassName": "high"}
     operator.world.api.create(POSTTRAINJOBS, job_manifest("line", output={"uri": "gs://b/line"}, **spec))
     settle(operator)
+
+
+def _be_queued_by_google(world: World) -> None:
+    """Until it is suspended."""
+    site = Site(world)
+    site.create("booked", [{"type": "queuedProvisioning"}], output={"uri": "gs://b/booked"})
+    site.run_until(lambda: world.api.kinds(PROVISIONING_REQUESTS.kind))
+    world.api.patch(POSTTRAINJOBS, "booked", NAMESPACE, {"spec": {"runPolicy": {"suspend": True}}})
+    site.run_until(lambda: not world.api.kinds(PROVISIONING_REQUESTS.kind))
 
 
 def _sweep_and_lead(world: World) -> None:
