@@ -128,7 +128,7 @@ def _pools(asked: Asked, cloud: Cloud, attempt: CapacityAttempt, candidate: Cand
         is_booked = candidate.option.type == "queuedProvisioning"
         unbooked = until_booked(asked, so_far, attempt, candidate) if is_booked else None
         if unbooked is not None:
-            return unbooked
+            return replace(unbooked, actions=(*actions, *unbooked.actions))
         ready = so_far if candidate.is_ready_with_pods else noted_ready(so_far, asked.now)
         return Decision(True, ready, actions, pools=tuple(pool.name for pool in known), is_booked=is_booked)
     late = overdue(candidate, attempt, asked.now)
