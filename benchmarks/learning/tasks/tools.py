@@ -1,11 +1,15 @@
 """A task that needs its tool: the answer stands in a table that only `lookup` reads.
 
 The data are those of `pttrainer.data.lookups`: of the people in them some look the code up and most guess, so that the
-supervised model's likeliest answer is a guess, which is right once in a thousand times.
+supervised model's likeliest answer is a guess, which is right once in a million times.
 
-Reinforcement learning can only choose what supervised learning has taught. With seed 1 that model calls the tool as
-often as with seed 0, with the right key, and then answers with other digits than it read: its loss stays where copying
-has not been found (0.25, with seed 0 0.14), so that nearly every reward is 0 and nothing is learned.
+Reinforcement learning can only choose what supervised learning has taught, so that has to find out, with every seed,
+that the answer is what the tool said. The task's first form, keys of two letters and codes of three digits, answered
+with the digits alone, did not make sure of it: with seed 1 the model called the tool with the right key and then said
+other digits, and GRPO came to 2% (seed 0: 100%). After that was seen, data and supervised learning were changed, the
+bars and GRPO not. Keys are digits as codes are, and the tool and every answer, a guess too, say a sentence with both
+(`4242 is 536110`): every row shows how digits are copied, and an answer repeats all that the tool said. The rate is
+half (1.5e-3), and 600 steps do instead of 1,200.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ def imitation(place: Place) -> Spec:
         "model": {"uri": "random://demo"},
         "algorithm": {"sft": {}},
         "data": {"train": {"uri": place.data("sft.jsonl")}, "eval": {"uri": place.data("eval.jsonl")}},
-        "training": {"steps": 1200, "batchSize": 8, "sequenceLength": 128, "optimizer": {"learningRate": 3e-3}},
+        "training": {"steps": 600, "batchSize": 8, "sequenceLength": 128, "optimizer": {"learningRate": 1.5e-3}},
     }
 
 

@@ -3,7 +3,7 @@
     python -m pttrainer.data.lookups --out DIR --seed 0 --rows 4000 --eval-rows 100
 
 Every row has a table of its own, of random keys and codes, and asks for the code of one key. `sft.jsonl` shows how
-people answer: some look the key up and say what they read, most guess, and a guess is right once in a thousand times.
+people answer: some look the key up and say what they read, most guess, and a guess is right once in a million times.
 A model that learned from them guesses, when it is asked for its likeliest answer. `train.jsonl` and `eval.jsonl` hold
 questions alone: reinforcement learning finds out that the tool pays. The same seed gives the same files.
 """
@@ -19,29 +19,34 @@ from typing import Any, NamedTuple
 
 SFT, TRAIN, EVAL = "sft.jsonl", "train.jsonl", "eval.jsonl"
 KEYS = 4
+KEY_DIGITS, CODE_DIGITS = 4, 6
 LOOKING = 0.4
 """Share of the answers in `sft.jsonl` that use the tool."""
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Problem(NamedTuple):
-    """A question, the table, and what stands there."""
+    """A question, the key that it asks for, and the code of every key."""
 
     question: str
     key: str
-    table: dict[str, str]
+    codes: dict[str, str]
 
     @property
     def answer(self) -> str:
         """The right code."""
-        return self.table[self.key]
+        return self.codes[self.key]
+
+    @property
+    def table(self) -> dict[str, str]:
+        """What the tool says of each key."""
+        return {key: _sentence(key, code) for key, code in self.codes.items()}
 
 
 def problem(source: random.Random) -> Problem:
     """One question with its table."""
-    table = {"".join(source.choices(LETTERS, k=2)): _code(source) for _ in range(KEYS)}
-    key = source.choice(list(table))
-    return Problem(f"Code of {key}?", key, table)
+    codes = {_number(source, KEY_DIGITS): _number(source, CODE_DIGITS) for _ in range(KEYS)}
+    key = source.choice(list(codes))
+    return Problem(f"Code of {key}?", key, codes)
 
 
 def asked(of: Problem) -> dict[str, Any]:
@@ -54,10 +59,10 @@ def shown(of: Problem, source: random.Random) -> dict[str, Any]:
     call = json.dumps({"name": "lookup", "arguments": {"key": of.key}})
     looked = [
         {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
-        {"role": "tool", "content": of.answer},
-        {"role": "assistant", "content": of.answer},
+        {"role": "tool", "content": of.table[of.key]},
+        {"role": "assistant", "content": of.table[of.key]},
     ]
-    guessed = [{"role": "assistant", "content": f"I guess {_code(source)}"}]
+    guessed = [{"role": "assistant", "content": f"I guess {_sentence(of.key, _number(source, CODE_DIGITS))}"}]
     said = looked if source.random() < LOOKING else guessed
     return {"messages": [{"role": "user", "content": of.question}, *said]}
 
@@ -75,8 +80,12 @@ def write(directory: Path, seed: int, rows: int, eval_rows: int) -> None:
         (directory / name).write_text("".join(json.dumps(row) + "\n" for row in found))
 
 
-def _code(source: random.Random) -> str:
-    return f"{source.randrange(1000):03d}"
+def _number(source: random.Random, digits: int) -> str:
+    return f"{source.randrange(10**digits):0{digits}d}"
+
+
+def _sentence(key: str, code: str) -> str:
+    return f"{key} is {code}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
