@@ -35,7 +35,7 @@ def draw(task: Task, outcomes: Sequence[Outcome]) -> bytes:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right", fontsize=8)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=90)
+    figure.savefig(buffer, format="png", dpi=81)
     return buffer.getvalue()
 
 
