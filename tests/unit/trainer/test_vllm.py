@@ -295,6 +295,7 @@ def test_the_key_comes_from_the_environment_and_is_in_no_message(
     ours = engine(fake, tmp_path, api_key_env="VLLM_KEY", retries=0)
     assert_equal(ours.generate(params, PROMPTS, 2, SAMPLING, DRAW), native(base()[0], params))
     fake.answer = lambda path, body, key: (500, {"error": key})  # type: ignore[method-assign]
+    ours._client._timeout_s = 0.05
     with pytest.raises(ServiceLost, match="Bearer …"):
         ours.generate(moved(params, 0.1), PROMPTS, 1, SAMPLING, DRAW)
 

@@ -33,6 +33,8 @@ from pttrainer.rollout.vllm.weights import Version
 
 LOOK_S = 1.0
 """Between two looks for a server that is not there yet."""
+LEAST_S, MOST_S = 1.0, 10.0
+"""What a look has for its answer. Not less at the end of the wait: a time-out there would hide what the server says."""
 TELL_S = 60.0
 """Between two lines that say so; they are signs of life for the watchdog, too."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -74,7 +76,8 @@ class Server:
         deadline = began + self._timeout_s
         while True:
             try:
-                self._call("GET", "/health", None, min(deadline, time.monotonic() + 10.0))
+                now = time.monotonic()
+                self._call("GET", "/health", None, max(now + LEAST_S, min(deadline, now + MOST_S)))
                 break
             except _Refused:
                 break  # it answers; what it refuses is said below
