@@ -28,25 +28,28 @@ SLICES_FIELD = "spec.accelerator.slices"
 FAMILIES = "v4, v5p, v5litepod (v5e), v6e (trillium), tpu7x (ironwood), cpu"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Slice:
-    """One accelerator type, resolved. Counts are per slice; `total_…` are over all slices of the job."""
+    """One accelerator type, resolved. Counts are per slice; `total_…` are over all slices of the job.
+
+    Defaults are those of devices of a host, which nobody sells by the slice.
+    """
 
     name: str
     generation: str
     slices: int
-    topology: str
+    topology: str = ""
     chips: int
     tensorcores: int
     vms: int
     chips_per_vm: int
-    machine_type: str
-    gke_accelerator: str
-    pathways_instance_type: str | None
-    multi_host: bool
-    requires_workload_policy: bool
-    parallel_containers: int
-    jax_devices_per_chip: int
+    machine_type: str = ""
+    gke_accelerator: str = ""
+    pathways_instance_type: str | None = None
+    multi_host: bool = False
+    requires_workload_policy: bool = False
+    parallel_containers: int = 1
+    jax_devices_per_chip: int = 1
     hbm_gib: int | None = None
     hbm_gbytes_per_s: float | None = None
     peak_bf16_tflops: float | None = None
@@ -247,16 +250,8 @@ def _cpu(type: str, size: str, topology: str | None, slices: int) -> Slice:
         name=type,
         generation="cpu",
         slices=_checked_slices(slices),
-        topology="",
         chips=devices,
         tensorcores=0,
         vms=1,
         chips_per_vm=devices,
-        machine_type="",
-        gke_accelerator="",
-        pathways_instance_type=None,
-        multi_host=False,
-        requires_workload_policy=False,
-        parallel_containers=1,
-        jax_devices_per_chip=1,
     )

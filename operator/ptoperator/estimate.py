@@ -13,7 +13,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,32 +31,32 @@ _GIB = 2**30
 
 @dataclass
 class Estimates:
-    """The formula's answers, one per shape of a job. Safe to share between threads; one child at a time."""
+    """The formula's answers, one per shape of a job. Safe to share between threads; one child at a time, for which only
+    jobs of shapes that were not asked about yet wait."""
 
     command: Sequence[str] = COMMAND
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _known: OrderedDict[str, Estimate | None] = field(default_factory=OrderedDict)
+    _known: dict[str, Estimate | None] = field(default_factory=dict)
 
     def of(self, seen: Observed) -> Estimate | None:
         """For a job that was not told anything yet; None for any other."""
         if not _is_wanted(seen):
             return None
         shape = _shape(seen.job)
-        with self._lock:
-            if shape not in self._known:
-                self._known[shape] = _asked(self.command, seen.job)
-                if len(self._known) > _KEPT:
-                    self._known.popitem(last=False)
-            return self._known[shape]
+        if shape not in self._known:
+            with self._lock:
+                if shape not in self._known:
+                    answer = _asked(self.command, seen.job)
+                    self._known = dict([*self._known.items(), (shape, answer)][-_KEPT:])
+        return self._known.get(shape)
 
 
 def _is_wanted(seen: Observed) -> bool:
     spec = seen.job.get("spec") or {}
-    is_cpu = str((spec.get("accelerator") or {}).get("type")).startswith("cpu-")
     is_native = not {"maxtext", "container"} & set(spec.get("runtime") or {})
     is_told = find(seen.status, ConditionType.PREFLIGHTED) is not None
     is_over = seen.is_deleting or seen.status.phase.is_terminal
-    return spec.get("preflight") == "Skip" and is_native and not (is_cpu or is_told or is_over)
+    return spec.get("preflight") == "Skip" and is_native and not (seen.is_on_cpu or is_told or is_over)
 
 
 def _shape(job: Manifest) -> str:

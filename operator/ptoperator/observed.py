@@ -86,6 +86,12 @@ class Observed:
         return str(self.job["metadata"]["uid"])
 
     @property
+    def is_on_cpu(self) -> bool:
+        """Whether the manifest asks for virtual devices of a host instead of TPU chips."""
+        accelerator = (self.job.get("spec") or {}).get("accelerator") or {}
+        return str(accelerator.get("type")).startswith("cpu-")
+
+    @property
     def generation(self) -> int:
         return int(self.job["metadata"].get("generation") or 0)
 

@@ -45,8 +45,7 @@ def is_open(seen: Observed) -> bool:
 def may_be_wanted(seen: Observed) -> bool:
     """Whether it may have been made at all; asked of the manifest before it costs a read."""
     spec = seen.job.get("spec") or {}
-    is_cpu = str((spec.get("accelerator") or {}).get("type")).startswith("cpu-")
-    return bool(spec["preflight"] != "Skip" if spec.get("preflight") else not is_cpu)
+    return bool(spec["preflight"] != "Skip" if spec.get("preflight") else not seen.is_on_cpu)
 
 
 def preflight_first(case: Case) -> Step | None:

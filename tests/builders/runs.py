@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.builders import forked, quick
 from ptapi import rundir
 from pttrainer.algorithms import MODULES
 
+Attempt = forked.Process | subprocess.Popen[str]
 TRAINER = ("pttrainer.__main__", "pttrainer.loop", *sorted(MODULES.values()))
 """What a trainer's process imports before it does anything."""
 
@@ -60,7 +62,7 @@ def start(path: Path, processes: int = 1) -> list[forked.Process]:
     return [command("run", str(path), env={**shared, "JAX_PROCESS_ID": str(rank)}) for rank in range(processes)]
 
 
-def end(process: forked.Process) -> tuple[int, str]:
+def end(process: Attempt) -> tuple[int, str]:
     """Waits; the exit code, and what was said on stderr."""
     _, errors = process.communicate(timeout=300)
     assert process.returncode is not None
@@ -90,12 +92,12 @@ def killed_and_resumed(path: Path, steps: int) -> str:
     return errors
 
 
-def killed_again_and_again(path: Path, moments: random.Random) -> int:
+def killed_again_and_again(begin: Callable[[], Attempt], moments: random.Random) -> int:
     """Runs to the end with kills after one to four steps of each attempt, and after more if they were many; how many
-    there were."""
+    there were. begin: starts an attempt."""
     kills = 0
     while True:
-        (process,) = start(path)
+        process = begin()
         assert process.stdout is not None
         wanted = moments.randint(1, 4) + kills // 4  # a slow machine needs longer until something is saved
         for lines, _ in enumerate(process.stdout, start=1):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.builders import runs
-from tests.builders.runs import killed_again_and_again, killed_and_resumed, metrics
+from tests.builders.runs import killed_again_and_again, killed_and_resumed, metrics, start
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -70,7 +70,8 @@ def test_adapters_learn_and_checkpoints_hold_them_alone(reference: Path) -> None
 
 
 def test_killed_again_and_again_a_run_ends_with_the_same_adapters(home: Path, reference: Path) -> None:
-    kills = killed_again_and_again(job(home, "killed"), random.Random(0))
+    path = job(home, "killed")
+    kills = killed_again_and_again(lambda: start(path)[0], random.Random(0))
     assert kills >= 2
     assert metrics(home / "runs" / "killed") == metrics(reference)
     assert (home / "runs" / "killed" / ADAPTERS).read_bytes() == (reference / ADAPTERS).read_bytes()

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.builders.runs import killed_again_and_again
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -118,22 +118,7 @@ def test_a_run_learns_and_leaves_a_whole_run_directory(reference: Path) -> None:
 
 def test_killed_again_and_again_a_run_ends_as_if_nothing_had_happened(home: Path, reference: Path) -> None:
     path = job(home, "killed")
-    moments = random.Random(0)
-    kills = 0
-    while True:
-        process = start(home, path)
-        assert process.stdout is not None
-        wanted = moments.randint(1, 4) + kills // 4  # a slow machine needs longer until something is saved
-        for lines, _ in enumerate(process.stdout, start=1):
-            if lines == wanted:
-                time.sleep(moments.random() * 0.1)  # also while a checkpoint is being written
-                process.kill()
-                kills += 1
-                break
-        code, _, err = finish(process)
-        assert code in (0, -signal.SIGKILL), err
-        if code == 0:
-            break
+    kills = killed_again_and_again(lambda: start(home, path), random.Random(0))
     assert kills >= 2
     assert metrics(directory_of(home, "killed")) == metrics(reference)
     assert weights(directory_of(home, "killed")) == weights(reference)

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 
 import pytest
 from google.api_core import exceptions
-from operator_world import NAMESPACE, Api, Operator, World, job_manifest
-from test_simulation import NAME, Crash, Life
+from operator_world import NAMESPACE, Operator, job_manifest
+from test_simulation import NAME, Crash, Life, live_all
 from tests.builders.gkeclient import GkeClient, Late
 from tests.builders.gkemodel import QUOTA, RUNNING, ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 from tests.builders.provisioning import Queue
 
 from ptapi.status import PostTrainJobStatus
-from ptoperator import rundirectory
 from ptoperator.capacity.booking import Booking
 from ptoperator.capacity.gke import Gke
 from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
@@ -71,6 +70,9 @@ class CloudLife(Life):
         self.client = GkeClient(self.model, self._strike)
         self.operator = Operator(self.world, self.settings, client=self.faults, cloud=self._new_gke())
         self.fault_rate = self.rng.choice((0.0, 0.3, 0.7))
+
+    def last_words(self) -> list[str]:
+        return [*super().last_words(), *map(str, self.model.pools.values())]
 
     def _new_gke(self) -> Gke:
         return Gke(self.settings, self.client, self._seconds)
@@ -261,12 +263,4 @@ def pools_of(pod: Manifest) -> list[str]:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_lives_on_gke_end_right_and_leave_no_pool(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(batch, HISTORIES, BATCHES):
-        world = World(Api())
-        monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
-        life = CloudLife(seed, world)
-        try:
-            life.live()
-        except AssertionError as error:
-            told = "\n".join([*world.api.log[-30:], *map(str, life.model.pools.values())])
-            raise AssertionError(f"seed {seed}: {error}\n{told}") from error
+    live_all(CloudLife, range(batch, HISTORIES, BATCHES), monkeypatch)

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from operator_world import NAMESPACE, Api, World, copied, job_manifest
+from operator_world import NAMESPACE, copied, job_manifest
 from test_capacity_simulation import CloudLife, pools_of
-from test_simulation import Crash, Faults
+from test_simulation import Crash, Faults, live_all
 
 from ptapi.status import PostTrainJobStatus
-from ptoperator import labels, rundirectory
+from ptoperator import labels
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke import Gke
 from ptoperator.capacity.line import Claim, claim_of
@@ -218,12 +218,4 @@ class CompetingLife(CloudLife):
 def test_jobs_that_compete_for_one_reservation_never_get_more_than_it_has_and_all_end(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(batch, HISTORIES, BATCHES):
-        world = World(Api())
-        monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
-        life = CompetingLife(seed, world)
-        try:
-            life.live()
-        except AssertionError as error:
-            told = "\n".join([*world.api.log[-40:], *map(str, life.model.pools.values())])
-            raise AssertionError(f"seed {seed}: {error}\n{told}") from error
+    live_all(CompetingLife, range(batch, HISTORIES, BATCHES), monkeypatch)

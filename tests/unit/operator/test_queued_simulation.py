@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from operator_world import NAMESPACE, Api, World, job_manifest
+from operator_world import NAMESPACE, job_manifest
 from test_competing_simulation import NAMES, CompetingLife
-from test_simulation import Crash
+from test_simulation import Crash, live_all
 from tests.builders.gkemodel import Fault, PoolRecord
 from tests.builders.kueuemodel import CHECK, QUEUE, KueueModel
 
 from ptapi.status import PostTrainJobStatus
-from ptoperator import labels, rundirectory
+from ptoperator import labels
 from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "16"))
@@ -167,12 +167,4 @@ def _tolerates(pod: Manifest, pool: PoolRecord) -> bool:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_queued_jobs_never_hold_chips_without_quota_and_all_end(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(batch, HISTORIES, BATCHES):
-        world = World(Api())
-        monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
-        life = QueuedLife(seed, world)
-        try:
-            life.live()
-        except AssertionError as error:
-            told = "\n".join([*world.api.log[-40:], *map(str, life.model.pools.values())])
-            raise AssertionError(f"seed {seed}: {error}\n{told}") from error
+    live_all(QueuedLife, range(batch, HISTORIES, BATCHES), monkeypatch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,10 @@ class Life:
         self.faults = Faults(self.world.api, self.rng)
         self.operator = Operator(self.world, client=self.faults)
         self.faults.heard = lambda: self.operator.heard
+
+    def last_words(self) -> list[str]:
+        """What helps to see why it went wrong."""
+        return self.world.api.log[-40:]
 
     def live(self) -> None:
         self._create()
@@ -331,16 +335,21 @@ def _shown_names(api: Api) -> list[str]:
     return [event["metadata"]["name"] for event in api.kinds(EVENTS.kind)]
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_random_lives_end_right(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(batch, HISTORIES, BATCHES):
+def live_all(kind: type[Life], seeds: Iterable[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lives of these seeds, each in a world of its own; the first that goes wrong says what it did last."""
+    for seed in seeds:
         world = World(Api())
         monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
-        life = Life(seed, world)
+        life = kind(seed, world)
         try:
             life.live()
         except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}\n" + "\n".join(world.api.log[-40:])) from error
+            raise AssertionError("\n".join((f"seed {seed}: {error}", *life.last_words()))) from error
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_lives_end_right(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    live_all(Life, range(batch, HISTORIES, BATCHES), monkeypatch)
 
 
 @pytest.mark.parametrize("preflight", ["Skip", "Enforce"])

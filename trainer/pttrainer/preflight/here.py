@@ -19,7 +19,7 @@ NOT_AHEAD = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 may use is the same either way (`XLA_PYTHON_CLIENT_MEM_FRACTION`)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Here(Slice):
     """All devices that JAX sees, as if they were a slice of chips. memory: bytes of one that a program may use."""
 
@@ -42,17 +42,9 @@ def look() -> Here:
         name=kind,
         generation=devices[0].platform,
         slices=1,
-        topology="",
         chips=count,
         tensorcores=count,
         vms=1,
         chips_per_vm=count,
-        machine_type="",
-        gke_accelerator="",
-        pathways_instance_type=None,
-        multi_host=False,
-        requires_workload_policy=False,
-        parallel_containers=1,
-        jax_devices_per_chip=1,
         memory=int(stats.get("bytes_limit", shared)),
     )
