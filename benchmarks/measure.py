@@ -20,6 +20,7 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")
 WARM_UP = 2
 """Steps that are not counted: caches fill, memory is mapped."""
+LEAST_STEPS = WARM_UP + 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def measure(command: list[str], environment: dict[str, str] | None = None) -> Me
             tokens.append(float(found[1] or 0))
             marks.append((time.monotonic(), _cpu_seconds(process.pid)))
             peak_kb = _peak_kb(process.pid)
-    if process.wait() != 0 or len(marks) < WARM_UP + 2:
+    if process.wait() != 0 or len(marks) < LEAST_STEPS:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{''.join(words)}")
     steps = list(zip(marks[WARM_UP - 1 :], marks[WARM_UP:], strict=False))
     return Measured(

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from measure import LEAST_STEPS, WARM_UP
+
 
 class Row(Protocol):
     """One row of the table. python: `tunix` or `torch`, whose interpreter runs the peer."""
@@ -33,6 +35,10 @@ def run(description: str | None, rows: Sequence[R], compare: Compare[R], steps: 
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", type=int, metavar="ROW", help="one row of the table, counted from 1")
     asked = parser.parse_args()
+    if asked.steps < LEAST_STEPS:
+        parser.error(
+            f"--steps: {asked.steps}; accepted: {LEAST_STEPS} or more, of which the first {WARM_UP} are not counted"
+        )
     for number, row in enumerate(rows, 1):
         python = getattr(asked, row.python)
         if asked.only in (None, number) and python is None:
