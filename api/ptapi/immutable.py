@@ -1,20 +1,17 @@
 """What may change after a job was created: almost nothing, because a run is the answer to one question.
 
-`CHANGEABLE` may change at any time, `queue` while the job is suspended. The same rules as CEL transition rules and
-in Python, with the same message. The one idea: a rule per field, as deep as maps are always there, so that a change
-is named where it was made (`spec.training.steps`, not `spec`).
+`CHANGEABLE` may change at any time, `queue` while the job is suspended. These rules are CEL alone, because only the API
+server sees a job as it was. The one idea: a rule per field, as deep as maps are always there, so that a change is named
+where it was made (`spec.training.steps`, not `spec`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
-from ptapi.errors import Finding
-from ptapi.rule import at, seen
 from ptapi.schema import INT_OR_STRING, Schema, structural
-from ptapi.spec import PostTrainJob, PostTrainJobSpec
+from ptapi.spec import PostTrainJobSpec
 
 CHANGEABLE = ("runPolicy.suspend", "runPolicy.activeDeadlineSeconds", "runPolicy.ttlSecondsAfterFinished")
 QUEUE = "queue"
@@ -39,15 +36,6 @@ def transition_rule(field: str) -> str:
 def queue_rule() -> str:
     """CEL over spec: the queue is the same, or the job was suspended."""
     return f"({transition_rule(QUEUE)}) || oldSelf.runPolicy.suspend"
-
-
-def check_changes(old: PostTrainJob, new: PostTrainJob) -> list[Finding]:
-    """The changes from old to new that are not accepted."""
-    changed = [field for field in frozen_fields() if at(old.spec, field) != at(new.spec, field)]
-    findings = [_finding(field, at(new.spec, field), MESSAGE) for field in changed]
-    if old.spec.queue != new.spec.queue and not old.spec.run_policy.suspend:
-        findings.append(_finding(QUEUE, new.spec.queue, QUEUE_MESSAGE))
-    return findings
 
 
 def _leaves(schema: Schema, path: str) -> Iterator[str]:
@@ -80,8 +68,3 @@ def _there(schema: Schema, path: str) -> Iterator[str]:
         if _is_there(schema, name):
             yield f"{path}{name}"
             yield from _there(field, f"{path}{name}.")
-
-
-def _finding(field: str, value: Any, message: str) -> Finding:
-    accepted, _, hint = message.partition("; hint: ")
-    return Finding(f"spec.{field}", "(not shown)" if field == "env" else seen(value), accepted, hint)

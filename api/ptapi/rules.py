@@ -1,16 +1,15 @@
 """Everything that is checked beyond the shape of a job, in one place to call.
 
 The tables stand apart: `cross_field` (rules between fields), `engine` (of rollouts), `unsupported` (what comes later),
-`devices` (what the chips ask), `maxtext` (what MaxText can be told), `immutable` (changes). The CRD carries the same
-rules as CEL where CEL can say them.
+`devices` (what the chips ask), `maxtext` (what MaxText can be told). The CRD carries the same rules as CEL where CEL
+can say them; changes after creation it alone judges (`immutable`).
 """
 
 from __future__ import annotations
 
 from ptapi import cross_field, engine, unsupported
 from ptapi.devices import check_devices
-from ptapi.errors import Finding, SpecError
-from ptapi.immutable import check_changes
+from ptapi.errors import Finding
 from ptapi.maxtext import check_maxtext
 from ptapi.rule import Rule, objects_at
 from ptapi.spec import PostTrainJob
@@ -29,10 +28,3 @@ def check_job(job: PostTrainJob) -> list[Finding]:
     for finding in (*check_devices(job.spec), *check_maxtext(job.spec)):
         findings.setdefault(finding.field, finding)
     return list(findings.values())
-
-
-def check_update(old: PostTrainJob, new: PostTrainJob) -> None:
-    """Raises SpecError with every change that is not accepted after creation."""
-    findings = check_changes(old, new)
-    if findings:
-        raise SpecError(findings)

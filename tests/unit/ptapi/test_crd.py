@@ -19,7 +19,7 @@ from ptapi.accelerator_cel import UNKNOWN
 from ptapi.crd import COLUMNS, crd, crd_yaml, openapi_schema
 from ptapi.cross_field import checked_in_devices
 from ptapi.errors import SpecError
-from ptapi.immutable import check_changes, frozen_fields
+from ptapi.immutable import frozen_fields
 from ptapi.load import load_job, manifest, parse_job, without_nulls
 from ptapi.rule import Rule, objects_at
 from ptapi.rules import RULES
@@ -281,11 +281,10 @@ CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("before", "after", "field"), CHANGES, ids=lambda value: str(value)[:60])
-def test_changes_after_creation_are_refused_by_cel_and_by_python_alike(
+def test_changes_after_creation_are_refused_and_the_field_is_named(
     before: dict[str, Any], after: dict[str, Any], field: str
 ) -> None:
     old, new = table.patched(before), table.patched(after)
-    findings = [finding.field for finding in check_changes(parse_job(old), parse_job(new))]
     schema = openapi_schema()
     specs = {"self": defaulted(schema, new)["spec"], "oldSelf": defaulted(schema, old)["spec"]}
     broken = [
@@ -293,7 +292,7 @@ def test_changes_after_creation_are_refused_by_cel_and_by_python_alike(
         for validation in schema["properties"]["spec"]["x-kubernetes-validations"]
         if "oldSelf" in validation["rule"] and not evaluate(validation["rule"], **specs)
     ]
-    assert findings == broken == ([field] if field else [])
+    assert broken == ([field] if field else [])
 
 
 def test_every_field_of_the_spec_is_either_frozen_or_named_as_changeable() -> None:
