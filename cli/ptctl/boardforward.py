@@ -26,7 +26,10 @@ from ptoperator.resources import DEPLOYMENTS, POSTTRAINJOBS
 LOOK = timedelta(minutes=15)
 """A pod stays for this long after the last word that somebody looks."""
 AGAIN_S = 300.0
+"""It is said again so often, while this command runs."""
 START_S = 180.0
+"""Longest wait for the pod: its image may have to be pulled."""
+LOOK_EVERY_S = 1.0
 
 
 def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, *, opens: bool) -> int:
@@ -61,9 +64,9 @@ def ask(kube: Kube, job: JobView) -> None:
     kube.patch(POSTTRAINJOBS, job.name, job.namespace, {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}})
 
 
-def wait_ready(kube: Kube, namespace: str, name: str, longest_s: float = START_S, pause_s: float = 1.0) -> None:
+def wait_ready(kube: Kube, namespace: str, name: str) -> None:
     """Raises CliError with what is known when it does not come."""
-    end = time.monotonic() + longest_s
+    end = time.monotonic() + START_S
     found: dict[str, Any] = {}
     while time.monotonic() < end:
         try:
@@ -72,9 +75,9 @@ def wait_ready(kube: Kube, namespace: str, name: str, longest_s: float = START_S
             found = {}
         if int((found.get("status") or {}).get("readyReplicas") or 0) > 0:
             return
-        time.sleep(pause_s)
+        time.sleep(LOOK_EVERY_S)
     hint = f"kubectl -n {namespace} describe deployment {name}" if found else "is the operator running?"
-    raise CliError(f"Deployment {name} has no ready pod after {longest_s:.0f} s", hint)
+    raise CliError(f"Deployment {name} has no ready pod after {START_S:.0f} s", hint)
 
 
 def _keep_asking(kube: Kube, job: JobView, over: threading.Event) -> None:

@@ -49,10 +49,6 @@ class Console:
         """The text in a colour, where stdout shows colours; callers pad before they paint."""
         return self._paint(text, colour, self.out)
 
-    def paint_note(self, text: str, colour: str) -> str:
-        """The same for text that goes to stderr."""
-        return self._paint(text, colour, self.err)
-
     @property
     def is_live(self) -> bool:
         """Whether a person watches what is said: only then progress is drawn."""

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 GAP = 3
 
 
-def widths(rows: Sequence[Sequence[str]], at_least: Sequence[int] = ()) -> list[int]:
+def widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """The width of each column."""
-    columns = len(rows[0]) if rows else 0
-    found = [max(len(row[i]) for row in rows) for i in range(columns)]
-    return [max(pair) for pair in zip(found, at_least, strict=True)] if at_least else found
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def line(row: Sequence[str], column_widths: Sequence[int]) -> str:

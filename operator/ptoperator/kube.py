@@ -68,10 +68,10 @@ class ListResult:
 class Kube:
     """Verbs on one API server. `namespace` is the context's, for callers that were not told one."""
 
-    def __init__(self, access: Access, user_agent: str = "posttrain") -> None:
+    def __init__(self, access: Access) -> None:
         self.access = access
         self.namespace = access.namespace
-        self._transport = Transport(access, user_agent)
+        self._transport = Transport(access)
 
     @classmethod
     def load(cls, kubeconfig: str | None = None, context: str | None = None) -> Kube:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class Access:
     key_pem: str | None = None
     exec_plugin: Mapping[str, Any] | None = None
     impersonate: str | None = None
-    cluster_info: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(path: str | None = None, context: str | None = None) -> Access:
@@ -143,7 +142,6 @@ def _access(
         key_pem=_pem(user, "client-key", user_path),
         exec_plugin=user.get("exec"),
         impersonate=user.get("as"),
-        cluster_info=cluster,
     )
 
 

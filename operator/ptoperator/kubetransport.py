@@ -30,12 +30,13 @@ _BACKOFF_S = (0.1, 0.4)  # between tries when the connection fails
 _THROTTLED_TRIES = 5  # 429 with Retry-After: the server did nothing yet, so every verb may be repeated
 _MAX_RETRY_AFTER_S = 10.0
 _IDLE_CONNECTIONS = 8
+_USER_AGENT = "posttrain"
 
 
 class Transport:
     """Sends requests for one `Access`; safe to share between threads."""
 
-    def __init__(self, access: Access, user_agent: str = "posttrain") -> None:
+    def __init__(self, access: Access) -> None:
         url = urlsplit(access.server)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ConfigError(f"{access.source}: server '{access.server}' is not an http(s) address")
@@ -44,7 +45,6 @@ class Transport:
         self._host = url.hostname
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._credentials = Credentials(access)
-        self._user_agent = user_agent
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._streams: set[socket.socket] = set()
@@ -141,7 +141,7 @@ class Transport:
         content_type: str,
         accept: str,
     ) -> http.client.HTTPResponse:
-        headers = {"Accept": accept, "User-Agent": self._user_agent, **self._credentials.headers()}
+        headers = {"Accept": accept, "User-Agent": _USER_AGENT, **self._credentials.headers()}
         if body is not None:
             headers["Content-Type"] = content_type
         connection.request(method, self._url.path.rstrip("/") + target, body=body, headers=headers)

@@ -45,9 +45,6 @@ class Registry:
                 versions.append(kind.version)
         return found
 
-    def has_group(self, group: str) -> bool:
-        return any(kind.group == group for kind in self._kinds)
-
     def _rebuild(self) -> None:
         self._kinds = [*self._builtin, *(kind for kinds in self._custom.values() for kind in kinds)]
         self._by_path = {(k.group, k.version, k.plural): k for k in self._kinds}

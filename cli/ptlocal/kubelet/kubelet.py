@@ -101,14 +101,6 @@ class Kubelet:
         published = [self._published.get(uid, {}).get("phase") for uid in list(self._runs)]
         return all(phase in _OVER for phase in published)
 
-    @property
-    def running_pods(self) -> list[str]:
-        return [
-            f"{r.pod['metadata']['namespace']}/{r.pod['metadata']['name']}"
-            for r in list(self._runs.values())
-            if r.is_alive
-        ]
-
     # --- one pod
 
     def _reconcile(self, uid: str) -> float | None:

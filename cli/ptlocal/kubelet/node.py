@@ -97,18 +97,6 @@ def register(kube: Kube, node: Manifest) -> Manifest:
     return kube.patch(NODES, name, None, {"status": node["status"]}, subresource="status")
 
 
-def set_ready(kube: Kube, name: str, ready: bool, reason: str, message: str) -> None:
-    condition = {
-        "type": "Ready",
-        "status": "True" if ready else "False",
-        "reason": reason,
-        "message": message,
-        "lastHeartbeatTime": timestamp(),
-        "lastTransitionTime": timestamp(),
-    }
-    kube.patch(NODES, name, None, {"status": {"conditions": [condition]}}, subresource="status")
-
-
 def renew_lease(kube: Kube, name: str) -> None:
     spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_S, "renewTime": _micro_time()}
     try:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from ptoperator.resources import Manifest
 
 ADDRESS = "127.0.0.1"
-_OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 def pod_status(

@@ -56,10 +56,6 @@ class _Parser:
         self._tokens = _tokens(source)
         self._at = 0
 
-    def _peek(self) -> str:
-        kind, text, _ = self._tokens[self._at]
-        return text if kind in ("op", "name", "end") else ""
-
     def _next(self) -> tuple[str, str, int]:
         token = self._tokens[self._at]
         self._at += 1
