@@ -10,10 +10,10 @@ import math
 
 from ptapi.accelerators import Slice, resolve
 from ptapi.errors import Finding, SpecError
+from ptapi.mesh import MESH_AXES, axis_sizes
 from ptapi.spec import Parallelism, PostTrainJobSpec
 from ptapi.split import Split, split_of
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 PARALLELISM_FIELD = "spec.training.parallelism"
 
 
@@ -33,21 +33,13 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
 
 
 def mesh_sizes(parallelism: Parallelism, slice_: Slice, split: Split | None = None) -> dict[str, int]:
-    """Sizes of the mesh's axes, `auto` resolved: one copy per slice, the rest shards. Raises SpecError.
+    """Sizes of the mesh's axes, `auto` resolved. Raises SpecError where their product is not the devices.
 
     split: where other chips sample; the mesh is of those that train."""
-    devices = slice_.total_devices if split is None else split.trainer.total_devices
-    slices = slice_.slices if split is None else split.trainer.slices
-    sizes: dict[str, int] = {axis: size for axis in MESH_AXES if (size := getattr(parallelism, axis)) != "auto"}
-    sizes = {"tensor": 1, "sequence": 1, "expert": 1} | sizes
-    left = devices // math.prod(sizes.values())
-    if "data" not in sizes and "fsdp" not in sizes:
-        sizes["data"] = slices if left % slices == 0 else 1
-        left //= max(1, sizes["data"])
-    for axis in ("data", "fsdp"):
-        sizes.setdefault(axis, left)
-    if math.prod(sizes.values()) != devices:
-        raise SpecError([_uneven_mesh(parallelism, slice_, devices)])
+    training = slice_ if split is None else split.trainer
+    sizes = axis_sizes(parallelism, training.total_devices, training.slices)
+    if math.prod(sizes.values()) != training.total_devices:
+        raise SpecError([_uneven_mesh(parallelism, slice_, training.total_devices)])
     return sizes
 
 

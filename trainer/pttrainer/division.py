@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ptapi.mesh import MESH_AXES as MESH_AXES
+from ptapi.mesh import axis_sizes
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 BATCH_AXES = ("data", "fsdp", "expert")
 """Mesh axes that split the rows of a batch."""
 Shape = tuple[int, int, int, int, int]
@@ -45,22 +46,12 @@ MESH_AXIS_OF: dict[str, str | tuple[str, ...] | None] = {
 def mesh_shape(parallelism: Parallelism, devices: int, slices: int = 1) -> Shape:
     """Sizes of the mesh axes for this many devices, `auto` resolved.
 
-    data: one copy per slice (only gradients cross the slow network); fsdp: all that is left; the others: 1.
     Raises ConfigError naming factorisations that work.
     """
-    asked = {axis: getattr(parallelism, axis) for axis in MESH_AXES}
-    sizes = {axis: size for axis, size in asked.items() if size != "auto"}
-    for axis in ("tensor", "sequence", "expert"):
-        sizes.setdefault(axis, 1)
-    left = devices // math.prod(sizes.values())
-    if "data" not in sizes and "fsdp" not in sizes:
-        sizes["data"] = slices if left % slices == 0 else 1
-        sizes["fsdp"] = left // sizes["data"]
-    sizes.setdefault("data", left)
-    sizes.setdefault("fsdp", left)
-    shape = (sizes["data"], sizes["fsdp"], sizes["tensor"], sizes["sequence"], sizes["expert"])
+    data, fsdp, tensor, sequence, expert = axis_sizes(parallelism, devices, slices).values()
+    shape = (data, fsdp, tensor, sequence, expert)
     if math.prod(shape) != devices:
-        written = ", ".join(f"{axis}: {asked[axis]}" for axis in MESH_AXES)
+        written = ", ".join(f"{axis}: {getattr(parallelism, axis)}" for axis in MESH_AXES)
         raise ConfigError(
             f"spec.training.parallelism: {{{written}}}: the product must be the number of devices, {devices}; "
             f"accepted for example: {_examples(devices)}"

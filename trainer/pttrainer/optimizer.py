@@ -11,13 +11,11 @@ from typing import Any
 import jax
 import optax
 
+from ptapi.recipe import LEARNING_RATES
 from ptapi.spec import Optimizer, Schedule, Training
 from ptapi.spec.training import Ema
 from pttrainer import ema, freezing, update_rules
 from pttrainer.models import Params
-
-LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6, "ppo": 1e-6}
-"""Peak learning rates where the job names none: full fine-tuning of 1 to 70 B models with AdamW."""
 
 LORA_FACTOR = 10.0
 """Adapters learn best at about ten times the rate of all weights, whatever the rank."""

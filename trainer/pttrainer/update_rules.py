@@ -16,6 +16,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
+from ptapi.recipe import ADAMW
 from ptapi.spec import Optimizer
 from pttrainer.optimizer_state import is_hidden_matrix, stacks
 
@@ -34,8 +35,7 @@ class Numbers(NamedTuple):
 
 
 DEFAULTS: dict[str, Numbers] = {
-    # 0.95 recovers faster from loss spikes than the paper's 0.999 (arXiv 1711.05101).
-    "adamw": Numbers(0.9, 0.95, 1e-8, 1.0),
+    "adamw": Numbers(*ADAMW, rate=1.0),
     # Its second moment decays as 1 - step^-0.8 and needs no floor (arXiv 1804.04235). Updates are clipped to a root
     # mean square of 1 and not scaled by the weights' size, as Hugging Face's Trainer does: AdamW's rates fit.
     "adafactor": Numbers(None, None, None, 1.0),

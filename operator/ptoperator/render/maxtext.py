@@ -9,14 +9,13 @@ token from HF_TOKEN, so it never stands among the arguments.
 from __future__ import annotations
 
 from ptapi.devices import mesh_sizes
+from ptapi.recipe import ADAMW, CLIPS, LEARNING_RATES
 from ptapi.spec import DataSource, PostTrainJobSpec
 from ptapi.spec.pod import MaxTextRuntime
 from ptoperator.render.layout import Layout
 
 RL_MODULE = "maxtext.trainers.post_train.rl.train_rl"
 SFT_MODULE = "maxtext.trainers.post_train.sft.train_sft"
-_GSPO_CLIP = 3e-4
-_GRPO_CLIP = 0.2
 _HUB = "hf://datasets/"
 
 Words = dict[str, object]
@@ -45,9 +44,9 @@ def _common(layout: Layout, runtime: MaxTextRuntime) -> Words:
         "run_name": layout.name,
         "base_output_directory": spec.output.uri.rstrip("/"),
         "max_target_length": training.sequence_length,
-        "learning_rate": optimizer.learning_rate or (1e-6 if spec.algorithm.grpo else 2e-5),
-        "adam_b1": 0.9 if optimizer.beta1 is None else optimizer.beta1,
-        "adam_b2": 0.95 if optimizer.beta2 is None else optimizer.beta2,
+        "learning_rate": optimizer.learning_rate or LEARNING_RATES[spec.algorithm.kind],
+        "adam_b1": ADAMW.beta1 if optimizer.beta1 is None else optimizer.beta1,
+        "adam_b2": ADAMW.beta2 if optimizer.beta2 is None else optimizer.beta2,
         "adam_weight_decay": optimizer.weight_decay,
         "gradient_clipping_threshold": optimizer.max_grad_norm,
         "warmup_steps_fraction": training.schedule.warmup_fraction,
@@ -61,14 +60,13 @@ def _rl(layout: Layout) -> Words:
     spec, training = layout.job.spec, layout.job.spec.training
     grpo = spec.algorithm.grpo
     assert grpo is not None
-    clip = _GSPO_CLIP if grpo.loss == "gspo-token" else _GRPO_CLIP
     micro = training.micro_batch_size
     return {
         "loss_algo": grpo.loss,
         "num_generations": grpo.group_size,
         "num_iterations": grpo.updates_per_batch,
         "grpo_beta": grpo.beta,
-        "grpo_epsilon": clip if grpo.clip_low is None else grpo.clip_low,
+        "grpo_epsilon": CLIPS[grpo.loss][0] if grpo.clip_low is None else grpo.clip_low,
         "num_batches": (training.steps or 0) // grpo.updates_per_batch,
         "batch_size": training.batch_size // grpo.group_size,
         "train_micro_batch_size": None if micro is None else micro // grpo.group_size,
@@ -112,7 +110,7 @@ def _sft(layout: Layout) -> Words:
         "gradient_accumulation_steps": training.batch_size // micro,
         "sft_train_on_completion_only": not sft.loss_on_prompt,
         "packing": sft.packing,
-        "adam_eps": training.optimizer.eps or 1e-8,
+        "adam_eps": training.optimizer.eps or ADAMW.eps,
         "learning_rate_final_fraction": training.schedule.final_fraction,
         **_mesh(layout),
         **_sft_data(spec),

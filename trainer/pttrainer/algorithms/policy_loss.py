@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ptapi.recipe import CLIPS
 from pttrainer import reduce
 from pttrainer.batch import Batch
 
@@ -121,13 +122,13 @@ def _fixed_length(mask_NT: np.ndarray, max_new_tokens: int) -> np.ndarray:
 
 
 VARIANTS: dict[str, Variant] = {
-    "grpo": Variant(token, _sequence_mean, "group", Clip(0.2, 0.2)),
-    "dr-grpo": Variant(token, _fixed_length, "centered", Clip(0.2, 0.2)),
-    "dapo": Variant(token, _token_mean, "group", Clip(0.2, 0.28)),
-    "gspo": Variant(sequence, _sequence_mean, "group", Clip(3e-4, 4e-4)),
-    "gspo-token": Variant(sequence_by_token, _sequence_mean, "group", Clip(3e-4, 4e-4)),
-    "cispo": Variant(cispo, _token_mean, "group", Clip(0.2, 5.0), cuts_weight=True),
-    "rloo": Variant(token, _token_mean, "leave-one-out", Clip(0.2, 0.2)),
+    "grpo": Variant(token, _sequence_mean, "group", Clip(*CLIPS["grpo"])),
+    "dr-grpo": Variant(token, _fixed_length, "centered", Clip(*CLIPS["dr-grpo"])),
+    "dapo": Variant(token, _token_mean, "group", Clip(*CLIPS["dapo"])),
+    "gspo": Variant(sequence, _sequence_mean, "group", Clip(*CLIPS["gspo"])),
+    "gspo-token": Variant(sequence_by_token, _sequence_mean, "group", Clip(*CLIPS["gspo-token"])),
+    "cispo": Variant(cispo, _token_mean, "group", Clip(*CLIPS["cispo"]), cuts_weight=True),
+    "rloo": Variant(token, _token_mean, "leave-one-out", Clip(*CLIPS["rloo"])),
 }
 """By the name in `spec.algorithm.grpo.loss`."""
 

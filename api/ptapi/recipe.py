@@ -1,0 +1,33 @@
+"""The recipe's numbers that a job may leave unset and that two programs are told: posttrain's trainer takes them from
+here, and the operator says them to MaxText, so that a job means the same to both.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6, "ppo": 1e-6}
+"""Peak learning rates by algorithm: full fine-tuning of 1 to 70 B models with AdamW."""
+
+
+class Adam(NamedTuple):
+    """Decays of the two moments, and what is added to the denominator."""
+
+    beta1: float
+    beta2: float
+    eps: float
+
+
+ADAMW = Adam(0.9, 0.95, 1e-8)
+"""0.95 recovers faster from loss spikes than the paper's 0.999 (arXiv 1711.05101)."""
+
+CLIPS: dict[str, tuple[float, float]] = {
+    "grpo": (0.2, 0.2),
+    "dr-grpo": (0.2, 0.2),
+    "dapo": (0.2, 0.28),
+    "gspo": (3e-4, 4e-4),
+    "gspo-token": (3e-4, 4e-4),
+    "cispo": (0.2, 5.0),
+    "rloo": (0.2, 0.2),
+}
+"""ε and ε_high by `algorithm.grpo.loss`: those of the loss's paper."""
