@@ -16,6 +16,7 @@ from ptlocal.informer import Informer, Key, key_of
 from ptlocal.ownership import FOREGROUND, OwnerState, Verdict
 from ptlocal.workqueue import Worker
 from ptoperator.kube import ApiError, Kube, NotFound
+from ptoperator.manifests import is_deleting
 from ptoperator.resources import CRDS, Manifest, Resource
 
 log = logging.getLogger(__name__)
@@ -86,11 +87,11 @@ class GarbageCollector:
                 self._owners[node] = tuple(ownership.owner_uids(item))
                 for owner in self._owners[node]:
                     self._dependents[owner].add(node)
-            touched = set(self._dependents.get(uid, ())) if kind == "DELETED" or _is_leaving(item) else set()
+            touched = set(self._dependents.get(uid, ())) if kind == "DELETED" or is_deleting(item) else set()
             waiting = [self._place_of[o] for o in ownership.owner_uids(item) if o in self._place_of]
         if kind != "DELETED":
             self.worker.queue.add(node)
-        for other in [*touched, *(waiting if kind == "DELETED" or _is_leaving(item) else [])]:
+        for other in [*touched, *(waiting if kind == "DELETED" or is_deleting(item) else [])]:
             self.worker.queue.add(other)
         if resource == CRDS:
             self.worker.queue.add(_DISCOVER, 0.2)  # the new kind is served a moment after its CRD is written
@@ -143,8 +144,7 @@ class GarbageCollector:
 
     def _delete_dependents(self, owner: Manifest) -> None:
         for resource, item in self._located_dependents(owner):
-            meta = item["metadata"]
-            if meta.get("deletionTimestamp"):
+            if is_deleting(item):
                 continue
             others = [uid for uid in ownership.owner_uids(item) if uid != owner["metadata"]["uid"]]
             if not others:
@@ -200,12 +200,8 @@ def _references(item: Manifest) -> list[tuple[str, Manifest]]:
 
 
 def _may_need_work(item: Manifest) -> bool:
-    return bool(item["metadata"].get("ownerReferences")) or _is_leaving(item)
-
-
-def _is_leaving(item: Manifest) -> bool:
-    return bool(item["metadata"].get("deletionTimestamp"))
+    return bool(item["metadata"].get("ownerReferences")) or is_deleting(item)
 
 
 def _in_foreground(item: Manifest) -> bool:
-    return _is_leaving(item) and FOREGROUND in (item["metadata"].get("finalizers") or [])
+    return is_deleting(item) and FOREGROUND in (item["metadata"].get("finalizers") or [])

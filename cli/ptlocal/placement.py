@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from ptlocal.quantities import parse_quantity
+from ptoperator.manifests import holds
 from ptoperator.resources import Manifest
 
 Amounts = dict[str, Decimal]
@@ -51,7 +52,7 @@ def _problems(pod: Manifest, node: Manifest, there: list[Manifest]) -> list[str]
     """Empty when it fits. Like the scheduler: the first filter that refuses speaks for the node."""
     if node["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
-    if not _is_ready(node):
+    if not holds(node, "Ready"):
         return ["node(s) had untolerated taint {node.kubernetes.io/not-ready: }"]
     for taint in node["spec"].get("taints") or []:
         if taint["effect"] != "PreferNoSchedule" and not _tolerated(pod, taint):
@@ -123,10 +124,6 @@ def _matches(operator: str, value: str | None, wanted: list[str]) -> bool:
         case "Lt":
             return value is not None and int(value) < int(wanted[0])
     return False
-
-
-def _is_ready(node: Manifest) -> bool:
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions") or [])
 
 
 def _requests_of(container: Manifest) -> Amounts:

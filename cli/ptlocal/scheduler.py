@@ -10,6 +10,7 @@ from ptlocal.informer import Informer
 from ptlocal.placement import choose_node
 from ptlocal.workqueue import Worker
 from ptoperator.kube import Conflict, Kube, NotFound
+from ptoperator.manifests import is_deleting
 from ptoperator.resources import PODS, Manifest
 
 _NAME = "default-scheduler"
@@ -86,7 +87,7 @@ def _is_waiting(pod: Manifest) -> bool:
     return (
         not spec.get("nodeName")
         and not spec.get("schedulingGates")
-        and not pod["metadata"].get("deletionTimestamp")
+        and not is_deleting(pod)
         and not _is_over(pod)
         and (spec.get("schedulerName") or _NAME) == _NAME
     )

@@ -9,6 +9,7 @@ from typing import TypeVar
 from urllib.request import urlopen
 
 from ptoperator.kube import ApiError, Kube, NotFound
+from ptoperator.manifests import holds
 from ptoperator.resources import CRDS, Manifest
 
 T = TypeVar("T")
@@ -55,8 +56,7 @@ def install(kube: Kube, definition: Manifest) -> None:
     kube.apply(CRDS, definition, field_manager="ptctl-local")
 
     def is_established() -> bool:
-        conditions = kube.get(CRDS, name).get("status", {}).get("conditions") or []
-        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+        return holds(kube.get(CRDS, name), "Established")
 
     _wait(f"the resource definition {name}", is_established, lambda: None)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ptoperator import clock, labels
 from ptoperator.apierrors import NotFound
+from ptoperator.manifests import holds
 from ptoperator.resources import ADMISSION_CHECKS, Manifest, Resource
 
 _ACTIVE = "Active"
@@ -29,12 +30,8 @@ def mark_active(client: Client, now: datetime) -> None:
     except NotFound:
         return
     for check in checks:
-        if check["spec"]["controllerName"] == labels.POOLS_CHECK and not _is_active(check):
+        if check["spec"]["controllerName"] == labels.POOLS_CHECK and not holds(check, _ACTIVE):
             client.replace_status(ADMISSION_CHECKS, {**check, "status": _status(check, now)})
-
-
-def _is_active(check: Manifest) -> bool:
-    return any(each["type"] == _ACTIVE and each["status"] == "True" for each in _conditions(check))
 
 
 def _status(check: Manifest, now: datetime) -> Manifest:
@@ -46,9 +43,6 @@ def _status(check: Manifest, now: datetime) -> Manifest:
         "lastTransitionTime": clock.to_text(now),
         "observedGeneration": int(check["metadata"].get("generation") or 0),
     }
-    others = [each for each in _conditions(check) if each["type"] != _ACTIVE]
-    return {**(check.get("status") or {}), "conditions": [*others, active]}
-
-
-def _conditions(check: Manifest) -> list[Manifest]:
-    return (check.get("status") or {}).get("conditions") or []
+    status = check.get("status") or {}
+    others = [each for each in status.get("conditions") or [] if each["type"] != _ACTIVE]
+    return {**status, "conditions": [*others, active]}

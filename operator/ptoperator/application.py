@@ -18,6 +18,7 @@ from ptoperator.estimate import Estimates
 from ptoperator.gauges import JobNumbers
 from ptoperator.kube import Kube
 from ptoperator.leadership import Leadership
+from ptoperator.manifests import label
 from ptoperator.memory import Key, Memory
 from ptoperator.metrics import Metrics
 from ptoperator.reconcile import Reconciler
@@ -107,9 +108,9 @@ class Application:
     def on_child(self, kind: str | None, child: Manifest) -> None:
         """A JobSet or a pod of a job changed."""
         self._heard()
-        name = (child["metadata"].get("labels") or {}).get(labels.JOB)
+        name = label(child, labels.JOB)
         if name:
-            self._add((str(child["metadata"]["namespace"]), str(name)))
+            self._add((str(child["metadata"]["namespace"]), name))
 
     def on_pod(self, kind: str | None, pod: Manifest) -> None:
         self.memory.note_pod(pod)

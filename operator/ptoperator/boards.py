@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ptoperator import clock, labels
 from ptoperator.actions import Action, Create, Patch
+from ptoperator.manifests import is_deleting
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
 from ptoperator.render.board import (
@@ -44,7 +45,7 @@ class Serving:
 def wants_board(job: Manifest) -> bool:
     """Whether the job asks for it. The manifest is asked, for a finished job is not parsed any more."""
     board = (job.get("spec") or {}).get("tensorboard") or {}
-    return isinstance(board, dict) and bool(board.get("server")) and not job["metadata"].get("deletionTimestamp")
+    return isinstance(board, dict) and bool(board.get("server")) and not is_deleting(job)
 
 
 def serving(layout: Layout, seen: Observed, board: Board) -> Serving:

@@ -17,6 +17,7 @@ from ptoperator import labels
 from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.capacity import is_open
 from ptoperator.capacity.line import claim_of, options_of
+from ptoperator.manifests import holds
 from ptoperator.memory import Memory
 from ptoperator.observed import Observed
 from ptoperator.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
@@ -101,7 +102,6 @@ def _hosts(reader: Reader, accelerator: Slice) -> int:
 
 def _is_usable(node: Manifest) -> bool:
     """Ready, and neither closed nor made for one job."""
-    spec, status = node.get("spec") or {}, node.get("status") or {}
+    spec = node.get("spec") or {}
     is_ours = any(taint.get("key") == labels.POOL_TAINT for taint in spec.get("taints") or [])
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or [])
-    return is_ready and not is_ours and not spec.get("unschedulable")
+    return holds(node, "Ready") and not is_ours and not spec.get("unschedulable")

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ptoperator import labels, names
+from ptoperator.manifests import label
 from ptoperator.observed import Observed, is_scheduled
 from ptoperator.render import Layout
 from ptoperator.resources import Manifest
@@ -46,8 +47,8 @@ def _complete(layout: Layout, seen: Observed) -> set[str]:
 
 
 def _role(pod: Manifest) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(labels.REPLICATED_JOB_NAME) or "")
+    return label(pod, labels.REPLICATED_JOB_NAME)
 
 
 def _slice(pod: Manifest) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(labels.JOB_INDEX) or "")
+    return label(pod, labels.JOB_INDEX)

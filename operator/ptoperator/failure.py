@@ -11,14 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
-
-from pydantic import ValidationError
 
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.rundir import Termination
 from ptoperator import labels, names
 from ptoperator.excerpt import is_stack_dump, known_line, log_tail, telling_line
+from ptoperator.manifests import condition, container_statuses, label, true_condition
 from ptoperator.nodes import NodeSign
 from ptoperator.resources import Manifest
 
@@ -89,12 +87,12 @@ class StartFailure:
 def pod_failure(pod: Manifest) -> PodFailure | None:
     """Why this pod failed; None while it did not."""
     status = pod.get("status") or {}
-    disruption = _condition(pod, "DisruptionTarget")
-    failed = [each for each in map(_terminated, _containers(pod)) if each and each["exitCode"] != 0]
+    disruption = true_condition(pod, "DisruptionTarget")
+    failed = [each for each in map(_terminated, container_statuses(pod)) if each and each["exitCode"] != 0]
     if status.get("phase") != "Failed" and not failed:
         return None
     first = min(failed, key=lambda each: each.get("finishedAt") or "", default=None)
-    if disruption is not None and disruption["status"] == "True":
+    if disruption is not None:
         return _disrupted(pod, disruption, first)
     if first is None:
         return _failure(pod, FailureClass.HOST_ERROR, _pod_words(status))
@@ -103,13 +101,13 @@ def pod_failure(pod: Manifest) -> PodFailure | None:
 
 def start_failure(pod: Manifest) -> StartFailure | None:
     """Why a container of this pod cannot start, in the words of the kubelet and the registry."""
-    for container in _containers(pod):
+    for container in container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
         kind = _start_class(reason)
         if kind is None:
             continue
-        scheduled = _condition(pod, "PodScheduled") or {}
+        scheduled = condition(pod, "PodScheduled") or {}
         words = waiting.get("message") or f"image {container.get('image', '')}"
         return StartFailure(kind, f"{reason}: {words}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
     return None
@@ -130,9 +128,8 @@ def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None 
 def termination(text: str) -> Termination | None:
     """The trainer's termination message, if it is one."""
     try:
-        document: Any = json.loads(text)
-        return Termination.model_validate(document)
-    except (ValueError, ValidationError):
+        return Termination.model_validate(json.loads(text))
+    except ValueError:  # no JSON, or JSON of something else: pydantic's ValidationError is one
         return None
 
 
@@ -140,14 +137,14 @@ def _explained(failures: list[PodFailure]) -> list[PodFailure]:
     return [each for each in failures if each.kind is not FailureClass.UNKNOWN]
 
 
-def _disrupted(pod: Manifest, condition: Manifest, exited: Manifest | None) -> PodFailure:
-    reason, words = str(condition.get("reason") or ""), str(condition.get("message") or "")
+def _disrupted(pod: Manifest, disruption: Manifest, exited: Manifest | None) -> PodFailure:
+    reason, words = str(disruption.get("reason") or ""), str(disruption.get("message") or "")
     kind = _DISRUPTIONS.get(reason, FailureClass.PREEMPTED)
     if reason == "TerminationByKubelet" and "low on resource" in words:
         kind = FailureClass.OUT_OF_MEMORY_HOST
     code = exited["exitCode"] if exited else None
     found = _failure(pod, kind, f"{reason}: {words}" if words else reason, code, exited)
-    return replace(found, is_settled=reason in ("PreemptionByScheduler",) or kind is FailureClass.OUT_OF_MEMORY_HOST)
+    return replace(found, is_settled=reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST)
 
 
 def _exited(pod: Manifest, state: Manifest) -> PodFailure:
@@ -155,7 +152,7 @@ def _exited(pod: Manifest, state: Manifest) -> PodFailure:
     said = termination(state.get("message") or "")
     if state.get("reason") == "OOMKilled":
         return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, state)
-    if _replicated_job(pod) == names.PATHWAYS_WORKER:  # Google's server: its exit codes are not of our table
+    if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, state)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
     if said is not None:
@@ -184,7 +181,7 @@ def _failure(
     pod: Manifest, kind: FailureClass, words: str, code: int | None = None, state: Manifest | None = None
 ) -> PodFailure:
     meta = pod["metadata"]
-    attempt = (meta.get("labels") or {}).get(labels.RESTART_ATTEMPT, "0")
+    attempt = label(pod, labels.RESTART_ATTEMPT)
     time = (state or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
     node = str((pod.get("spec") or {}).get("nodeName") or "")
     return PodFailure(kind, words, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
@@ -206,24 +203,10 @@ def _class(text: str) -> FailureClass | None:
     return FailureClass(text) if text in set(FailureClass) else None
 
 
-def _replicated_job(pod: Manifest) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(labels.REPLICATED_JOB_NAME) or "")
-
-
 def _name(pod: Manifest) -> str:
     return str(pod["metadata"]["name"])
-
-
-def _containers(pod: Manifest) -> list[Manifest]:
-    status = pod.get("status") or {}
-    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
 def _terminated(container: Manifest) -> Manifest | None:
     terminated: Manifest | None = (container.get("state") or {}).get("terminated")
     return terminated
-
-
-def _condition(pod: Manifest, kind: str) -> Manifest | None:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return next((each for each in conditions if each["type"] == kind), None)

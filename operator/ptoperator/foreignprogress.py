@@ -15,6 +15,7 @@ from ptapi.load import parse_job
 from ptapi.rundir import Progress
 from ptoperator import labels, maxtextlog, names
 from ptoperator.apierrors import ApiError
+from ptoperator.manifests import label
 from ptoperator.observed import Observed, is_started
 from ptoperator.resources import Manifest
 
@@ -56,8 +57,6 @@ def _read(reader: LogReader, seen: Observed, pod: str) -> Progress | None:
 
 def _speaks(pod: Manifest) -> bool:
     """Whether it is process 0, or Pathways' head: the others say the same, or nothing."""
-    marks = pod["metadata"].get("labels") or {}
-    if marks.get(labels.REPLICATED_JOB_NAME) == names.PATHWAYS_HEAD:
-        return True
-    indices = (marks.get(labels.JOB_INDEX), marks.get(labels.COMPLETION_INDEX))
-    return marks.get(labels.REPLICATED_JOB_NAME) == names.REPLICATED_JOB and indices == ("0", "0")
+    role = label(pod, labels.REPLICATED_JOB_NAME)
+    is_first = (label(pod, labels.JOB_INDEX), label(pod, labels.COMPLETION_INDEX)) == ("0", "0")
+    return role == names.PATHWAYS_HEAD or (role == names.REPLICATED_JOB and is_first)

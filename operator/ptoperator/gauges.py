@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ptapi.conditions import ConditionType, Phase
 from ptoperator import clock
+from ptoperator.manifests import holds
 from ptoperator.resources import Manifest
 
 SHOWN_JOBS = 1000
@@ -58,7 +59,7 @@ def numbers_of(job: Manifest) -> JobNumbers:
         "posttrain_job_step": _number(progress.get("step")),
         "posttrain_job_target_steps": _number(progress.get("total")),
         **{gauge: _number(metrics.get(key)) for gauge, key in _FROM_METRICS.items()},
-        "posttrain_job_chips": float(status.get("chips") or 0) if _holds_nodes(status) else 0.0,
+        "posttrain_job_chips": float(status.get("chips") or 0) if holds(job, ConditionType.CAPACITY_READY) else 0.0,
         "posttrain_job_chip_hours": _number((status.get("cost") or {}).get("chipHours")),
         "posttrain_job_restarts": float(sum((status.get("restarts") or {}).values())),
         "posttrain_job_heartbeat_timestamp_seconds": _time(progress.get("updated")),
@@ -78,13 +79,6 @@ def shown(jobs: list[JobNumbers], limit: int = SHOWN_JOBS) -> list[JobNumbers]:
     """Living jobs, the newest ones."""
     living = sorted((job for job in jobs if job.is_shown), key=lambda job: job.created, reverse=True)
     return living[:limit]
-
-
-def _holds_nodes(status: Manifest) -> bool:
-    return any(
-        each.get("type") == ConditionType.CAPACITY_READY and each.get("status") == "True"
-        for each in status.get("conditions") or []
-    )
 
 
 def _latest_transition(status: Manifest) -> float | None:

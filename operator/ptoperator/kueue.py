@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ptapi.accelerators import Slice
-from ptoperator import labels
+from ptoperator import labels, manifests
 from ptoperator.apierrors import ApiError, Forbidden, NotFound
 from ptoperator.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
 from ptoperator.rights import PENDING
@@ -75,12 +75,10 @@ class Place:
 
     def condition(self, kind: str) -> Manifest | None:
         """A condition of the Workload, whatever its status."""
-        conditions = ((self.workload or {}).get("status") or {}).get("conditions") or []
-        return next((each for each in conditions if each["type"] == kind), None)
+        return manifests.condition(self.workload or {}, kind)
 
     def holds(self, kind: str) -> bool:
-        found = self.condition(kind)
-        return found is not None and found["status"] == "True"
+        return manifests.holds(self.workload or {}, kind)
 
 
 def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> Place:

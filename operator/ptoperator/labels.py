@@ -5,7 +5,8 @@ Label values are at most 63 characters, which a job's name always is; child name
 
 from __future__ import annotations
 
-from typing import Any
+from ptoperator.manifests import label
+from ptoperator.resources import Manifest
 
 JOB = "posttrain.dev/job"
 """The full name of the PostTrainJob, on everything made for it: the selector of logs, pods and watches."""
@@ -105,14 +106,14 @@ def for_preflight(name: str, uid: str) -> dict[str, str]:
     return {**for_job(name, uid), COMPONENT: PREFLIGHT}
 
 
-def is_of_preflight(pod: dict[str, Any]) -> bool:
+def is_of_preflight(pod: Manifest) -> bool:
     """Whether the pod compiles and does not train."""
-    return (pod["metadata"].get("labels") or {}).get(COMPONENT) == PREFLIGHT
+    return label(pod, COMPONENT) == PREFLIGHT
 
 
-def is_of_job(pod: dict[str, Any], uid: str) -> bool:
+def is_of_job(pod: Manifest, uid: str) -> bool:
     """Whether it is of this very job, not of an earlier one of its name."""
-    return (pod["metadata"].get("labels") or {}).get(JOB_UID) == uid
+    return label(pod, JOB_UID) == uid
 
 
 def selector(name: str) -> str:

@@ -16,6 +16,7 @@ from ptoperator import labels
 from ptoperator.capacity.line import Claim, claim_of, first
 from ptoperator.failure import PodFailure, pod_failure
 from ptoperator.gauges import JobNumbers, numbers_of
+from ptoperator.manifests import condition, label
 from ptoperator.nodes import NodeSign
 from ptoperator.observed import Observed
 from ptoperator.resources import Manifest
@@ -66,7 +67,7 @@ class Memory:
 
     def note_pod(self, pod: Manifest) -> None:
         """A pod changed; if it is the trainer's and failed, why."""
-        uid = (pod["metadata"].get("labels") or {}).get(labels.JOB_UID)
+        uid = label(pod, labels.JOB_UID)
         found = pod_failure(pod)
         if not uid or found is None or labels.is_of_preflight(pod):
             return
@@ -196,17 +197,14 @@ def _key(job: Manifest) -> Key:
 
 
 def _entry(job: Manifest) -> _Job:
-    meta, status = job["metadata"], job.get("status") or {}
+    meta = job["metadata"]
     output = ((job.get("spec") or {}).get("output") or {}).get("uri")
-    conditions: list[Manifest] = status.get("conditions") or []
-    is_refused = any(
-        each.get("type") == ConditionType.VALIDATED and each.get("status") == "False" for each in conditions
-    )
+    validated = condition(job, ConditionType.VALIDATED)
     return _Job(
         uid=str(meta["uid"]),
         run=run_uri(output, meta["name"]) if isinstance(output, str) else "",
         created=str(meta.get("creationTimestamp") or ""),
         numbers=numbers_of(job),
-        is_refused=is_refused,
+        is_refused=validated is not None and validated.get("status") == "False",
         claim=claim_of(job),
     )

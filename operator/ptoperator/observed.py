@@ -20,6 +20,7 @@ from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.failure import PodFailure
 from ptoperator.kueue import Place
+from ptoperator.manifests import condition, is_deleting, label, pod_phase, true_condition
 from ptoperator.render.pod import pools_of
 from ptoperator.resources import Manifest
 
@@ -97,7 +98,7 @@ class Observed:
 
     @property
     def is_deleting(self) -> bool:
-        return bool(self.job["metadata"].get("deletionTimestamp"))
+        return is_deleting(self.job)
 
     @property
     def has_finalizer(self) -> bool:
@@ -120,7 +121,7 @@ class Observed:
 
     @property
     def is_jobset_deleting(self) -> bool:
-        return bool(self.jobset and self.jobset["metadata"].get("deletionTimestamp"))
+        return self.jobset is not None and is_deleting(self.jobset)
 
     @property
     def is_jobset_suspended(self) -> bool:
@@ -129,7 +130,7 @@ class Observed:
     @property
     def jobset_queue(self) -> str | None:
         """The Kueue queue that the JobSet was made for."""
-        return (self.jobset["metadata"].get("labels") or {}).get(labels.KUEUE_QUEUE) if self.jobset else None
+        return label(self.jobset, labels.KUEUE_QUEUE) or None if self.jobset else None
 
     @property
     def is_held_by_kueue(self) -> bool:
@@ -159,13 +160,12 @@ class Observed:
 
     def jobset_condition(self, kind: str) -> Manifest | None:
         """A condition of the JobSet that is True."""
-        conditions = (self.jobset.get("status") or {}).get("conditions") or [] if self.jobset else []
-        return next((each for each in conditions if each["type"] == kind and each["status"] == "True"), None)
+        return true_condition(self.jobset, kind) if self.jobset else None
 
     @cached_property
     def unfinished_pods(self) -> tuple[Manifest, ...]:
         """Pods that may still write the run directory, whichever attempt or job they are of."""
-        return tuple(pod for pod in self.pods if _phase(pod) not in _ENDED)
+        return tuple(pod for pod in self.pods if pod_phase(pod) not in _ENDED)
 
     @cached_property
     def current_pods(self) -> tuple[Manifest, ...]:
@@ -173,14 +173,8 @@ class Observed:
         return tuple(pod for pod in self.pods if self._is_current(pod))
 
     def _is_current(self, pod: Manifest) -> bool:
-        meta = pod["metadata"]
-        marks = meta.get("labels") or {}
-        attempt = marks.get(labels.RESTART_ATTEMPT, str(self.jobset_restarts))
-        return (
-            marks.get(labels.JOB_UID) == self.uid
-            and attempt == str(self.jobset_restarts)
-            and not meta.get("deletionTimestamp")
-        )
+        attempt = label(pod, labels.RESTART_ATTEMPT) or str(self.jobset_restarts)
+        return labels.is_of_job(pod, self.uid) and attempt == str(self.jobset_restarts) and not is_deleting(pod)
 
 
 def is_scheduled(pod: Manifest) -> bool:
@@ -189,7 +183,7 @@ def is_scheduled(pod: Manifest) -> bool:
 
 def is_started(pod: Manifest) -> bool:
     """Whether its containers run, or ran."""
-    return _phase(pod) in ("Running", *_ENDED)
+    return pod_phase(pod) in ("Running", *_ENDED)
 
 
 def started_at(pod: Manifest) -> str:
@@ -199,10 +193,4 @@ def started_at(pod: Manifest) -> str:
 
 def why_unscheduled(pod: Manifest) -> str:
     """The scheduler's words."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    said = (each.get("message") or "" for each in conditions if each["type"] == "PodScheduled")
-    return str(next(said, ""))
-
-
-def _phase(pod: Manifest) -> str:
-    return str((pod.get("status") or {}).get("phase") or "Pending")
+    return str((condition(pod, "PodScheduled") or {}).get("message") or "")

@@ -15,6 +15,7 @@ from ptapi.status import FailureStatus, PreflightStatus
 from ptoperator import clock, ending, failure
 from ptoperator.actions import Action, Create, Delete
 from ptoperator.case import Case, Step
+from ptoperator.manifests import holds, is_deleting, true_condition
 from ptoperator.observed import Observed, is_scheduled, why_unscheduled
 from ptoperator.render import config_map, preflight_job
 from ptoperator.render.preflight import deadline_s
@@ -60,7 +61,7 @@ def preflight_first(case: Case) -> Step | None:
     if job is None:
         actions: tuple[Action, ...] = (Create(CONFIGMAPS, config_map(layout)), Create(JOBS, preflight_job(layout)))
         return Step(_running(f"job {preflight_job(layout)['metadata']['name']} is made"), actions, poll_s)
-    if job["metadata"].get("deletionTimestamp"):
+    if is_deleting(job):
         return Step(_running("waiting for an earlier preflight to go away"), requeue_after=poll_s)
     found = _found(case, job)
     if found is None:
@@ -71,7 +72,7 @@ def preflight_first(case: Case) -> Step | None:
 def delete_preflight(seen: Observed) -> tuple[Delete, ...]:
     """Stops a preflight that is not over, for a job that is to hold still."""
     job = seen.preflight_job
-    if job is None or job["metadata"].get("deletionTimestamp") or _condition(job, "Complete"):
+    if job is None or is_deleting(job) or holds(job, "Complete"):
         return ()
     meta = job["metadata"]
     return (Delete(JOBS, meta["name"], seen.namespace, meta["uid"]),)
@@ -161,11 +162,11 @@ def _told(pod: Manifest) -> Found | None:
 def _why_over(case: Case, job: Manifest) -> str | None:
     """Why no verdict will come; None while one may."""
     seen = case.seen
-    failed = _condition(job, "Failed")
+    failed = true_condition(job, "Failed")
     made = job["metadata"].get("creationTimestamp")
     age = clock.seconds_since(str(made), seen.now) if made else None
     is_late = age is not None and (age >= deadline_s(case.layout) + _LATE_S or _cannot_start(case, age))
-    if failed is None and not is_late and _condition(job, "Complete") is None:
+    if failed is None and not is_late and not holds(job, "Complete"):
         return None
     ends = [found for found in map(failure.pod_failure, seen.preflight_pods) if found is not None]
     if ends:
@@ -184,8 +185,3 @@ def _cannot_start(case: Case, age_s: float) -> bool:
 
 def _undecided(why: str) -> Found:
     return Found(PreflightStatus(outcome="Undecided", line=why))
-
-
-def _condition(job: Manifest, kind: str) -> Manifest | None:
-    conditions = (job.get("status") or {}).get("conditions") or []
-    return next((each for each in conditions if each["type"] == kind and each["status"] == "True"), None)

@@ -16,13 +16,12 @@ from ptlocal.job.pods import (
     finished_at,
     index_of,
     is_active,
-    is_leaving,
     is_ready,
     is_terminal,
     is_tracked,
-    phase,
 )
 from ptlocal.job.tally import Tally, number
+from ptoperator.manifests import is_deleting, pod_phase
 from ptoperator.resources import Manifest
 
 _BACKOFF_S = 10.0
@@ -60,7 +59,7 @@ class _Round:
         self.status = copy.deepcopy(self.old_status)
         self.decision = Decision()
         self.active = [pod for pod in pods if is_active(pod)]
-        self.leaving = [pod for pod in pods if is_leaving(pod) and not is_terminal(pod)]
+        self.leaving = [pod for pod in pods if is_deleting(pod) and not is_terminal(pod)]
         self.indexed = self.spec.get("completionMode") == "Indexed"
         self.parallelism = number(self.spec.get("parallelism"), 1)
         completions = self.spec.get("completions")
@@ -71,7 +70,7 @@ class _Round:
         self.tally = Tally(self.status, number(self.completions, 0) if self.indexed else None, waits_for_end)
 
     def decide(self) -> Decision:
-        if self.job["metadata"].get("deletionTimestamp"):
+        if is_deleting(self.job):
             self.decision.release = [pod for pod in self.pods if is_tracked(pod)]
             return self.decision
         if self._is_true("Complete") or self._is_true("Failed"):
@@ -186,7 +185,7 @@ class _Round:
     def _backing_off(self) -> bool:
         """Ten seconds after a failed pod, doubling with each further one, up to ten minutes."""
         failures = self.tally.total("failed")
-        ended = [t for t in (finished_at(pod) for pod in self.pods if phase(pod) == "Failed") if t]
+        ended = [t for t in (finished_at(pod) for pod in self.pods if pod_phase(pod) == "Failed") if t]
         if not failures or not ended:
             return False
         pause_s = float(min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptlocal.job.pods import container_statuses
+from ptoperator.manifests import container_statuses
 from ptoperator.resources import Manifest
 
 

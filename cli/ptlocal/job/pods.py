@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+from ptoperator.manifests import container_statuses, holds, is_deleting, pod_phase
 from ptoperator.resources import JOBS, Manifest
 
 FINALIZER = "batch.kubernetes.io/job-tracking"  # holds a finished pod until it has been counted
@@ -74,30 +75,16 @@ def is_tracked(pod: Manifest) -> bool:
     return FINALIZER in (pod["metadata"].get("finalizers") or [])
 
 
-def is_leaving(pod: Manifest) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def phase(pod: Manifest) -> str:
-    return str((pod.get("status") or {}).get("phase") or "Pending")
-
-
 def is_terminal(pod: Manifest) -> bool:
-    return phase(pod) in ("Succeeded", "Failed")
+    return pod_phase(pod) in ("Succeeded", "Failed")
 
 
 def is_active(pod: Manifest) -> bool:
-    return not is_terminal(pod) and not is_leaving(pod)
+    return not is_terminal(pod) and not is_deleting(pod)
 
 
 def is_ready(pod: Manifest) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def container_statuses(pod: Manifest) -> list[Manifest]:
-    status = pod.get("status") or {}
-    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return holds(pod, "Ready")
 
 
 def finished_at(pod: Manifest) -> str | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ptlocal.job.failure import judge
 from ptlocal.job.indexes import format_indexes, parse_indexes
-from ptlocal.job.pods import index_of, is_leaving, is_terminal, is_tracked, phase
+from ptlocal.job.pods import index_of, is_terminal, is_tracked
+from ptoperator.manifests import is_deleting, pod_phase
 from ptoperator.resources import Manifest
 
 
@@ -50,7 +51,7 @@ class Tally:
             if not is_tracked(pod) or not self._has_ended(pod):
                 continue
             counted.append(pod)
-            if phase(pod) == "Succeeded":
+            if pod_phase(pod) == "Succeeded":
                 self._count_success(pod)
                 continue
             verdict = judge(policy, pod)
@@ -63,7 +64,7 @@ class Tally:
         return counted, fatal
 
     def _has_ended(self, pod: Manifest) -> bool:
-        return is_terminal(pod) or (is_leaving(pod) and not self.waits_for_end)
+        return is_terminal(pod) or (is_deleting(pod) and not self.waits_for_end)
 
     def _count_success(self, pod: Manifest) -> None:
         if self._indexes is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ptlocal.jobset import names
+from ptoperator.manifests import holds, label
 from ptoperator.resources import Manifest
 
 
@@ -26,26 +27,19 @@ def sort_children(jobset: Manifest, jobs: list[Manifest]) -> Children:
     children = Children()
     attempt = int(jobset["status"]["restarts"])
     for job in jobs:
-        if int((job["metadata"].get("labels") or {}).get(names.RESTART_ATTEMPT) or 0) < attempt:
+        if int(label(job, names.RESTART_ATTEMPT) or 0) < attempt:
             children.previous.append(job)
-        elif finished_condition(job, "Failed"):
+        elif holds(job, "Failed"):
             children.failed.append(job)
-        elif finished_condition(job, "Complete"):
+        elif holds(job, "Complete"):
             children.successful.append(job)
         else:
             children.active.append(job)
     return children
 
 
-def finished_condition(job: Manifest, kind: str) -> Manifest | None:
-    for condition in (job.get("status") or {}).get("conditions") or []:
-        if condition["type"] == kind and condition["status"] == "True":
-            return dict(condition)
-    return None
-
-
 def replicated_job_of(job: Manifest) -> str:
-    return str((job["metadata"].get("labels") or {}).get(names.REPLICATED_JOB) or "")
+    return label(job, names.REPLICATED_JOB)
 
 
 def is_suspended(job: Manifest) -> bool:

@@ -14,6 +14,7 @@ from ptlocal.jobset.children import Children, is_suspended, replicated_job_of, r
 from ptlocal.jobset.conditions import COMPLETED, FAILED, RESTARTING, EventNote, StatusDraft
 from ptlocal.jobset.defaults import with_defaults
 from ptlocal.jobset.failure import apply_failure_policy
+from ptoperator.manifests import is_deleting
 from ptoperator.resources import Manifest
 
 
@@ -38,7 +39,7 @@ def is_ours(jobset: Manifest) -> bool:
 
 def decide(observed: Manifest, jobs: list[Manifest], *, has_service: bool, now: str) -> Decision:
     """`jobs` are those whose controller is this JobSet, of any restart attempt."""
-    if observed["metadata"].get("deletionTimestamp") or not is_ours(observed):
+    if is_deleting(observed) or not is_ours(observed):
         return Decision()
     jobset = with_defaults(observed)
     children = sort_children(jobset, jobs)
@@ -169,4 +170,4 @@ def _started(row: Manifest) -> int:
 
 
 def _not_yet_deleted(jobs: list[Manifest]) -> list[Manifest]:
-    return [job for job in jobs if not job["metadata"].get("deletionTimestamp")]
+    return [job for job in jobs if not is_deleting(job)]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-from ptlocal.jobset.children import finished_condition, replicated_job_of
+from ptlocal.jobset.children import replicated_job_of
 from ptlocal.jobset.conditions import RESTARTING, EventNote, StatusDraft
+from ptoperator.manifests import true_condition
 from ptoperator.resources import Manifest
 
 FAIL = "FailJobSet"
@@ -47,7 +48,7 @@ def matching_rule(rules: list[Manifest], failed: list[Manifest]) -> tuple[Manife
 
 
 def _applies(rule: Manifest, job: Manifest) -> bool:
-    condition = finished_condition(job, "Failed") or {}
+    condition = true_condition(job, "Failed") or {}
     reasons = rule.get("onJobFailureReasons") or []
     patterns = rule.get("onJobFailureMessagePatterns") or []
     targets = rule.get("targetReplicatedJobs") or []
@@ -77,7 +78,7 @@ def _restart(draft: StatusDraft, rule: Manifest | None, job: Manifest, action: s
 
 
 def _failed_at(job: Manifest) -> tuple[str, str]:
-    condition = finished_condition(job, "Failed") or {}
+    condition = true_condition(job, "Failed") or {}
     return str(condition.get("lastTransitionTime") or ""), str(job["metadata"]["name"])
 
 

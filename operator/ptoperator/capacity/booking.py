@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptoperator.actions import Delete
+from ptoperator.manifests import condition, is_deleting, true_condition
 from ptoperator.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
 
 _REFUSALS = ("Failed", "CapacityRevoked", "BookingExpired")
@@ -28,7 +29,7 @@ class Booking:
 
     @property
     def is_leaving(self) -> bool:
-        return any(each is not None and _is_deleting(each) for each in (self.request, self.template))
+        return any(each is not None and is_deleting(each) for each in (self.request, self.template))
 
     @property
     def is_provisioned(self) -> bool:
@@ -50,9 +51,8 @@ class Booking:
     @property
     def news(self) -> str:
         """The newest that GKE says while its nodes do not come; empty before it says anything."""
-        said = {each["type"]: each for each in self._conditions}
-        kind = next((kind for kind in _NEWS if kind in said), "")
-        return f"{kind}={said[kind]['status']}, {_words(said[kind])}" if kind else ""
+        said = next(filter(None, (condition(self.request or {}, kind) for kind in _NEWS)), None)
+        return f"{said['type']}={said['status']}, {_words(said)}" if said else ""
 
     @property
     def words(self) -> str:
@@ -65,22 +65,14 @@ class Booking:
         return tuple(
             Delete(resource, each["metadata"]["name"], each["metadata"]["namespace"], each["metadata"]["uid"])
             for resource, each in pairs
-            if each is not None and not _is_deleting(each)
+            if each is not None and not is_deleting(each)
         )
 
-    @property
-    def _conditions(self) -> list[Manifest]:
-        return ((self.request or {}).get("status") or {}).get("conditions") or []
-
     def _holds(self, kind: str) -> Manifest | None:
-        return next((each for each in self._conditions if each["type"] == kind and each["status"] == "True"), None)
+        return true_condition(self.request or {}, kind)
 
 
 NOTHING = Booking()
-
-
-def _is_deleting(item: Manifest) -> bool:
-    return bool(item["metadata"].get("deletionTimestamp"))
 
 
 def _words(condition: Manifest) -> str:
