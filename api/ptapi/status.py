@@ -319,3 +319,12 @@ class PostTrainJobStatus(SpecModel):
     """What was used."""
     links: Links = Links()
     """Where to look."""
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """The condition of that type, whether it holds or not."""
+        return next((each for each in self.conditions if each.type == kind), None)
+
+    def holds(self, kind: ConditionType) -> bool:
+        """Whether the condition of that type is True."""
+        found = self.condition(kind)
+        return found is not None and found.status == "True"

@@ -37,8 +37,7 @@ def account(seen: Observed, layout: Layout | None) -> dict[str, object]:
 def _kind(old: PostTrainJobStatus) -> str:
     if old.phase is Phase.QUEUED:
         return "queueing"
-    has_nodes = any(each.type is ConditionType.CAPACITY_READY and each.status == "True" for each in old.conditions)
-    if has_nodes and not old.phase.is_terminal and old.phase is not Phase.SUSPENDED:
+    if old.holds(ConditionType.CAPACITY_READY) and not old.phase.is_terminal and old.phase is not Phase.SUSPENDED:
         return "held"
     return "provisioning" if old.phase in _WAITING or old.phase is Phase.RESTARTING else ""
 

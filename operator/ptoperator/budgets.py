@@ -59,7 +59,7 @@ def not_charged(case: Case, failed: Manifest) -> Step | None:
 
 def is_counted(seen: Observed) -> bool:
     """Whether status counts a restart that this JobSet did not make: it is to be made anew."""
-    return sum(seen.status.restarts.values()) > seen.restarts_before + seen.jobset_restarts
+    return sum(seen.status.restarts.values()) > seen.restarts
 
 
 def _again(case: Case, failed: Manifest) -> Step:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from ptapi.conditions import ConditionType
 from ptoperator.observed import Estimate, Observed
 from ptoperator.resources import Manifest
-from ptoperator.status import find
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Estimates:
 def _is_wanted(seen: Observed) -> bool:
     spec = seen.job.get("spec") or {}
     is_native = not {"maxtext", "container"} & set(spec.get("runtime") or {})
-    is_told = find(seen.status, ConditionType.PREFLIGHTED) is not None
+    is_told = seen.status.condition(ConditionType.PREFLIGHTED) is not None
     is_over = seen.is_deleting or seen.status.phase.is_terminal
     return spec.get("preflight") == "Skip" and is_native and not (seen.is_on_cpu or is_told or is_over)
 

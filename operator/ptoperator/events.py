@@ -16,7 +16,6 @@ from ptapi.status import Condition, PostTrainJobStatus
 from ptoperator import clock, ending
 from ptoperator.observed import Observed
 from ptoperator.resources import Manifest
-from ptoperator.status import find
 
 _COMPONENT = "posttrain-operator"
 _MESSAGE_LIMIT = 1024
@@ -96,7 +95,7 @@ def _restarted(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Not
 
 def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
     for condition in new.conditions:
-        before = find(old, condition.type)
+        before = old.condition(condition.type)
         is_news = before is None or (before.status, before.reason) != (condition.status, condition.reason)
         if new.phase.is_terminal and condition.type is ConditionType.PREFLIGHTED:
             continue  # Failed says it

@@ -19,7 +19,7 @@ from ptoperator.case import delete_jobset
 from ptoperator.observed import Observed
 from ptoperator.resources import POSTTRAINJOBS
 from ptoperator.settings import Settings
-from ptoperator.status import Say, Says, find
+from ptoperator.status import Say, Says
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def told(seen: Observed) -> Says:
         if answer is not None and answer.trouble is not None and answer.trouble.is_definite:
             refusal = f"node pool {pool.name} is to be deleted: {answer.trouble.code}: {answer.trouble.message}"
             return {ConditionType.CAPACITY_READY: Say(False, Reason.RELEASE_REFUSED, refusal)}
-    said = find(seen.status, ConditionType.CAPACITY_READY)
+    said = seen.status.condition(ConditionType.CAPACITY_READY)
     is_over = not held and not seen.status.capacity.node_pools and not seen.is_deleting
     if said is None or said.reason != Reason.RELEASE_REFUSED or not is_over:
         return {}

@@ -18,7 +18,7 @@ from ptoperator.actions import Delete
 from ptoperator.case import Case, Step
 from ptoperator.observed import Observed, is_started
 from ptoperator.resources import PODS, Manifest
-from ptoperator.status import Say, Situation, find
+from ptoperator.status import Say, Situation
 
 FOR_THE_TRAINER_S = 120.0
 """The trainer's watchdog comes first: it has this long to write stacks and to end."""
@@ -49,11 +49,9 @@ def hung(case: Case) -> Step | None:
 
 def is_told(seen: Observed) -> bool:
     """Whether status says that the current attempt hangs."""
-    running = find(seen.status, ConditionType.RUNNING)
+    running = seen.status.condition(ConditionType.RUNNING)
     known = sum(seen.status.restarts.values())
-    return (
-        running is not None and running.reason == Reason.HANG and known == seen.restarts_before + seen.jobset_restarts
-    )
+    return running is not None and running.reason == Reason.HANG and known == seen.restarts
 
 
 def silent_s(case: Case) -> float | None:

@@ -155,7 +155,7 @@ def _with_run_directory(seen: Observed) -> Observed:
     if not run or not has_run or seen.status.phase.is_terminal:
         return seen
     known = sum(seen.status.restarts.values())
-    has_failed = seen.jobset_condition("Failed") or seen.restarts_before + seen.jobset_restarts > known
+    has_failed = seen.jobset_condition("Failed") or seen.restarts > known
     progress = rundirectory.read_progress(run)
     return replace(
         seen,

@@ -158,6 +158,11 @@ class Observed:
         text = str(annotations.get(labels.RESTARTS_BEFORE, "0"))
         return int(text) if text.isdigit() else 0
 
+    @property
+    def restarts(self) -> int:
+        """Restarts under all JobSets so far, those included that status has not counted yet."""
+        return self.restarts_before + self.jobset_restarts
+
     def jobset_condition(self, kind: str) -> Manifest | None:
         """A condition of the JobSet that is True."""
         return true_condition(self.jobset, kind) if self.jobset else None

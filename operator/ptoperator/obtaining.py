@@ -14,7 +14,6 @@ from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, candidate_of, 
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.observed import Observed
-from ptoperator.status import find
 
 _LONGEST_REPAIR_S = 2.0 * USUAL_WAIT_S
 """GKE repairs a slice in minutes."""
@@ -111,7 +110,7 @@ def _lost_nodes(case: Case, candidate: Candidate | None) -> str:
 
 def _waits_for_nodes_s(seen: Observed) -> float:
     """How long some pod has had no node although its chips were there."""
-    capacity, attempt = find(seen.status, ConditionType.CAPACITY_READY), is_open(seen.status.capacity)
+    capacity, attempt = seen.status.condition(ConditionType.CAPACITY_READY), is_open(seen.status.capacity)
     if capacity is None or capacity.status == "True" or attempt is None or attempt.ready is None:
         return 0.0
     return clock.seconds_since(max(capacity.last_transition_time, attempt.ready), seen.now) or 0.0

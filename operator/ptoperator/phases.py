@@ -20,7 +20,7 @@ from ptoperator.render import Layout
 from ptoperator.resources import Manifest
 from ptoperator.restarts import restart_counts
 from ptoperator.settings import Settings
-from ptoperator.status import Say, Says, Situation, find
+from ptoperator.status import Say, Says, Situation
 
 _PREPARING = ("loading", "compiling", "restoring")
 _SHOWN_NAMES = 3
@@ -45,7 +45,7 @@ def accepted(layout: Layout, settings: Settings, situation: Situation, seen: Obs
 def _skipped(layout: Layout, seen: Observed) -> Say:
     if not layout.job.spec.preflight:
         return Say(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need none")
-    said = find(seen.status, ConditionType.PREFLIGHTED)
+    said = seen.status.condition(ConditionType.PREFLIGHTED)
     if said is not None:
         return Say(False, Reason(said.reason), said.message)
     why, found = "spec.preflight is Skip", seen.estimate
@@ -112,7 +112,7 @@ def repairing(seen: Observed, cause: FailureStatus | None, pause_s: float) -> Si
 def waiting_for_capacity(seen: Observed, message: str, capacity: CapacityStatus) -> Situation:
     """Node pools come, or are tried again elsewhere."""
     says = {CAPACITY: Say(False, Reason.WAITING_FOR_CAPACITY, message), **_resumed(seen)}
-    if find(seen.status, RUNNING):
+    if seen.status.condition(RUNNING):
         says[RUNNING] = Say(False, Reason.WAITING_FOR_CAPACITY, message)
     return Situation(Phase.PROVISIONING, says, capacity=capacity)
 
@@ -171,7 +171,7 @@ def is_of_earlier(seen: Observed) -> bool:
 
 def queued(layout: Layout, seen: Observed) -> Situation:
     """Kueue has reserved no quota, or took it back."""
-    was_admitted = (found := find(seen.status, QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
+    was_admitted = (found := seen.status.condition(QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
     place = seen.place or Place(str(seen.jobset_queue or layout.job.spec.queue))
     if was_admitted:
         say = Say(False, Reason.EVICTED, kueue.evicted_words(place, layout.accelerator))
@@ -187,7 +187,7 @@ def _admitted(seen: Observed) -> Says:
 
 def _resumed(seen: Observed) -> Says:
     """Only for a job that was suspended before."""
-    if find(seen.status, SUSPENDED) is None:
+    if seen.status.condition(SUSPENDED) is None:
         return {}
     return {SUSPENDED: Say(False, Reason.RESUMED, "runPolicy.suspend is false again")}
 
@@ -198,7 +198,7 @@ def _before_pods(seen: Observed) -> Phase:
 
 def _waiting(seen: Observed, reason: Reason, message: str) -> Situation:
     says = {CAPACITY: Say(False, reason, message)}
-    if find(seen.status, RUNNING):
+    if seen.status.condition(RUNNING):
         says[RUNNING] = Say(False, reason, message)
     return Situation(Phase.PENDING if seen.status.phase is Phase.PENDING else Phase.PROVISIONING, says)
 
@@ -235,7 +235,7 @@ def _training_words(layout: Layout, seen: Observed) -> str:
     if seen.progress is None:
         run = run_uri(layout.job.spec.output.uri, layout.name)
         return f"the trainer runs; its progress cannot be read in {run}"
-    return f"attempt {seen.restarts_before + seen.jobset_restarts + 1} is training"
+    return f"attempt {seen.restarts + 1} is training"
 
 
 def _starting_words(layout: Layout, seen: Observed) -> str:
@@ -256,7 +256,7 @@ def _not_running(seen: Observed, now: str) -> Say:
     _, newest = restart_counts(seen)
     cause = newest or seen.status.failure
     why = f" after {ending.words(cause)}" if cause else ""
-    count = seen.restarts_before + seen.jobset_restarts
+    count = seen.restarts
     return Say(False, Reason.RESTARTING, f"restart {count}{why}; {now}{_checkpoint_words(seen)}")
 
 

@@ -35,7 +35,7 @@ from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
 from ptoperator.restarts import charged_restarts
 from ptoperator.settings import Settings
-from ptoperator.status import Situation, build, differs, find, holds, is_only_progress, merged
+from ptoperator.status import Situation, build, differs, is_only_progress, merged
 
 _CLEANUP_POLL_S = 10.0
 _REFUSED_POLL_S = 30.0
@@ -74,7 +74,7 @@ def plan(seen: Observed, settings: Settings) -> Plan:
 
 def _rival(case: Case) -> Step | None:
     """Another job owns the run directory. Asked once, before anything is made."""
-    if not case.seen.rival or holds(case.seen.status, ConditionType.VALIDATED):
+    if not case.seen.rival or case.seen.status.holds(ConditionType.VALIDATED):
         return None
     return Step(ending.output_conflict(case.layout, case.seen.rival))
 
@@ -257,7 +257,7 @@ def _deadline_left(case: Case) -> float | None:
     status = case.seen.status
     if limit is None or status.start_time is None or case.seen.is_jobset_suspended:
         return None
-    resumed = find(status, ConditionType.SUSPENDED)
+    resumed = status.condition(ConditionType.SUSPENDED)
     since = max(status.start_time, resumed.last_transition_time if resumed else "")
     age = clock.seconds_since(since, case.seen.now)
     return None if age is None else limit - age

@@ -20,7 +20,7 @@ from ptoperator.observed import Observed, is_scheduled, why_unscheduled
 from ptoperator.render import config_map, preflight_job
 from ptoperator.render.preflight import deadline_s
 from ptoperator.resources import CONFIGMAPS, JOBS, Manifest
-from ptoperator.status import Say, Situation, find
+from ptoperator.status import Say, Situation
 
 _LATE_S = 60.0
 """The Job controller ends what is late itself; this long after, the operator does."""
@@ -38,7 +38,7 @@ class Found:
 
 def is_open(seen: Observed) -> bool:
     """Whether nothing is decided and nothing is made yet."""
-    condition = find(seen.status, ConditionType.PREFLIGHTED)
+    condition = seen.status.condition(ConditionType.PREFLIGHTED)
     is_undecided = condition is None or condition.reason == Reason.PREFLIGHT_RUNNING
     return is_undecided and seen.jobset is None and not seen.status.phase.is_terminal
 

@@ -75,7 +75,7 @@ def _cause_of(seen: Observed, attempt: int) -> FailureStatus:
 
 def _hang(seen: Observed) -> FailureStatus | None:
     """What the operator itself ended the attempt for: it said so before it did."""
-    running = next((each for each in seen.status.conditions if each.type is ConditionType.RUNNING), None)
+    running = seen.status.condition(ConditionType.RUNNING)
     if running is None or running.reason != Reason.HANG:
         return None
     return FailureStatus(failure_class=FailureClass.HANG, message=running.message, time=running.last_transition_time)

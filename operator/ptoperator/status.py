@@ -104,15 +104,6 @@ def merged(old: list[Condition], says: Says, generation: int, now: datetime) -> 
     return [by_type[kind] for kind in ConditionType if kind in by_type]
 
 
-def find(status: PostTrainJobStatus, kind: ConditionType) -> Condition | None:
-    return next((condition for condition in status.conditions if condition.type == kind), None)
-
-
-def holds(status: PostTrainJobStatus, kind: ConditionType) -> bool:
-    condition = find(status, kind)
-    return condition is not None and condition.status == "True"
-
-
 def _condition(old: Condition | None, kind: ConditionType, say: Say, generation: int, now: datetime) -> Condition:
     status = "True" if say.holds else "False"
     unchanged = old is not None and old.status == status
