@@ -12,6 +12,7 @@ from ptapi.rundir import Progress
 from ptapi.status import CostStatus, PostTrainJobStatus, TimeStatus
 from ptoperator import clock, prices
 from ptoperator.capacity import is_open
+from ptoperator.capacity.line import options_of
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
 
@@ -69,9 +70,8 @@ def _held(seen: Observed, seconds: int) -> dict[str, int]:
 def option_of(seen: Observed) -> str:
     """How the chips were obtained that are held now."""
     attempt = is_open(seen.status.capacity)
-    options = (seen.job.get("spec") or {}).get("capacity") or []
-    is_known = attempt is not None and attempt.entry < len(options)
-    return str(options[attempt.entry].get("type")) if attempt is not None and is_known else "existing"
+    options = options_of(seen.job)
+    return str(options[attempt.entry]["type"]) if attempt and attempt.entry < len(options) else "existing"
 
 
 def _cost(held: dict[str, int], time: TimeStatus, layout: Layout | None) -> CostStatus | None:

@@ -52,6 +52,11 @@ class PutStatus:
 Action = Create | Patch | Delete | PutStatus
 
 
+def deletion(resource: Resource, item: Manifest, namespace: str) -> Delete:
+    """Of an object as it was seen."""
+    return Delete(resource, item["metadata"]["name"], namespace, item["metadata"]["uid"])
+
+
 class Writer(Protocol):
     """The part of `kube.Kube` that actions need."""
 

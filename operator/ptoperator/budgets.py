@@ -13,13 +13,12 @@ from ptapi.status import FailureStatus
 from ptoperator import clock, ending, phases
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.observed import Observed
+from ptoperator.render.policy import REACHED_MAX
 from ptoperator.resources import Manifest
 from ptoperator.restarts import charged_restarts, failure_of_jobset, restart_counts
 
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 600.0
-REACHED_MAX = "ReachedMaxRestarts"
-"""The JobSet's reason when it has restarted as often as it was told."""
 
 
 def hopeless(case: Case) -> Step | None:

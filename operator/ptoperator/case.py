@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptoperator.actions import Action, Delete
+from ptoperator.actions import Action, Delete, deletion
 from ptoperator.capacity import Asked
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.elastic import has_nodes
@@ -59,5 +59,4 @@ class Step:
 
 def delete_jobset(seen: Observed) -> Delete:
     assert seen.jobset is not None
-    meta = seen.jobset["metadata"]
-    return Delete(JOBSETS, meta["name"], seen.namespace, meta["uid"])
+    return deletion(JOBSETS, seen.jobset, seen.namespace)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+"""Seconds and name of a unit, and of the next smaller one."""
+
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
@@ -35,8 +38,6 @@ def duration(seconds: float) -> str:
     left = max(0, round(seconds))
     if left < 60:
         return f"{left}s"
-    for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if left >= size:
-            rest = left % size // smaller
-            return f"{left // size}{unit}{rest}{small_unit}" if rest else f"{left // size}{unit}"
-    return f"{left}s"
+    size, unit, smaller, small_unit = next(each for each in _UNITS if left >= each[0])
+    rest = left % size // smaller
+    return f"{left // size}{unit}{rest}{small_unit}" if rest else f"{left // size}{unit}"

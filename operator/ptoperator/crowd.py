@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ptapi.accelerators import Slice, resolve
-from ptapi.errors import SpecError
+from ptapi.accelerators import Slice
 from ptoperator import labels
 from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.capacity import is_open
-from ptoperator.capacity.line import claim_of, options_of
+from ptoperator.capacity.line import accelerator_of, claim_of, options_of
 from ptoperator.manifests import holds
 from ptoperator.memory import Memory
 from ptoperator.observed import Observed
@@ -66,12 +65,8 @@ def _scarce(seen: Observed) -> Slice | None:
     kinds = {option.get("type") for option in options_of(seen.job)}
     if is_over or spec.get("queue") or not kinds & {"existing", "reservation"}:
         return None
-    asked = spec["accelerator"]
-    try:
-        found = resolve(asked["type"], asked.get("topology"), asked.get("slices") or 1)
-    except SpecError:  # plan says why
-        return None
-    return None if found.is_cpu else found
+    found = accelerator_of(seen.job)
+    return None if found is None or found.is_cpu else found
 
 
 def _created(seen: Observed) -> str:

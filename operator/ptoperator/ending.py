@@ -13,6 +13,7 @@ from ptoperator import clock
 from ptoperator.advice import advice
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
+from ptoperator.render.policy import REACHED_MAX
 from ptoperator.resources import Manifest
 from ptoperator.restarts import failure_of_jobset
 from ptoperator.status import Say, Says, Situation
@@ -33,7 +34,7 @@ def succeeded(layout: Layout, seen: Observed) -> Situation:
 def failed(layout: Layout, seen: Observed, condition: Manifest) -> Situation:
     """The JobSet failed: for the pod that failed first, or, if no pod says, in the JobSet's words."""
     cause = failure_of_jobset(seen, condition)
-    is_exhausted = condition.get("reason") == "ReachedMaxRestarts" and sum(seen.status.restarts.values()) > 0
+    is_exhausted = condition.get("reason") == REACHED_MAX and sum(seen.status.restarts.values()) > 0
     limit = layout.job.spec.run_policy.max_restarts
     return ended(layout, cause, exhausted=f"runPolicy.maxRestarts ({limit}) is used up" if is_exhausted else "")
 

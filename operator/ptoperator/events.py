@@ -107,7 +107,7 @@ def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]
 def _is_worth_telling(condition: Condition) -> bool:
     """Running and CapacityReady speak when they hold; Complete and Failed speak for a job that ended."""
     if condition.reason in _WARNINGS or condition.type in (ConditionType.COMPLETE, ConditionType.FAILED):
-        return condition.type not in (ConditionType.RUNNING,) and condition.reason not in _TWICE.get(condition.type, ())
+        return condition.type is not ConditionType.RUNNING and condition.reason not in _TWICE.get(condition.type, ())
     if condition.type in (ConditionType.RUNNING, ConditionType.CAPACITY_READY):
         return condition.status == "True"
     if condition.type is ConditionType.QUOTA_RESERVED:

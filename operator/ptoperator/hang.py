@@ -14,10 +14,10 @@ from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.hang import limit_s
 from ptapi.rundir import Heartbeat, Progress
 from ptoperator import clock, phases
-from ptoperator.actions import Delete
+from ptoperator.actions import deletion
 from ptoperator.case import Case, Step
 from ptoperator.observed import Observed, is_started
-from ptoperator.resources import PODS, Manifest
+from ptoperator.resources import PODS
 from ptoperator.status import Say, Situation
 
 FOR_THE_TRAINER_S = 120.0
@@ -31,7 +31,7 @@ def hung(case: Case) -> Step | None:
     """No sign of life for too long: say so, then take the pods away."""
     seen = case.seen
     if is_told(seen):
-        doomed = tuple(_delete(pod, seen) for pod in seen.current_pods if pod in seen.unfinished_pods)
+        doomed = tuple(deletion(PODS, pod, seen.namespace) for pod in seen.current_pods if pod in seen.unfinished_pods)
         return Step(Situation(Phase.RESTARTING), doomed, case.settings.progress_seconds)
     silence = silent_s(case)
     if silence is None:
@@ -72,10 +72,6 @@ def silent_s(case: Case) -> float | None:
 def _limit_s(case: Case, progress: Progress) -> float:
     """As the trainer's watchdog has it."""
     return limit_s(progress.stage, progress.seconds_per_step, case.layout.job.spec.run_policy.hang_timeout_seconds)
-
-
-def _delete(pod: Manifest, seen: Observed) -> Delete:
-    return Delete(PODS, pod["metadata"]["name"], seen.namespace, pod["metadata"]["uid"])
 
 
 def stragglers(beats: tuple[Heartbeat, ...]) -> str:

@@ -77,7 +77,7 @@ def _logs(layout: Layout, settings: Settings, which: str) -> str:
 
 
 def _label(key: str) -> str:
-    """Cloud Logging writes the dots and slashes of a pod's label key as it finds them, but for dots: `_`."""
+    """A pod's label key as Cloud Logging writes it: with `_` for every dot."""
     return key.replace(".", "_")
 
 

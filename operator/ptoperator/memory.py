@@ -11,8 +11,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from ptapi.conditions import ConditionType
-from ptapi.rundir import run_uri
-from ptoperator import labels
+from ptoperator import labels, rundirectory
 from ptoperator.capacity.line import Claim, claim_of, first
 from ptoperator.failure import PodFailure, pod_failure
 from ptoperator.gauges import JobNumbers, numbers_of
@@ -198,11 +197,10 @@ def _key(job: Manifest) -> Key:
 
 def _entry(job: Manifest) -> _Job:
     meta = job["metadata"]
-    output = ((job.get("spec") or {}).get("output") or {}).get("uri")
     validated = condition(job, ConditionType.VALIDATED)
     return _Job(
         uid=str(meta["uid"]),
-        run=run_uri(output, meta["name"]) if isinstance(output, str) else "",
+        run=rundirectory.of_job(job),
         created=str(meta.get("creationTimestamp") or ""),
         numbers=numbers_of(job),
         is_refused=validated is not None and validated.get("status") == "False",

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ptapi.errors import SpecError
 from ptapi.hang import limit_s
 from ptapi.load import parse_job
-from ptapi.rundir import Progress, run_uri
+from ptapi.rundir import Progress
 from ptoperator import clock, kueue, labels, names, preflight, rundirectory
 from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.boards import Board
@@ -87,8 +87,8 @@ def observe(
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))
     if preflight.is_open(seen) and preflight.may_be_wanted(seen):
         ours = tuple(pod for pod in found if labels.is_of_preflight(pod) and labels.is_of_job(pod, seen.uid))
-        job = _get(reader, JOBS, names.preflight(seen.name, seen.uid), namespace)
-        seen = replace(seen, preflight_job=job, preflight_pods=ours)
+        made = _get(reader, JOBS, names.preflight(seen.name, seen.uid), namespace)
+        seen = replace(seen, preflight_job=made, preflight_pods=ours)
     return _with_cloud(reader, with_log(reader, _with_run_directory(seen)), cloud)
 
 
@@ -140,9 +140,8 @@ def _wants_cloud(seen: Observed) -> bool:
     if not uses_pools(seen.job):
         return False
     capacity = seen.status.capacity
-    if seen.status.phase.is_terminal:
-        return bool(capacity.node_pools) or is_open(capacity) is not None
-    if seen.is_held_by_kueue and not (seen.place and seen.place.has_quota):
+    is_without_quota = seen.is_held_by_kueue and not (seen.place and seen.place.has_quota)
+    if seen.status.phase.is_terminal or is_without_quota:
         return bool(capacity.node_pools) or is_open(capacity) is not None
     is_waiting = not seen.current_pods or not all(map(is_scheduled, seen.current_pods))
     return seen.jobset is None or is_waiting
@@ -150,7 +149,7 @@ def _wants_cloud(seen: Observed) -> bool:
 
 def _with_run_directory(seen: Observed) -> Observed:
     """Read only what may have been written: progress once pods ran, the termination once something failed."""
-    run = _run_directory(seen.job)
+    run = rundirectory.of_job(seen.job)
     has_run = any(map(is_started, seen.current_pods)) or seen.status.start_time is not None
     if not run or not has_run or seen.status.phase.is_terminal:
         return seen
@@ -223,11 +222,6 @@ def _jobset_name(job: Manifest, settings: Settings) -> str:
         return layout_of(parse_job(job), settings).jobset
     except SpecError:
         return ""  # plan says why
-
-
-def _run_directory(job: Manifest) -> str:
-    uri = ((job.get("spec") or {}).get("output") or {}).get("uri")
-    return run_uri(uri, job["metadata"]["name"]) if isinstance(uri, str) else ""
 
 
 def _get(reader: Reader, resource: Resource, name: str, namespace: str) -> Manifest | None:

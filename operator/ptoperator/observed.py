@@ -44,8 +44,8 @@ class Observed:
     failures: why pods failed, also of pods that are gone, as long as the operator saw them.
     looked: when the API was last asked; `now` is later where only progress was read since.
     progress, termination, heartbeats: documents of the run directory, where it could be read (the last only of a run
-    that is silent). rival: the job that owns the run
-    directory, if it is another one. obstacle: what the API server said when it refused an object of this job.
+    that is silent). rival: the job that owns the run directory, if it is another one. obstacle: what the API server
+    said when it refused an object of this job.
     cloud: what the cloud says, where that matters now; None also where the operator knows no cloud. booking: what there
     is of the job's ProvisioningRequest, where the cloud was asked.
     place: what Kueue says, while the job waits in a queue. crowd: other jobs that want the same chips, while this one

@@ -32,13 +32,12 @@ RUNNING, SUSPENDED = ConditionType.RUNNING, ConditionType.SUSPENDED
 
 def accepted(layout: Layout, settings: Settings, situation: Situation, seen: Observed) -> Situation:
     """The situation with what holds for every job whose spec is valid."""
-    quota = {} if layout.job.spec.queue else {QUOTA: _turn(situation.capacity or seen.status.capacity)}
-    says: Says = {
-        VALIDATED: Say(True, Reason.ACCEPTED, f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}"
-                       f"{_file_hint(layout, settings)}"),
-        **({} if layout.preflight != "Skip" else {ConditionType.PREFLIGHTED: _skipped(layout, seen)}),
-        **quota,
-    }  # fmt: skip
+    what = f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}{_file_hint(layout, settings)}"
+    says: Says = {VALIDATED: Say(True, Reason.ACCEPTED, what)}
+    if layout.preflight == "Skip":
+        says[ConditionType.PREFLIGHTED] = _skipped(layout, seen)
+    if not layout.job.spec.queue:
+        says[QUOTA] = _turn(situation.capacity or seen.status.capacity)
     return replace(situation, says={**says, **situation.says})
 
 
@@ -256,8 +255,7 @@ def _not_running(seen: Observed, now: str) -> Say:
     _, newest = restart_counts(seen)
     cause = newest or seen.status.failure
     why = f" after {ending.words(cause)}" if cause else ""
-    count = seen.restarts
-    return Say(False, Reason.RESTARTING, f"restart {count}{why}; {now}{_checkpoint_words(seen)}")
+    return Say(False, Reason.RESTARTING, f"restart {seen.restarts}{why}; {now}{_checkpoint_words(seen)}")
 
 
 def _checkpoint_words(seen: Observed) -> str:

@@ -13,7 +13,7 @@ from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.failures import ExitCode, FailureClass
 from ptapi.status import FailureStatus, PreflightStatus
 from ptoperator import clock, ending, failure
-from ptoperator.actions import Action, Create, Delete
+from ptoperator.actions import Action, Create, Delete, deletion
 from ptoperator.case import Case, Step
 from ptoperator.manifests import holds, is_deleting, true_condition
 from ptoperator.observed import Observed, is_scheduled, why_unscheduled
@@ -22,6 +22,8 @@ from ptoperator.render.preflight import deadline_s
 from ptoperator.resources import CONFIGMAPS, JOBS, Manifest
 from ptoperator.status import Say, Situation
 
+_VERDICTS = (ExitCode.OK, ExitCode.OUT_OF_MEMORY_HBM, ExitCode.CONFIG_ERROR)
+"""Exit codes of a preflight that came to its end; after any other it may be tried again."""
 _LATE_S = 60.0
 """The Job controller ends what is late itself; this long after, the operator does."""
 
@@ -59,8 +61,9 @@ def preflight_first(case: Case) -> Step | None:
     job = seen.preflight_job
     poll_s = case.settings.progress_seconds
     if job is None:
-        actions: tuple[Action, ...] = (Create(CONFIGMAPS, config_map(layout)), Create(JOBS, preflight_job(layout)))
-        return Step(_running(f"job {preflight_job(layout)['metadata']['name']} is made"), actions, poll_s)
+        made = preflight_job(layout)
+        actions: tuple[Action, ...] = (Create(CONFIGMAPS, config_map(layout)), Create(JOBS, made))
+        return Step(_running(f"job {made['metadata']['name']} is made"), actions, poll_s)
     if is_deleting(job):
         return Step(_running("waiting for an earlier preflight to go away"), requeue_after=poll_s)
     found = _found(case, job)
@@ -74,8 +77,7 @@ def delete_preflight(seen: Observed) -> tuple[Delete, ...]:
     job = seen.preflight_job
     if job is None or is_deleting(job) or holds(job, "Complete"):
         return ()
-    meta = job["metadata"]
-    return (Delete(JOBS, meta["name"], seen.namespace, meta["uid"]),)
+    return (deletion(JOBS, job, seen.namespace),)
 
 
 def _decided(case: Case, found: Found) -> Step:
@@ -141,9 +143,6 @@ def _found(case: Case, job: Manifest) -> Found | None:
         return _undecided(f"preflight came to no end: {why}")
     status = provisional.status
     return Found(status.model_copy(update={"line": f"{status.line} (the compile came to no end: {why})"}))
-
-
-_VERDICTS = (ExitCode.OK, ExitCode.OUT_OF_MEMORY_HBM, ExitCode.CONFIG_ERROR)
 
 
 def _told(pod: Manifest) -> Found | None:

@@ -14,14 +14,14 @@ from ptapi.conditions import Reason
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator import admission, ending, kueue, labels, phases
-from ptoperator.actions import Delete
+from ptoperator.actions import deletion
 from ptoperator.capacity import is_open, provide
 from ptoperator.capacity.provide import between, pause_left
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.giving_back import given_back
 from ptoperator.kueue import Place
 from ptoperator.phases import QUOTA
-from ptoperator.resources import JOBS, Manifest
+from ptoperator.resources import JOBS
 from ptoperator.status import Say, Situation
 
 _SOON_S = 1.0
@@ -76,7 +76,8 @@ def chips_for_quota(case: Case) -> Step | None:
         return None
     if seen.bound_jobs:
         situation = _provisioning(case, place, "what was bound to node pools of before goes", seen.status.capacity)
-        return Step(situation, tuple(_delete(job) for job in seen.bound_jobs), _SOON_S)
+        # The JobSet makes them anew from its own template, which Kueue has restored.
+        return Step(situation, tuple(deletion(JOBS, job, seen.namespace) for job in seen.bound_jobs), _SOON_S)
     decision = provide(case.asked)
     if decision.failure:
         return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
@@ -99,12 +100,6 @@ def chips_without_quota(case: Case) -> Step | None:
         return None
     situation = phases.queued(case.layout, seen)
     return Step(replace(situation, capacity=back.status), back.actions, case.settings.cloud_poll_seconds)
-
-
-def _delete(job: Manifest) -> Delete:
-    """The JobSet makes it anew from its own template, which Kueue has restored."""
-    meta = job["metadata"]
-    return Delete(JOBS, meta["name"], meta["namespace"], meta["uid"])
 
 
 def _provisioning(case: Case, place: Place, message: str, capacity: CapacityStatus) -> Situation:

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ptapi.rundir import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination
+from ptapi.rundir import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination, run_uri
+from ptoperator.resources import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,12 @@ _TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 20
 _READERS = 16
 T = TypeVar("T", bound=Document)
+
+
+def of_job(job: Manifest) -> str:
+    """The run directory of a job, from the job as the API server has it; empty where it names none."""
+    uri = ((job.get("spec") or {}).get("output") or {}).get("uri")
+    return run_uri(uri, job["metadata"]["name"]) if isinstance(uri, str) else ""
 
 
 def read_progress(run_uri: str) -> Progress | None:

@@ -15,7 +15,7 @@ from ptapi.spec import CapacityOption
 from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
 from ptoperator import clock
 from ptoperator.capacity.decision import Asked, Decision
-from ptoperator.capacity.line import line_of
+from ptoperator.capacity.line import line_of, options_of
 from ptoperator.capacity.trouble import Trouble
 from ptoperator.resources import Manifest
 
@@ -48,19 +48,17 @@ class Candidate:
 
 def uses_pools(job: Manifest) -> bool:
     """Whether a job may hold node pools. The manifest is asked, for a wrong spec may hold some too."""
-    options = (job.get("spec") or {}).get("capacity") or []
-    return any(isinstance(option, dict) and option.get("type") != "existing" for option in options)
+    return any(isinstance(option, dict) and option.get("type") != "existing" for option in options_of(job))
 
 
 def may_book(job: Manifest) -> bool:
     """Whether a job may have a ProvisioningRequest."""
-    options = (job.get("spec") or {}).get("capacity") or []
-    return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options)
+    return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options_of(job))
 
 
 def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
     """The reservation that an attempt is at, if it is at one."""
-    options = (job.get("spec") or {}).get("capacity") or []
+    options = options_of(job)
     option = options[attempt.entry] if attempt.entry < len(options) else {}
     return option.get("reservation") if isinstance(option, dict) and option.get("type") == "reservation" else None
 
@@ -186,8 +184,8 @@ def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStat
         outcome = f"{attempt.outcome}; given back" if attempt.outcome else "given back"
         attempts = [*attempts[:-1], attempt.model_copy(update={"ended": clock.to_text(now), "outcome": outcome})]
     pools = so_far.node_pools if left else []
-    round = so_far.round + 1 if attempt is not None else so_far.round
-    return so_far.model_copy(update={"attempts": attempts, "node_pools": pools, "round": round, "retry_after": None})
+    rounds = so_far.round + 1 if attempt is not None else so_far.round
+    return so_far.model_copy(update={"attempts": attempts, "node_pools": pools, "round": rounds, "retry_after": None})
 
 
 def overdue(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptoperator.actions import Delete
+from ptoperator.actions import Delete, deletion
 from ptoperator.manifests import condition, is_deleting, true_condition
 from ptoperator.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
 
@@ -63,7 +63,7 @@ class Booking:
         """Giving it back: the request first, for it needs its template."""
         pairs = ((PROVISIONING_REQUESTS, self.request), (POD_TEMPLATES, self.template))
         return tuple(
-            Delete(resource, each["metadata"]["name"], each["metadata"]["namespace"], each["metadata"]["uid"])
+            deletion(resource, each, each["metadata"]["namespace"])
             for resource, each in pairs
             if each is not None and not is_deleting(each)
         )

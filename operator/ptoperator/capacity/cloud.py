@@ -148,6 +148,12 @@ class Cloud:
     def of_job(self, uid: str) -> tuple[Pool, ...]:
         return tuple(pool for pool in self.pools if pool.job_uid == uid)
 
+    def changeable(self, uid: str) -> tuple[Pool, ...]:
+        """A job's pools that GKE may be asked to let go now: it is not busy, was not asked since this look, and they do
+        not go already."""
+        held = (pool for pool in self.of_job(uid) if pool.state is not PoolState.STOPPING)
+        return tuple(pool for pool in held if not self.busy and self.answer(pool.name) is None)
+
     def answer(self, pool: str) -> Answer | None:
         return next((answer for answer in self.answers if answer.pool == pool), None)
 

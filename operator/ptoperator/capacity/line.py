@@ -99,6 +99,15 @@ def options_of(job: Manifest) -> list[Manifest]:
     return (job.get("spec") or {}).get("capacity") or [{"type": "existing"}]
 
 
+def accelerator_of(job: Manifest) -> Slice | None:
+    """The job's chips, from the job as the API server has it; None for what does not exist, of which plan says why."""
+    asked = (job.get("spec") or {}).get("accelerator") or {}
+    try:
+        return resolve(str(asked.get("type")), asked.get("topology"), int(asked.get("slices") or 1))
+    except SpecError:
+        return None
+
+
 def claim_of(job: Manifest) -> Claim | None:
     """A job's claim, from the job as the API server has it."""
     spec, status = job.get("spec") or {}, job.get("status") or {}
@@ -109,7 +118,7 @@ def claim_of(job: Manifest) -> Claim | None:
     attempt, entry = attempts[-1], int(attempts[-1].get("entry") or 0)
     if entry >= len(options) or options[entry].get("type") not in ("existing", "reservation"):
         return None
-    accelerator = _accelerator(spec.get("accelerator") or {})
+    accelerator = accelerator_of(job)
     if accelerator is None:
         return None
     option, meta = options[entry], job["metadata"]
@@ -193,10 +202,3 @@ def _within(claim: Claim) -> tuple[Any, ...]:
 def _between(claim: Claim, held: int) -> tuple[Any, ...]:
     """Order between the first of each namespace."""
     return (-claim.priority, claim.first or "~", held, claim.created, claim.uid)
-
-
-def _accelerator(asked: Manifest) -> Slice | None:
-    try:
-        return resolve(str(asked.get("type")), asked.get("topology"), int(asked.get("slices") or 1))
-    except SpecError:
-        return None

@@ -6,12 +6,12 @@ come: a slice that cannot be had ends the attempt for all, and what it left is d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
 from ptoperator import clock
+from ptoperator.actions import Action
 from ptoperator.capacity.attempts import (
     Candidate,
     begin,
@@ -24,7 +24,7 @@ from ptoperator.capacity.attempts import (
     overdue,
     start_again,
 )
-from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Pool, PoolState
+from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, PoolState
 from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.heads import heads_first
 from ptoperator.capacity.queued import until_booked
@@ -79,9 +79,11 @@ def between(asked: Asked) -> Decision | None:
     over; None: for nothing."""
     if unheard := _unheard(asked):
         return unheard
-    held = asked.cloud.of_job(asked.layout.uid) if asked.cloud else ()
+    cloud, uid = asked.cloud, asked.layout.uid
+    held = cloud.of_job(uid) if cloud else ()
     if held or asked.booking.is_there:
-        actions = (*asked.booking.deletions(), *_deletions(asked, held))
+        deletions = tuple(DeletePool(pool.name, uid) for pool in cloud.changeable(uid)) if cloud else ()
+        actions: tuple[Action | CloudAction, ...] = (*asked.booking.deletions(), *deletions)
         named = f"node pool {', '.join(pool.name for pool in held)}" if held else asked.booking.words
         return Decision(False, asked.so_far, actions, message=f"waiting until {named} is deleted")
     wait = pause_left(asked)
@@ -159,15 +161,6 @@ def _gone(asked: Asked, cloud: Cloud) -> str:
     """A pool that the job had and has no longer."""
     live = {pool.name for pool in cloud.of_job(asked.layout.uid) if pool.state is not PoolState.STOPPING}
     return next((each.name for each in asked.so_far.node_pools if each.name not in live), "")
-
-
-def _deletions(asked: Asked, held: Sequence[Pool]) -> tuple[CloudAction, ...]:
-    cloud = asked.cloud
-    return tuple(
-        DeletePool(pool.name, pool.job_uid)
-        for pool in held
-        if cloud and pool.state is not PoolState.STOPPING and not cloud.busy and cloud.answer(pool.name) is None
-    )
 
 
 def _waiting_words(candidate: Candidate, views: list[SliceView]) -> str:

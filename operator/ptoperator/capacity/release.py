@@ -14,8 +14,7 @@ from ptoperator.settings import Settings
 
 def release(uid: str, cloud: Cloud, settings: Settings, now: datetime) -> tuple[CloudAction, ...]:
     """What to do about the pools that this job still holds; nothing for those that go already."""
-    held = (pool for pool in cloud.of_job(uid) if pool.state is not PoolState.STOPPING)
-    return tuple(_release(pool, settings, now) for pool in held if not cloud.busy and cloud.answer(pool.name) is None)
+    return tuple(_release(pool, settings, now) for pool in cloud.changeable(uid))
 
 
 def _release(pool: Pool, settings: Settings, now: datetime) -> CloudAction:

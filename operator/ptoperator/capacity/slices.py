@@ -43,7 +43,7 @@ def view(asked: Asked, cloud: Cloud, candidate: Candidate, index: int, taken: fr
     if not pools:
         return _without(asked, cloud, candidate, index, wanted, taken)
     pool = next((p for p in pools if p.shape == wanted and p.state is not PoolState.STOPPING), pools[0])
-    surplus = tuple(DeletePool(p.name, uid) for p in pools if p is not pool and _may_delete(p))
+    surplus = tuple(DeletePool(p.name, uid) for p in pools if p is not pool and p.state is not PoolState.STOPPING)
     status = NodePoolStatus(slice=index, name=pool.name, operation=_operation_name(asked, cloud, index, pool.name))
     if pool.state is PoolState.STOPPING:
         return SliceView(status, actions=surplus, words=f"pool {pool.name} is being deleted")
@@ -143,10 +143,6 @@ def _operation_name(asked: Asked, cloud: Cloud, index: int, pool: str) -> str:
         return known.operation
     running = (each.name for each in cloud.operations if each.pool == pool and not each.is_deletion)
     return next(running, "")
-
-
-def _may_delete(pool: Pool) -> bool:
-    return pool.state is not PoolState.STOPPING
 
 
 def _why_none(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trouble | None:

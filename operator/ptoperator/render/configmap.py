@@ -12,8 +12,7 @@ from ptoperator import labels
 from ptoperator.render.layout import Layout
 from ptoperator.resources import Manifest
 
-KEY = JOB_FILE.rpartition("/")[2]
-MOUNT_PATH = JOB_FILE.rpartition("/")[0]
+MOUNT_PATH, _, KEY = JOB_FILE.rpartition("/")
 
 
 def config_map(layout: Layout) -> Manifest:

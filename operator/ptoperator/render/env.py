@@ -28,8 +28,7 @@ _COMPILE_CACHE = ".compile-cache"
 def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
     """The trainer's environment. What the job itself sets wins."""
     ours = [
-        value(TERMINATION_LOG_ENV, TERMINATION_LOG),
-        value("PYTHONUNBUFFERED", "1"),
+        *_everywhere(),
         value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
         *_devices(layout),
         *_indices(layout, process_in_host),
@@ -38,21 +37,18 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
         *_token(layout),
         *_foreign(layout),
     ]
-    theirs = [_user(variable) for variable in layout.job.spec.env]
-    return merge(ours, theirs)
+    return _with_users(layout, ours)
 
 
 def preflight_env(layout: Layout) -> list[Manifest]:
     """The environment of preflight: no chips, no peers, no cache of programs (theirs could not be read here)."""
-    ours = [value(TERMINATION_LOG_ENV, TERMINATION_LOG), value("PYTHONUNBUFFERED", "1"), *_token(layout)]
-    return merge(ours, [_user(variable) for variable in layout.job.spec.env])
+    return _with_users(layout, [*_everywhere(), *_token(layout)])
 
 
 def controller_env(layout: Layout) -> list[Manifest]:
     """The environment of a Pathways run's one trainer: no cache (the proxy's side keeps the programs), no peers."""
     ours = [
-        value(TERMINATION_LOG_ENV, TERMINATION_LOG),
-        value("PYTHONUNBUFFERED", "1"),
+        *_everywhere(),
         value("JAX_PLATFORMS", "proxy"),
         value("JAX_BACKEND_TARGET", f"grpc://localhost:{names.PATHWAYS_PROXY_PORT}"),
         value("IFRT_PROXY_USE_INSECURE_GRPC_CREDENTIALS", "true"),
@@ -62,18 +58,23 @@ def controller_env(layout: Layout) -> list[Manifest]:
         *_token(layout),
         *_foreign(layout),
     ]
-    return merge(ours, [_user(variable) for variable in layout.job.spec.env])
+    return _with_users(layout, ours)
 
 
-def merge(ours: list[Manifest], theirs: list[Manifest]) -> list[Manifest]:
-    """Both, without doubles: the user's value wins, except that XLA's flags are put together."""
-    chosen = {variable["name"]: variable for variable in theirs}
+def _with_users(layout: Layout, ours: list[Manifest]) -> list[Manifest]:
+    """With what the job itself sets, without doubles: its value wins, except that XLA's flags are put together."""
+    chosen = {variable.name: _user(variable) for variable in layout.job.spec.env}
     flags = next((variable for variable in ours if variable["name"] == "XLA_FLAGS"), None)
     user_flags = chosen.get("XLA_FLAGS", {}).get("value")
     if flags and user_flags:
         chosen["XLA_FLAGS"] = value("XLA_FLAGS", f"{flags['value']} {user_flags}")
     kept = [variable for variable in ours if variable["name"] not in chosen]
     return kept + list(chosen.values())
+
+
+def _everywhere() -> list[Manifest]:
+    """What every program of ours is told, wherever it runs."""
+    return [value(TERMINATION_LOG_ENV, TERMINATION_LOG), value("PYTHONUNBUFFERED", "1")]
 
 
 def _devices(layout: Layout) -> list[Manifest]:

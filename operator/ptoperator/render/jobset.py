@@ -66,9 +66,8 @@ def _labels(layout: Layout) -> Manifest:
 
 def _annotations(layout: Layout, restarts_before: int) -> Manifest:
     annotations = {labels.RESTARTS_BEFORE: str(restarts_before)}
-    if (
-        layout.accelerator.multi_host and not layout.is_pathways
-    ):  # single-host pools hold many slices, and those may be shared
+    # Pools of single hosts hold many slices, and those may be shared.
+    if layout.accelerator.multi_host and not layout.is_pathways:
         annotations[labels.EXCLUSIVE_TOPOLOGY] = labels.NODE_POOL
     return annotations
 

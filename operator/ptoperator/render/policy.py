@@ -21,6 +21,8 @@ DISRUPTED = "disrupted"
 SAVED = "preemptedSaved"
 RESTART_REASON_PREFIX = "FailurePolicy_"
 """The JobSet's RestartingJobSet condition has this and the rule's name as its reason."""
+REACHED_MAX = "ReachedMaxRestarts"
+"""Reason of the JobSet's Failed condition when it has restarted as often as it was told."""
 
 _RULE = r"matching FailJob rule"
 
