@@ -1,24 +1,23 @@
 """A TensorBoard that runs in the cluster, brought to this machine: ask for its pod, wait, forward its port, open it.
 
 The operator gives it a pod for as long as some job says that somebody looks; while this command runs it says so again
-and again, and when it ends the pod goes after a while. The port is forwarded by kubectl, which everybody has who has a
-cluster.
+and again, and when it ends the pod goes after a while.
 """
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import threading
 import time
 import webbrowser
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
+from ptctl import portforward
 from ptctl.app import App, Target
 from ptctl.errors import CliError
 from ptctl.jobview import JobView
-from ptoperator import labels
+from ptoperator import clock, labels
 from ptoperator.kube import Kube, NotFound
 from ptoperator.render.board import PORT, board_name
 from ptoperator.resources import DEPLOYMENTS, POSTTRAINJOBS
@@ -32,8 +31,8 @@ START_S = 180.0
 LOOK_EVERY_S = 1.0
 
 
-def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, *, opens: bool) -> int:
-    """Until Ctrl-C; the exit code of kubectl."""
+def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, *, opens: bool) -> None:
+    """Until Ctrl-C."""
     if shutil.which("kubectl") is None:
         raise CliError(
             "kubectl is not installed", f"the Service {board_name(output_uri)} can also be reached otherwise"
@@ -49,18 +48,15 @@ def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, 
     app.console.say(f"TensorBoard of {output_uri}: {address} (Ctrl-C ends)")
     if opens:
         threading.Timer(1.0, webbrowser.open, (address,)).start()
-    chosen = (("kubeconfig", target.kubeconfig), ("context", target.context))
-    where = [f"--{flag}={value}" for flag, value in chosen if value]
-    command = ["kubectl", *where, "-n", job.namespace, "port-forward", f"service/{name}", f"{port}:{PORT}"]
     try:
-        return subprocess.call(command)
+        portforward.run(portforward.command(target, job.namespace, f"service/{name}", port, PORT))
     finally:
         over.set()
 
 
 def ask(kube: Kube, job: JobView) -> None:
     """Somebody looks, from now on for a while."""
-    until = (datetime.now(UTC) + LOOK).strftime("%Y-%m-%dT%H:%M:%SZ")
+    until = clock.to_text(clock.utc_now() + LOOK)
     kube.patch(POSTTRAINJOBS, job.name, job.namespace, {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}})
 
 

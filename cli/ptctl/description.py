@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from ptctl.columns import slice_label
 from ptctl.console import printable
@@ -13,8 +12,7 @@ from ptctl.jobview import JobView, part
 from ptctl.measures import number
 from ptctl.ranks import ranks
 from ptctl.table import table_or_records
-
-Manifest = dict[str, Any]
+from ptoperator.resources import Manifest
 
 _NEWEST_EVENTS = 20
 _LABEL_WIDTH = 16
@@ -77,8 +75,8 @@ def _head(job: JobView, now: datetime) -> Iterator[str]:
     yield from _pair("Created", f"{job.created} ({age(job.created, now)} ago)" if job.created else "")
     yield from _pair("Phase", f"{job.phase} (being deleted)" if job.deleting else job.phase)
     yield from _pair("Algorithm", job.algorithm)
-    yield from _pair("Model", part(spec, "model", "uri", ""))
-    yield from _pair("Data", part(part(spec, "data", "train", {}) and spec["data"], "train", "uri", ""))
+    yield from _pair("Model", part(spec, "model", "uri", missing=""))
+    yield from _pair("Data", part(spec, "data", "train", "uri", missing=""))
     chips = f" ({job.chips} chips)" if job.chips and not job.accelerator.startswith("cpu-") else ""
     yield from _pair("Accelerator", f"{slice_label(job)}{chips}")
     yield from _pair("Queue", job.queue)
@@ -97,7 +95,7 @@ def _progress(job: JobView, now: datetime) -> Iterator[str]:
     heard = age(str(progress.get("updated") or ""), now)
     yield from _pair("Heartbeat", f"{heard} ago" if heard and not job.is_terminal else "")
     for key, label in _METRICS:
-        yield from _pair(label, part(status, "metrics", key, ""))
+        yield from _pair(label, part(status, "metrics", key, missing=""))
     checkpoint = status.get("checkpoint") or {}
     if checkpoint:
         when = age(str(checkpoint.get("time") or ""), now)
@@ -107,7 +105,7 @@ def _progress(job: JobView, now: datetime) -> Iterator[str]:
 
 
 def _failure(job: JobView, now: datetime) -> Iterator[str]:
-    failure = part(job.raw, "status", "failure", {})
+    failure = part(job.raw, "status", "failure", missing={})
     if failure:
         yield "Newest failure:"
         yield f"  {failure.get('failureClass')}: {failure.get('message') or ''}"
@@ -124,7 +122,7 @@ def _failure(job: JobView, now: datetime) -> Iterator[str]:
 
 
 def _conditions(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
-    found = part(job.raw, "status", "conditions", [])
+    found = part(job.raw, "status", "conditions", missing=[])
     if found:
         yield "Conditions:"
         rows = [
@@ -135,7 +133,7 @@ def _conditions(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
 
 
 def _capacity(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
-    attempts = part(part(job.raw, "status", "capacity", {}) and job.raw["status"], "capacity", "attempts", [])
+    attempts = part(job.raw, "status", "capacity", "attempts", missing=[])
     if attempts:
         yield "Capacity attempts:"
         rows = [(a["option"], age(a.get("started", ""), now), a.get("outcome") or "in progress") for a in attempts]
@@ -143,7 +141,7 @@ def _capacity(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
 
 
 def _time(job: JobView) -> Iterator[str]:
-    times = part(job.raw, "status", "time", {})
+    times = part(job.raw, "status", "time", missing={})
     spent = [
         f"{kind} {short(times[kind])}"
         for kind in (
@@ -157,7 +155,7 @@ def _time(job: JobView) -> Iterator[str]:
     ]
     yield from _pair("Time spent", ", ".join(spent))
     yield from _pair("Goodput", times.get("goodput"))
-    cost = part(job.raw, "status", "cost", {})
+    cost = part(job.raw, "status", "cost", missing={})
     yield from _pair("Chip-hours", cost.get("chipHours"))
     yield from _pair("Cost", cost.get("amount"))
 
@@ -165,8 +163,8 @@ def _time(job: JobView) -> Iterator[str]:
 def _pods(pods: Sequence[Manifest], room: int | None) -> Iterator[str]:
     found = ranks(pods)
     if found:
-        phases = {pod["metadata"]["name"]: part(pod, "status", "phase", "") for pod in pods}
-        nodes = {pod["metadata"]["name"]: part(pod, "spec", "nodeName", "") for pod in pods}
+        phases = {pod["metadata"]["name"]: part(pod, "status", "phase", missing="") for pod in pods}
+        nodes = {pod["metadata"]["name"]: part(pod, "spec", "nodeName", missing="") for pod in pods}
         yield "Pods:"
         rows = [
             (str(r.number), str(r.attempt), r.pod, phases[r.pod], nodes[r.pod], "" if r.has_started else r.waiting_for)
@@ -200,7 +198,7 @@ def _sample(sample: tuple[int, Manifest] | None) -> Iterator[str]:
 
 
 def _links(job: JobView) -> Iterator[str]:
-    links = part(job.raw, "status", "links", {})
+    links = part(job.raw, "status", "links", missing={})
     yield from _pair("Run directory", job.run_uri)
     for key, label in _LINKS:
         yield from _pair(label, links.get(key))

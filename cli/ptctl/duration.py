@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
+
+from ptoperator import clock
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
@@ -42,14 +44,5 @@ def _two(seconds: int, big: int, big_name: str, small: int, small_name: str) -> 
 
 def age(timestamp: str, now: datetime) -> str:
     """How long ago an RFC 3339 time is; empty for none."""
-    moment = parse_time(timestamp)
+    moment = clock.from_text(timestamp)
     return short((now - moment).total_seconds()) if moment else ""
-
-
-def parse_time(timestamp: str) -> datetime | None:
-    """An RFC 3339 time of Kubernetes; None if it is not one."""
-    try:
-        moment = datetime.fromisoformat(timestamp)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

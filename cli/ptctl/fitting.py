@@ -11,8 +11,8 @@ from ptapi.load import manifest
 from ptapi.spec import PostTrainJob
 from ptctl.console import Console
 from ptctl.errors import InputError
+from ptoperator.resources import Manifest
 
-Manifest = dict[str, Any]
 GIB = 2**30
 
 

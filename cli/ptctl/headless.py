@@ -1,18 +1,15 @@
-"""Where the proxy of a headless Pathways job listens: addresses, and the command that brings it here."""
+"""Where the proxy of a headless Pathways job listens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ptctl.app import Target
 from ptctl.errors import CliError
 from ptoperator import labels, names
-from ptoperator.resources import PODS
+from ptoperator.resources import PODS, Manifest
 
 if TYPE_CHECKING:
     from ptoperator.kube import Kube
-
-Manifest = dict[str, Any]
 
 
 def address(job: Manifest) -> str:
@@ -47,11 +44,3 @@ def head_of(kube: Kube, job: Manifest) -> str:
     if not heads:
         raise CliError(f"the head of {meta['name']} does not run yet", "ptctl workload wait --for running")
     return str(heads[0])
-
-
-def forwarding(job: Manifest, head: str, port: int, target: Target) -> list[str]:
-    """The command that makes the proxy listen on this machine."""
-    access = [f"--kubeconfig={target.kubeconfig}"] if target.kubeconfig else []
-    access += [f"--context={target.context}"] if target.context else []
-    where = ["-n", job["metadata"]["namespace"], f"pod/{head}", f"{port}:{names.PATHWAYS_PROXY_PORT}"]
-    return ["kubectl", *access, "port-forward", *where]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ptapi import yamltext
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
 from ptctl.errors import InputError
-
-Manifest = dict[str, Any]
+from ptctl.setpath import assign
+from ptoperator.resources import Manifest
 
 STDIN = "-"
 
@@ -34,6 +34,14 @@ def read(path: str) -> Manifest:
         }.get(kind, "ptctl handles PostTrainJobs; `kubectl apply -f` takes the rest")
         raise InputError(f"{where}: kind: {kind!r}; accepted: PostTrainJob", hint)
     return body
+
+
+def read_changed(path: str, assignments: Sequence[str]) -> Manifest:
+    """The document in a file, with the fields that `--set` changes. Raises InputError."""
+    job = read(path)
+    for assignment in assignments:
+        assign(job, assignment)
+    return job
 
 
 def check(job: Manifest, where: str) -> PostTrainJob:

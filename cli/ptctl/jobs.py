@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ptctl.app import Target
+from ptctl.choices import STATUS_PHASES
 from ptctl.errors import MissingError
 from ptctl.jobview import JobView, view
 from ptoperator.apierrors import NotFound
-from ptoperator.resources import POSTTRAINJOBS
+from ptoperator.resources import POSTTRAINJOBS, Manifest
 
 if TYPE_CHECKING:
     from ptoperator.kube import Kube
-
-Manifest = dict[str, Any]
-
-_PHASES = {
-    "FINISHED": ("Succeeded", "Failed"),
-    "RUNNING": ("Starting", "Running", "Restarting"),
-    "QUEUED": ("Pending", "Preflight", "Queued", "Provisioning"),
-    "FAILED": ("Failed",),
-    "SUCCESSFUL": ("Succeeded",),
-    "SUSPENDED": ("Suspended",),
-}
-"""XPK's words for a status, in our phases; EVERYTHING is all of them."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +26,7 @@ class Filter:
     names: tuple[str, ...] = ()
 
     def matches(self, job: JobView) -> bool:
-        phases = _PHASES.get((self.status or "").upper())
+        phases = STATUS_PHASES.get((self.status or "").upper())
         return (
             (self.text or "") in job.name
             and (phases is None or job.phase in phases)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-Manifest = dict[str, Any]
+from ptctl.choices import ALGORITHMS
+from ptoperator.resources import Manifest
 
 TERMINAL = ("Succeeded", "Failed")
-ALGORITHMS = ("sft", "dpo", "grpo", "distill", "ppo")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class JobView:
 
     def condition(self, kind: str) -> Manifest | None:
         """The condition of that type."""
-        return next((c for c in part(self.raw, "status", "conditions", []) if c.get("type") == kind), None)
+        return next((c for c in part(self.raw, "status", "conditions", missing=[]) if c.get("type") == kind), None)
 
 
 def view(job: Manifest) -> JobView:
@@ -64,7 +64,7 @@ def view(job: Manifest) -> JobView:
     accelerator, failure = spec.get("accelerator") or {}, status.get("failure") or {}
     kind = str(failure.get("failureClass") or "")
     name = str(meta.get("name") or meta.get("generateName") or "")
-    output = str(part(spec, "output", "uri", ""))
+    output = str(part(spec, "output", "uri", missing=""))
     return JobView(
         name=name,
         namespace=str(meta.get("namespace") or ""),
@@ -83,18 +83,20 @@ def view(job: Manifest) -> JobView:
         reward=str(metrics.get("reward") or ""),
         restarts=sum(int(count) for count in (status.get("restarts") or {}).values()),
         queue=str(spec.get("queue") or ""),
-        run_uri=str(part(status, "links", "run", "")) or (f"{output.rstrip('/')}/{name}" if output else ""),
+        run_uri=str(part(status, "links", "run", missing="")) or (f"{output.rstrip('/')}/{name}" if output else ""),
         job_set=str(status.get("jobSet") or ""),
-        suspended=bool(part(spec, "runPolicy", "suspend", False)),
+        suspended=bool(part(spec, "runPolicy", "suspend", missing=False)),
         deleting=bool(meta.get("deletionTimestamp")),
         failure=f"{kind}: {failure.get('message') or ''}" if kind else "",
         raw=job,
     )
 
 
-def part(manifest: Manifest, outer: str, inner: str, missing: Any) -> Any:
-    """`manifest.outer.inner`, where either may be absent or null."""
-    value = (manifest.get(outer) or {}).get(inner)
+def part(manifest: Manifest, *path: str, missing: Any) -> Any:
+    """What stands at the end of the path, where each of its steps may be absent or null."""
+    value: Any = manifest
+    for step in path:
+        value = (value or {}).get(step)
     return missing if value is None else value
 
 

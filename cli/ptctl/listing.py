@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from ptctl import columns
 from ptctl.app import App, Target
 from ptctl.jobs import Filter, fetch, namespace_of
 from ptctl.jobview import JobView, view
 from ptctl.output import DOCUMENT_FORMS, RESOURCE, show, to_yaml, without_managed_fields
-from ptctl.table import line, widths
+from ptctl.table import GAP, line, widths
 from ptctl.watching import changes
-from ptoperator.resources import POSTTRAINJOBS
-
-Manifest = dict[str, Any]
+from ptoperator.resources import POSTTRAINJOBS, Manifest
 
 
 def print_jobs(app: App, target: Target, wanted: Filter, form: str | None) -> None:
@@ -111,6 +108,6 @@ class JobTable:
         """The phase in its colour; it stands in a column of its own, so that its word is found safely."""
         index = next(i for i, column in enumerate(self._columns) if column.title == "PHASE")
         colour = columns.PHASE_COLOURS.get(row[index], "")
-        at = sum(size + 3 for size in self._sizes[: self._kept.index(index)])
+        at = sum(size + GAP for size in self._sizes[: self._kept.index(index)])
         end = at + len(row[index])
         return text[:at] + self._console.paint(text[at:end], colour) + text[end:] if colour else text

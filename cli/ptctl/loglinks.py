@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def link_of(kube: Kube, target: Target, name: str, rank: int | None) -> str:
     """The address; of all ranks without `rank`."""
     job = fetch(kube, target, name)
-    found = part(job, "status", "links", {})
+    found = part(job, "status", "links", missing={})
     link = str(found.get("cloudLogs" if rank is None else "cloudLogsOfRank") or "")
     if not link:
         raise CliError(

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ptctl.app import App, Target
+from ptctl.choices import STATUS_WORDS
 from ptctl.duration import parse_duration
 
 Function = Callable[..., Any]
@@ -62,6 +63,20 @@ def all_namespaces(function: Function) -> Function:
     return click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")(function)
 
 
+def job_file(function: Function) -> Function:
+    """-f, for verbs on a file alone."""
+    return click.option(
+        "-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input."
+    )(function)
+
+
+def assignments(function: Function) -> Function:
+    """--set, for verbs on a file alone."""
+    return click.option(
+        "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable."
+    )(function)
+
+
 def selector(function: Function) -> Function:
     """-l."""
     return click.option("-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.")(function)
@@ -95,9 +110,6 @@ def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
         return []
     names = (str(job["metadata"]["name"]) for job in jobs)
     return [name for name in names if name.startswith(incomplete)]
-
-
-STATUS_WORDS = ("EVERYTHING", "FINISHED", "RUNNING", "QUEUED", "FAILED", "SUCCESSFUL", "SUSPENDED")
 
 
 def _namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from ptctl.console import Console
-
-Manifest = dict[str, Any]
+from ptoperator.resources import Manifest
 
 DOCUMENT_FORMS = ("json", "yaml", "name")
 RESOURCE = "posttrainjob.posttrain.dev"

@@ -7,6 +7,7 @@ import click
 from ptctl.app import App, pass_app
 from ptctl.command import Verb
 from ptctl.lazygroup import SETTINGS
+from ptctl.options import assignments, job_file
 
 _EXAMPLES = """
 ptctl plan -f job.yaml
@@ -22,8 +23,8 @@ ptctl plan -f job.yaml --matrix --accelerator v6e-16 --accelerator v5p-16 --batc
 
 
 @click.command("plan", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
-@click.option("--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable.")
+@job_file
+@assignments
 @click.option("--quick", is_flag=True, help="The formula alone: no compiler, a second.")
 @click.option(
     "--depth",
@@ -78,15 +79,12 @@ def plan(
     'posttrain[tpu-compiler]'.
     """
     from ptctl import planning
-    from ptctl.jobfile import check, read
+    from ptctl.jobfile import check, read_changed
     from ptctl.prices import read as read_prices
-    from ptctl.setpath import assign
 
     if fit + matrix + here > 1:
         raise click.UsageError("--fit, --matrix and --here exclude each other.")
-    job = read(filename)
-    for assignment in assignments:
-        assign(job, assignment)
+    job = read_changed(filename, assignments)
     checked = check(job, filename)
     table = None if prices is None else read_prices(prices)
     if fit:

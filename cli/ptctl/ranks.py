@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ptctl.jobview import part
 from ptoperator import labels
 from ptoperator.names import CONTAINER
 from ptoperator.render.env import HOSTS_PER_SLICE
-
-Manifest = dict[str, Any]
+from ptoperator.resources import Manifest
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def _ranks_of(pod: Manifest) -> list[Rank]:
 
 
 def _index(meta: Manifest, key: str) -> int:
-    text = part(meta, "labels", key, "") or part(meta, "annotations", key, "0")
+    text = part(meta, "labels", key, missing="") or part(meta, "annotations", key, missing="0")
     return int(text) if str(text).isdigit() else 0
 
 
@@ -79,7 +77,7 @@ def _has_started(state: Manifest | None, status: Manifest) -> bool:
 
 def _waiting_for(state: Manifest | None, status: Manifest) -> str:
     """Why the container does not run yet: its own reason, or why the pod has no node."""
-    waiting = part(state or {}, "state", "waiting", {})
+    waiting = part(state or {}, "state", "waiting", missing={})
     if waiting:
         return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
     for condition in status.get("conditions") or []:

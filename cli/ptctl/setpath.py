@@ -13,8 +13,7 @@ from typing import Any
 from ptapi import yamltext
 from ptapi.errors import SpecError
 from ptctl.errors import InputError
-
-Manifest = dict[str, Any]
+from ptoperator.resources import Manifest
 
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\[\d+\])*(\.[A-Za-z_/][\w/-]*(\[\d+\])*)*")
 _ROOTS = ("metadata", "spec")

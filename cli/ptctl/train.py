@@ -7,6 +7,7 @@ import click
 from ptctl.app import App, pass_app
 from ptctl.command import Verb
 from ptctl.lazygroup import SETTINGS
+from ptctl.options import assignments, job_file
 
 _EXAMPLES = """
 ptctl train -f job.yaml
@@ -15,8 +16,8 @@ ptctl train -f job.yaml --set training.steps=3 --set output.uri=file:///tmp/runs
 
 
 @click.command("train", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
-@click.option("--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable.")
+@job_file
+@assignments
 @pass_app
 def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:
     """Run a job's trainer here, without a cluster.
@@ -24,11 +25,8 @@ def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:
     The same program that a pod runs (`python -m pttrainer run`), with its exit code. Needs the trainer's packages:
     pip install 'posttrain[trainer]'.
     """
-    from ptctl.jobfile import check, read
-    from ptctl.setpath import assign
+    from ptctl.jobfile import check, read_changed
     from ptctl.training import run_trainer
 
-    job = read(filename)
-    for assignment in assignments:
-        assign(job, assignment)
+    job = read_changed(filename, assignments)
     return run_trainer(app, check(job, filename))

@@ -7,6 +7,7 @@ import click
 from ptctl.app import App, pass_app
 from ptctl.command import Verb
 from ptctl.lazygroup import SETTINGS
+from ptctl.options import job_file
 
 _EXAMPLES = """
 ptctl validate -f job.yaml
@@ -15,7 +16,7 @@ ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o ya
 
 
 @click.command("validate", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
+@job_file
 @pass_app
 def validate(app: App, filename: str) -> None:
     """Check a job file; nothing is sent anywhere.

@@ -5,22 +5,13 @@ from __future__ import annotations
 import time
 
 from ptctl.app import App, Target
+from ptctl.choices import GOAL_PHASES
 from ptctl.errors import CliError, MissingError, TimedOutError
 from ptctl.jobs import fetch, namespace_of
 from ptctl.jobview import JobView, view
 from ptctl.output import RESOURCE
 from ptctl.watching import changes
 from ptoperator.resources import POSTTRAINJOBS
-
-_REACHED = {
-    "complete": ("Succeeded",),
-    "failed": ("Failed",),
-    "finished": ("Succeeded", "Failed"),
-    "running": ("Running", "Succeeded"),
-    "suspended": ("Suspended",),
-    "deleted": (),
-}
-"""Phases in which a goal is reached. A job that has succeeded was running: nobody waits for ever."""
 
 
 def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | None) -> None:
@@ -61,7 +52,7 @@ def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | 
 
 def is_reached(job: JobView, goal: str, name: str) -> bool:
     """Whether it is so. Raises CliError when it will never be."""
-    if job.phase in _REACHED[goal]:
+    if job.phase in GOAL_PHASES[goal]:
         return True
     if job.is_terminal and goal != "deleted":
         reason = f": {job.failure}" if job.failure else ""

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ptoperator.apierrors import Gone, Unreachable
-from ptoperator.resources import Resource
+from ptoperator.resources import Manifest, Resource
 
 if TYPE_CHECKING:
     from ptoperator.kube import Kube
 
-Manifest = dict[str, Any]
 
 _PATIENCE_S = 30.0
 """How long a cluster that was there may be away before the watcher gives up."""

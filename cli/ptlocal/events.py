@@ -10,8 +10,9 @@ import hashlib
 import logging
 import queue
 import threading
-from datetime import UTC, datetime
+from datetime import datetime
 
+from ptoperator import clock
 from ptoperator.kube import AlreadyExists, ApiError, Kube, NotFound
 from ptoperator.resources import EVENTS, Manifest
 
@@ -85,12 +86,9 @@ def event_for(about: Manifest, kind: str, reason: str, message: str, component: 
 
 def timestamp() -> str:
     """Now, as the API writes times."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return clock.to_text(clock.utc_now())
 
 
 def seconds_since(stamp: str, now: str) -> float:
-    return (_parse(now) - _parse(stamp)).total_seconds()
-
-
-def _parse(stamp: str) -> datetime:
-    return datetime.fromisoformat(stamp.replace("Z", "+00:00"))
+    """Negative for a time to come."""
+    return (datetime.fromisoformat(now) - datetime.fromisoformat(stamp)).total_seconds()

@@ -16,6 +16,11 @@ def to_text(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def to_micro_text(time: datetime) -> str:
+    """As MicroTime, which Leases have: the API wants all six digits."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def from_text(text: str | None) -> datetime | None:
     """None for nothing and for what is no time: others wrote it."""
     if not text:

@@ -86,7 +86,7 @@ class Credentials:
         if not self._token and not self.cert_pem:
             raise ConfigError(f"credential plugin '{command}' returned neither a token nor a certificate")
         expiry = status.get("expirationTimestamp")
-        self._expires = _epoch(expiry) - _EXPIRY_MARGIN_S if expiry else float("inf")
+        self._expires = datetime.fromisoformat(expiry).timestamp() - _EXPIRY_MARGIN_S if expiry else float("inf")
 
 
 def exec_credential(plugin: dict[str, Any], access: Access) -> dict[str, Any]:
@@ -130,7 +130,3 @@ def exec_credential(plugin: dict[str, Any], access: Access) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"credential plugin '{command}' did not print an ExecCredential with a status") from error
     return dict(status)
-
-
-def _epoch(timestamp: str) -> float:
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()

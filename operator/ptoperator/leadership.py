@@ -14,8 +14,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
+from ptoperator import clock
 from ptoperator.apierrors import ApiError, NotFound
 from ptoperator.client import Client
 from ptoperator.resources import LEASES, Manifest
@@ -110,7 +110,7 @@ class Leadership:
         return True
 
     def _spec(self, old: Manifest) -> Manifest:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = clock.to_micro_text(clock.utc_now())
         is_new = old.get("holderIdentity") != self._identity
         return {
             "holderIdentity": self._identity,

@@ -7,6 +7,7 @@ import click
 from ptctl.app import App, pass_app
 from ptctl.command import Verb
 from ptctl.lazygroup import SETTINGS
+from ptctl.options import assignments, job_file
 
 _EXAMPLES = """
 ptctl data check -f job.yaml
@@ -17,8 +18,8 @@ ptctl data check -f job.yaml --set data.train.uri=file:///data/new.parquet
 
 
 @click.command("check", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
-@click.option("--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable.")
+@job_file
+@assignments
 @click.option("--part", type=click.Choice(["train", "eval"]), help="Only data.train or data.eval.")
 @click.option("--examples", "count", type=click.IntRange(min=0), default=3, help="Rows to show with their mask (3).")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
@@ -31,12 +32,9 @@ def check(app: App, filename: str, assignments: tuple[str, ...], part: str | Non
     would end on these data. Needs the trainer's packages: pip install 'posttrain[trainer]'.
     """
     from ptctl.jobfile import check as checked
-    from ptctl.jobfile import read
-    from ptctl.setpath import assign
+    from ptctl.jobfile import read_changed
     from ptctl.training import run_trainer
 
-    job = read(filename)
-    for assignment in assignments:
-        assign(job, assignment)
+    job = read_changed(filename, assignments)
     only = [] if part is None else ["--part", part]
     return run_trainer(app, checked(job, filename), "data", "--examples", str(count), "--output", form, *only)

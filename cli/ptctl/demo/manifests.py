@@ -6,12 +6,10 @@ A wheel carries them inside the package (pyproject.toml), a checkout where they 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ptapi import yamltext
 from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT, Place
-
-Manifest = dict[str, Any]
+from ptoperator.resources import Manifest
 
 
 def sft(place: Place, seed: int) -> Manifest:

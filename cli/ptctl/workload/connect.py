@@ -28,11 +28,12 @@ def connect(app: App, target: Target, name: str, forward: bool, port: int) -> No
     Prints the variables that JAX needs in a pod of the cluster; --forward makes the proxy reachable from here.
     """
     import shutil
-    import subprocess
 
     from ptctl.errors import CliError
-    from ptctl.headless import address, forwarding, head_of, variables
+    from ptctl.headless import address, head_of, variables
     from ptctl.jobs import fetch
+    from ptctl.portforward import command, run
+    from ptoperator.names import PATHWAYS_PROXY_PORT
 
     kube = app.connect(target)
     job = fetch(kube, target, name)
@@ -41,8 +42,6 @@ def connect(app: App, target: Target, name: str, forward: bool, port: int) -> No
         return
     if shutil.which("kubectl") is None:
         raise CliError("kubectl is not installed, which forwards the port", "https://kubernetes.io/docs/tasks/tools")
-    command = forwarding(job, head_of(kube, job), port, target)
+    head = head_of(kube, job)
     app.console.say(f"in another terminal: {variables(f'grpc://localhost:{port}')} python …")
-    code = subprocess.call(command)
-    if code:
-        raise CliError(f"kubectl port-forward ended with exit code {code}")
+    run(command(target, job["metadata"]["namespace"], f"pod/{head}", port, PATHWAYS_PROXY_PORT))

@@ -7,7 +7,7 @@ what would be sent.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,8 @@ from ptctl.foreign import CREATE
 from ptctl.lazygroup import SETTINGS
 from ptctl.options import to_cluster
 
-Manifest = dict[str, Any]
+if TYPE_CHECKING:
+    from ptoperator.resources import Manifest
 
 _EXAMPLES = """
 # from a file; - is standard input

@@ -7,6 +7,7 @@ import click
 from ptctl.app import App, pass_app
 from ptctl.command import Verb
 from ptctl.lazygroup import SETTINGS
+from ptctl.options import job_file
 
 _EXAMPLES = """
 ptctl workload render -f job.yaml
@@ -16,7 +17,7 @@ ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o ya
 
 
 @click.command("render", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@click.option("-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input.")
+@job_file
 @click.option("-n", "--namespace", metavar="NS", help="Namespace of a job whose file names none.")
 @click.option("--trainer-image", metavar="IMAGE", help="Image of a job that names none (a setting of the operator).")
 @click.option("-o", "--output", "form", type=click.Choice(("yaml", "json")), default="yaml", help="Form of the output.")

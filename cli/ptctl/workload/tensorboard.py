@@ -41,9 +41,7 @@ def tensorboard(app: App, target: Target, name: str, is_run: bool, port: int, no
     if (manifest["spec"].get("tensorboard") or {}).get("server"):
         from ptctl.boardforward import forward
 
-        code = forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
-        if code:
-            raise CliError(f"kubectl port-forward ended with exit code {code}")
+        forward(app, target, job, manifest["spec"]["output"]["uri"], port, opens=not no_browser)
         return
     where = f"{job.run_uri.removeprefix('file://')}/tensorboard"
     command = ["tensorboard", "--logdir", where, "--port", str(port)]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import click
 
 from ptctl.app import App, Target, pass_app
+from ptctl.choices import GOAL_PHASES
 from ptctl.command import Verb
 from ptctl.foreign import NAMED
 from ptctl.lazygroup import SETTINGS
 from ptctl.options import Duration, complete_names, to_cluster
-
-GOALS = ("complete", "failed", "finished", "running", "suspended", "deleted")
 
 _EXAMPLES = """
 ptctl workload wait llama-gsm8k --timeout 2h && echo trained
@@ -22,7 +21,12 @@ ptctl workload wait llama-gsm8k --for deleted
 @click.command("wait", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @click.option(
-    "--for", "goal", type=click.Choice(GOALS, case_sensitive=False), default="complete", show_default=True, help="What."
+    "--for",
+    "goal",
+    type=click.Choice(tuple(GOAL_PHASES), case_sensitive=False),
+    default="complete",
+    show_default=True,
+    help="What.",
 )
 @click.option("--timeout", type=Duration(), default=None, help="At most this long (90s, 15m, 2h30m); 0 looks once.")
 @to_cluster

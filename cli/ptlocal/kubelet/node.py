@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import psutil
 
 from ptlocal.events import timestamp
 from ptlocal.kubelet.podstatus import ADDRESS
+from ptoperator import clock
 from ptoperator.kube import AlreadyExists, Kube, NotFound
 from ptoperator.resources import LEASES, NAMESPACES, NODES, Manifest
 
@@ -98,7 +98,7 @@ def register(kube: Kube, node: Manifest) -> Manifest:
 
 
 def renew_lease(kube: Kube, name: str) -> None:
-    spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_S, "renewTime": _micro_time()}
+    spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_S, "renewTime": clock.to_micro_text(clock.utc_now())}
     try:
         kube.patch(LEASES, name, _LEASE_NAMESPACE, {"spec": spec})
     except NotFound:
@@ -112,8 +112,3 @@ def _create_lease(kube: Kube, name: str, spec: Manifest) -> None:
     except AlreadyExists:
         pass  # as on every real cluster
     kube.create(LEASES, lease)
-
-
-def _micro_time() -> str:
-    """A MicroTime. The API wants all six digits."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -50,4 +50,4 @@ def test_forward_runs_kubectl_on_the_head_and_says_what_to_set(
     result = invoke("workload", "connect", "a", "--forward", "--port", "3000")
     assert (result.code, result.out) == (0, "")
     assert "JAX_BACKEND_TARGET=grpc://localhost:3000" in result.err
-    assert ran == [["kubectl", "port-forward", "-n", "default", "pod/a-cut-pathways-head-0-0-x7k2p", "3000:29000"]]
+    assert ran == [["kubectl", "-n", "default", "port-forward", "pod/a-cut-pathways-head-0-0-x7k2p", "3000:29000"]]
