@@ -65,10 +65,5 @@ class Console:
         return f"\x1b[{_CODES[colour]}m{text}\x1b[0m"
 
 
-def printable(text: str) -> str:
-    """Text of a model, without what would move the cursor or recolour the terminal; lines and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
-
-
 def _is_terminal(stream: TextIO) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from ptapi.terminal import printable
 from ptctl.columns import slice_label
-from ptctl.console import printable
 from ptctl.duration import age, short
 from ptctl.jobview import JobView, part
 from ptctl.measures import number

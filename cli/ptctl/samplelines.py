@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ptapi.terminal import printable
 from ptctl import rundir
 from ptctl.app import App, Target
-from ptctl.console import printable
 from ptctl.errors import MissingError
 from ptctl.jobs import fetch
 from ptctl.jobview import JobView, view

@@ -2,9 +2,9 @@
 
 Templates are code from a checkpoint, so they run in Jinja's immutable sandbox. A conversation is rendered
 once and tokenised once. Which tokens the assistant said is what the template marks (`{% generation %}`); where it
-marks nothing, it is found by rendering the conversation up to each
-assistant turn (with the generation prompt) and up to its end, and comparing prefixes. Where the shorter text
-is not a prefix of the longer one, a mask would be a guess, so the template is refused.
+marks nothing, it is found by rendering the conversation up to each assistant turn (with the generation prompt) and up
+to its end, and comparing prefixes. Where the shorter text is not a prefix of the longer one, a mask would be a guess,
+so the template is refused.
 
 A base model without a template gets plain text: beginning token, prompt, completion, end token.
 """
@@ -80,10 +80,7 @@ class Chat:
         template is asked about a turn that says something else, and what it writes after that is taken. What reads
         like a special token in a message is none."""
         if self.source is None:
-            raise DataError(
-                "the model has no chat template, so a conversation of several turns cannot be written; "
-                "hint: name one in spec.model.chatTemplate"
-            )
+            raise DataError(_NO_TEMPLATE)
         plain = [{**message, "content": self._without_specials(str(message["content"]))} for message in messages]
         said, after = self._after_a_turn(plain)
         ids = self.tokenizer.encode(after)
@@ -174,10 +171,7 @@ class Chat:
 
     def _plain_tokens(self, messages: Sequence[Message]) -> Tokens:
         if [m["role"] for m in messages].count("assistant") > 1:
-            raise DataError(
-                "the model has no chat template, so a conversation of several turns cannot be written; "
-                "hint: name one in spec.model.chatTemplate"
-            )
+            raise DataError(_NO_TEMPLATE)
         prompt = self.prompt_ids([m for m in messages if m["role"] != "assistant"])
         completion = [t for m in messages if m["role"] == "assistant" for t in self.tokenizer.encode(m["content"])]
         ends = [self.tokenizer.eos_ids[0]]
@@ -206,6 +200,10 @@ def _told(results: Sequence[Message]) -> Message:
     return {"role": "user", "content": "\n".join(f"```tool_output\n{m['content']}\n```" for m in results)}
 
 
+_NO_TEMPLATE = (
+    "the model has no chat template, so a conversation of several turns cannot be written; "
+    "hint: name one in spec.model.chatTemplate"
+)
 _SAID = "\ufdd2"
 """Stands for what an assistant said: as free of meaning as the marks below."""
 BEGIN, END = "\ufdd0", "\ufdd1"

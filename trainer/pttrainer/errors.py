@@ -53,3 +53,8 @@ class Preempted(TrainerError):
     """The run was asked to stop and a checkpoint was saved."""
 
     exit_code = ExitCode.PREEMPTED_SAVED
+
+
+def first_line(error: BaseException) -> str:
+    """What a library's error says, without its advice; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pttrainer.errors import TrainerError
+from pttrainer.errors import TrainerError, first_line
 from pttrainer.storage import is_storage_problem
 
 HUB = "hf://"
@@ -60,14 +60,9 @@ def told(where: str, kind: str, raised: type[TrainerError]) -> Iterator[None]:
     except Exception as error:
         if is_storage_problem(error) or not (isinstance(error, OSError) or _is_of_http(error)):
             raise
-        raise raised(f"{where}: cannot be fetched: {_first_line(error)}; {REACHABLE}") from error
+        raise raised(f"{where}: cannot be fetched: {first_line(error)}; {REACHABLE}") from error
 
 
 def _is_of_http(error: Exception) -> bool:
     """The client lets its HTTP library's exceptions through; which library that is depends on its version."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests", "huggingface_hub")
-
-
-def _first_line(error: BaseException) -> str:
-    """What the client says, without its advice."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ptapi.terminal import printable
+from pttrainer.commands import note
 from pttrainer.commands.ending import ended
 from pttrainer.errors import ConfigError, DataError
 
@@ -58,8 +60,8 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer.assemble import open_chat
     from pttrainer.data import report
 
-    chat = open_chat(job.spec.model, _note)
-    found = [report.inspect(job.spec, part, chat, _note, options.examples) for part in parts]
+    chat = open_chat(job.spec.model, note)
+    found = [report.inspect(job.spec, part, chat, note, options.examples) for part in parts]
     if options.output == "json":
         print(json.dumps({"data": [report.document(one) for one in found]}, indent=2, ensure_ascii=False))
     else:
@@ -102,7 +104,7 @@ def _masked(row: Shown, *, colour: bool) -> str:
     shown, left = "", LONGEST_SHOWN
     for piece in row.pieces:
         # A colour does not last over the line's end in every pager, so each line has its own.
-        body = _printable(piece.text[:left])
+        body = printable(piece.text[:left])
         shown += "\n".join(f"{opening}{line}{closing}" for line in body.split("\n")) if piece.learned else body
         left -= len(piece.text)
         if left < 0:
@@ -110,14 +112,5 @@ def _masked(row: Shown, *, colour: bool) -> str:
     return shown
 
 
-def _printable(said: str) -> str:
-    """Without what would move the cursor or recolour the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in said)
-
-
 def _colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from ptapi import rundir
 from ptapi.spec import PostTrainJob
 from pttrainer import storage
+from pttrainer.commands import note
 from pttrainer.commands.ending import ended
 from pttrainer.errors import ConfigError
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer.checkpoint import path_of, read_params
     from pttrainer.export import Base, Words, Writing, export, export_adapters
 
-    parts = assemble(job.spec.model, job.spec.training, _note, runs.pinned_commits(place, job))
+    parts = assemble(job.spec.model, job.spec.training, note, runs.pinned_commits(place, job))
     mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))
     model = parts.model
     layout = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
@@ -71,11 +71,7 @@ def run(options: argparse.Namespace) -> None:
         export_adapters(target, model, base, trained, words, Writing(jax.device_get))
     else:
         export(target, model, model.whole(parts.frozen(layout), trained), words, Writing(jax.device_get))
-    _note(f"{options.out}: step {found} of {place.uri}")
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr)
+    note(f"{options.out}: step {found} of {place.uri}")
 
 
 def find(uri: str) -> tuple[str, int | None]:

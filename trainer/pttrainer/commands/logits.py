@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from pttrainer.commands import note
 from pttrainer.commands.ending import ended
 from pttrainer.errors import DataError, StorageError
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
             np.save(file, logits_BTV)
     except OSError as error:
         raise StorageError(f"{options.out}: cannot be written: {error.strerror}") from error
-    print(f"{options.out}: float32 {list(logits_BTV.shape)}", file=sys.stderr)
+    note(f"{options.out}: float32 {list(logits_BTV.shape)}")
 
 
 def read_tokens(path: Path) -> list[list[int]]:
@@ -68,7 +68,7 @@ def compute(uri: str, revision: str | None, rows: list[list[int]]) -> Any:
     from pttrainer.model_form import open_source
     from pttrainer.models import Model, Params
 
-    source = open_source(uri, "--model", lambda line: print(line, file=sys.stderr), revision)
+    source = open_source(uri, "--model", note, revision)
     model = Model(source.config)
     tokens_BT = np.array(rows, np.int32)
     if tokens_BT.min() < 0 or tokens_BT.max() >= model.config.vocab_size:

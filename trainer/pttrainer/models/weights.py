@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pttrainer.errors import ConfigError
 from pttrainer.models import packed
 from pttrainer.models import quantization as quant
-from pttrainer.models.checkpoint import Checkpoint
+from pttrainer.models.checkpoint import INDEX, Checkpoint
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.names import Names, Stored, table
 from pttrainer.models.tensorfile import write_header
@@ -36,7 +36,6 @@ PIECE_BYTES = 8 * 2**20
 small: with 32 MB the C library kept 130 MB more (docs/log.md)."""
 
 SHARD_BYTES = 5 * 10**9
-INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)

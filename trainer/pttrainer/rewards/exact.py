@@ -6,12 +6,8 @@ Texts are compared trimmed, with white space within as one space, and case folde
 
 from __future__ import annotations
 
-import re
-
 from pttrainer.rewards import Row
-
-_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
-_MARKER = "####"
+from pttrainer.rewards.marked import marked
 
 
 def reward(prompt: str, completion: str, row: Row) -> float:
@@ -21,10 +17,5 @@ def reward(prompt: str, completion: str, row: Row) -> float:
 
 
 def _text(text: str) -> str:
-    tags = list(_TAG.finditer(text))
-    at = text.rfind(_MARKER)
-    if tags and tags[-1].start() > at:
-        text = tags[-1].group(1)
-    elif at >= 0:
-        text = text[at + len(_MARKER) :]
-    return " ".join(text.split()).casefold()
+    answer = marked(text)
+    return " ".join((text if answer is None else answer.text).split()).casefold()

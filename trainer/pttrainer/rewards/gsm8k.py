@@ -14,12 +14,11 @@ import re
 from fractions import Fraction
 
 from pttrainer.rewards import Row
+from pttrainer.rewards.marked import marked
 
-MARKER = "####"
 LONGEST_NUMBER = 64
 """Characters; a longer run of digits is no answer to a word problem, and big-number arithmetic is slow."""
 
-_ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 _NUMBER = re.compile(
     rf"""(?<![A-Za-z_\d])                     # not the 2 of m2
@@ -44,23 +43,20 @@ def reward(prompt: str, completion: str, row: Row) -> float:
 
 def final_number(text: str) -> Fraction | None:
     """The number that a text ends up with, or None where it has none."""
-    marked = _marked(text)
-    if marked is None:
+    answer = _marked(text)
+    if answer is None:
         numbers = _numbers(text)
         return numbers[-1] if numbers else None
-    numbers = _numbers(marked.rpartition("=")[2])
+    numbers = _numbers(answer.rpartition("=")[2])
     return numbers[0] if len(numbers) == 1 else None
 
 
 def _marked(text: str) -> str | None:
-    """The text that is marked as the answer."""
-    at = text.rfind(MARKER)
-    tag = None
-    for tag in _ANSWER_TAG.finditer(text):  # noqa: B007 - the last one
-        pass
-    if tag is not None and tag.start() > at:
-        return tag.group(1)
-    return None if at < 0 else text[at + len(MARKER) :].strip().partition("\n")[0]
+    """The text that is marked as the answer; after `####` it is one line."""
+    found = marked(text)
+    if found is None or found.is_closed:
+        return found and found.text
+    return found.text.strip().partition("\n")[0]
 
 
 def _numbers(text: str) -> list[Fraction]:

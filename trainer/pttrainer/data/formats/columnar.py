@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pttrainer.data.formats.record import Record
-from pttrainer.errors import DataError
+from pttrainer.errors import DataError, first_line
 
 BATCH_ROWS = 1024
 
@@ -22,7 +22,7 @@ def read_parquet(content: bytes, where: str) -> Iterator[Record]:
     try:
         yield from _records(parquet.ParquetFile(pyarrow.BufferReader(content)).iter_batches(BATCH_ROWS), where)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{where}: cannot be read as Parquet: {_first_line(error)}; hint: is it whole?") from error
+        raise DataError(f"{where}: cannot be read as Parquet: {first_line(error)}; hint: is it whole?") from error
 
 
 def read_arrow(content: bytes, where: str) -> Iterator[Record]:
@@ -37,7 +37,7 @@ def read_arrow(content: bytes, where: str) -> Iterator[Record]:
         else:
             yield from _records(pyarrow.ipc.open_stream(buffer), where)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{where}: cannot be read as Arrow: {_first_line(error)}; hint: is it whole?") from error
+        raise DataError(f"{where}: cannot be read as Arrow: {first_line(error)}; hint: is it whole?") from error
 
 
 def _records(batches: Any, where: str) -> Iterator[Record]:
@@ -56,7 +56,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
