@@ -1,4 +1,4 @@
-"""For every test: signals as in a terminal, and Python as fast as it can be."""
+"""For every test: signals as in a terminal, Python as fast as it can be, and properties that no slow machine breaks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -17,6 +18,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Where images forbid compiled modules to be written, each of hundreds of processes would compile ours again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+if find_spec("hypothesis"):  # not where only what an accelerator needs is installed
+    from hypothesis import HealthCheck, settings
+
+    # A property holds or it does not: how long an example takes on a busy machine is no part of it.
+    settings.register_profile("whatever the machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("whatever the machine")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -107,7 +107,7 @@ _JSON: Any = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=_JSON, verb=st.sampled_from(["POST", MERGE, APPLY, "PUT", "STATUS"]))
 def test_random_bodies_get_an_orderly_answer(api: Cluster, widgets: str, body: Any, verb: str) -> None:
     if isinstance(body, dict) and verb == "POST":

@@ -10,7 +10,7 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptlocal.job.decide import decide
@@ -114,7 +114,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 3), events)
 def test_every_history_ends_with_each_pod_counted_once(
     completions: int, parallelism: int, backoff_limit: int, history: list[tuple[str, int]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pttrainer.rollout.ledger import Ledger
@@ -33,7 +33,6 @@ def recorded(rows: list[list[int]], stop: tuple[str, ...], cuts: list[int]) -> L
     return ledger
 
 
-@settings(deadline=None)
 @given(
     st.lists(texts, min_size=1, max_size=4),
     st.lists(st.sampled_from(STOPS), max_size=3),

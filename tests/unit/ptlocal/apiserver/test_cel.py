@@ -112,7 +112,7 @@ EXPRESSIONS = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(source=EXPRESSIONS)
 def test_arithmetic_agrees_with_the_reference_interpreter(source: str) -> None:
     environment = celpy.Environment()
