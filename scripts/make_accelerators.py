@@ -9,10 +9,11 @@ the usual shape of every size. `ptapi.accelerators` computes the rest.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
+
+from ptapi.accelerator_table import chip_count
 
 TARGET = Path(__file__).parent.parent / "api" / "ptapi" / "data" / "accelerators.json"
 CUBE_CHIPS = 64
@@ -20,11 +21,6 @@ CUBE_CHIPS = 64
 MAX_CHIPS = {"v4": 64 * CUBE_CHIPS, "v5p": 96 * CUBE_CHIPS, "tpu7x": 144 * CUBE_CHIPS, "v5e": 256, "v6e": 256}
 # v4 is sold in any order of its dimensions, the others in ascending order only.
 ANY_ORDER = {"v4"}
-
-
-def shape_chips(topology: str) -> int:
-    """Chips of a shape: the product of its dimensions."""
-    return math.prod(int(dim) for dim in topology.split("x"))
 
 
 def machines(generation: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -57,7 +53,7 @@ def condense(generation: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str
         "iciGbytesPerSecond": generation["ici_bidir_gbytes_per_s_per_chip"],
         "dcnGbitsPerSecond": generation["dcn_gbit_per_s_per_chip"],
         "machines": machines(generation, rows),
-        "topologies": sorted(topologies, key=shape_chips),
+        "topologies": sorted(topologies, key=chip_count),
     }
 
 

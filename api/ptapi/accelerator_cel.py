@@ -35,7 +35,7 @@ def topology_rule() -> str:
     dims = "self.topology.split('x')"
     product = f"int({dims}[0]) * int({dims}[1]) * ({dims}.size() == 3 ? int({dims}[2]) : 1)"
     number = "int(self.type.split('-')[1])"
-    chips = f"{number} / (self.type.matches('^({_families_of(cores=2)})-') ? 2 : 1)"
+    chips = f"{number} / (self.type.matches('^({_of_two_cores()})-') ? 2 : 1)"
     fits = f"!self.type.matches('{SIZED}') || {product} == {chips}"
     shaped = f"self.topology.matches('{SHAPE}')"
     return f"!has(self.topology) || (!self.type.startsWith('cpu-') && (!{shaped} || {fits}))"
@@ -78,12 +78,12 @@ def mesh_message() -> str:
     return f"'{text}'.format([{_DEVICES}, self.accelerator.slices, self.accelerator.type])"
 
 
-def _families_of(cores: int, devices: int | None = None) -> str:
-    """Names whose numbers count so many cores per chip, as a pattern."""
+def _of_two_cores(devices: int | None = None) -> str:
+    """Names whose numbers count two cores per chip, as a pattern; devices: only of chips that are so many to JAX."""
     return "|".join(
         name
         for facts in table().values()
-        if facts["coresPerChip"] == cores and devices in (None, facts["jaxDevicesPerChip"])
+        if facts["coresPerChip"] == 2 and devices in (None, facts["jaxDevicesPerChip"])
         for name in facts["names"]
     )
 
@@ -91,7 +91,7 @@ def _families_of(cores: int, devices: int | None = None) -> str:
 # A chip of two cores is one device, but for tpu7x, where each core is one.
 _DEVICES = (
     "(int(self.accelerator.type.split('-')[1]) * self.accelerator.slices / "
-    f"(self.accelerator.type.matches('^({_families_of(cores=2, devices=1)})-') ? 2 : 1))"
+    f"(self.accelerator.type.matches('^({_of_two_cores(devices=1)})-') ? 2 : 1))"
 )
 
 

@@ -112,10 +112,10 @@ def _chips(generation: str, chips: int) -> str:
     return f"{chips} {unit}{'' if chips == 1 else 's'}"
 
 
-def _with_chips(generation: str, topology: str, prefix: str | None = None) -> str:
-    name = name_of(generation, topology)
-    shown = f"{prefix}-{name.rpartition('-')[2]}" if prefix else name
-    return f"{shown} ({_chips(generation, chip_count(topology))})"
+def _with_chips(generation: str, topology: str, family: str) -> str:
+    """`v5e-16 (16 chips)`, by the family name that the user wrote."""
+    number = name_of(generation, topology).rpartition("-")[2]
+    return f"{family}-{number} ({_chips(generation, chip_count(topology))})"
 
 
 def _refuse(field: str, value: object, accepted: str, hint: str = "") -> SpecError:

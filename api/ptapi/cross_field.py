@@ -12,9 +12,9 @@ from functools import partial
 from ptapi import accelerator_cel as chips
 from ptapi.rule import Rule, at
 from ptapi.spec import EnvVar, Grpo, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
+from ptapi.spec.job import JOB_NAME
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
-JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 JOB_DIR = "/etc/posttrain"
 HUB_DATA = "^hf://datasets/[^/]+/[^/]+"
 POOLS_OF_A_CHECK = 8
@@ -654,7 +654,7 @@ RULES: tuple[Rule, ...] = (
         hint="export: {format: peft} writes the adapters alone",
     ),
     # Chips
-    # Python says more about these four: see ptapi.devices.
+    # Of names, topologies, meshes and batches Python says more: see ptapi.devices.
     Rule(
         scope="spec.accelerator",
         field="type",

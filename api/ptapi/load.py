@@ -47,11 +47,11 @@ def without_nulls(document: Any) -> Any:
     return [without_nulls(entry) for entry in document] if isinstance(document, list) else document
 
 
-def manifest(job: PostTrainJob, *, defaults: bool = True) -> dict[str, Any]:
-    """The job as a Kubernetes object; without `defaults` only what differs from them, as a person writes it."""
-    return job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=not defaults)
+def manifest(job: PostTrainJob) -> dict[str, Any]:
+    """The job as a Kubernetes object, defaults filled in."""
+    return job.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def dump_job(job: PostTrainJob, *, defaults: bool = True) -> str:
+def dump_job(job: PostTrainJob) -> str:
     """The job as YAML, which `load_job` reads back as the same job."""
-    return yamltext.write(manifest(job, defaults=defaults))
+    return yamltext.write(manifest(job))

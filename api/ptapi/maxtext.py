@@ -105,7 +105,7 @@ def _hosts(spec: PostTrainJobSpec) -> int:
         accelerator = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     except SpecError:
         return 0  # said by its own rule
-    return accelerator.vms * accelerator.slices
+    return accelerator.total_vms
 
 
 def _of_rl(spec: PostTrainJobSpec) -> Iterator[Finding]:

@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import CodeUri, PositiveInt, SpecModel
-
-PythonName = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+from ptapi.spec.base import CodeUri, PositiveInt, PythonName, SpecModel
 
 
 class PythonTool(SpecModel):

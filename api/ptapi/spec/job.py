@@ -18,6 +18,9 @@ from ptapi.spec.rewards import Reward
 from ptapi.spec.rollout import Rollout
 from ptapi.spec.training import Training
 
+JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""Stricter than Kubernetes' names: pods of the job are DNS labels, which begin with a letter."""
+
 
 class PostTrainJobSpec(SpecModel):
     """What to train, on what, with what, where to."""
@@ -84,7 +87,7 @@ class ObjectMeta(SpecModel):
 
     model_config = {**SpecModel.model_config, "extra": "ignore"}
 
-    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=JOB_NAME)]
     """Name of the job."""
     namespace: DnsName | None = None
     """Its namespace."""

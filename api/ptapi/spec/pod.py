@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ptapi.spec.base import DnsName, SpecModel
+from ptapi.spec.base import DnsName, EnvName, SpecModel
 from ptapi.spec.model import SecretKeyRef
 
 Word = Annotated[str, Field(max_length=4096)]
@@ -22,7 +22,7 @@ class EnvSource(SpecModel):
 class EnvVar(SpecModel):
     """An environment variable of the trainer."""
 
-    name: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    name: EnvName
     """Name of the variable."""
     value: Annotated[str, Field(max_length=4096)] | None = None
     """Its value; tokens belong in a Secret."""

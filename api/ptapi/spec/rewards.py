@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import CodeUri, Name, PositiveInt, SpecModel, Text
+from ptapi.spec.base import CodeUri, EnvName, HttpUrl, Name, PositiveInt, PythonName, SpecModel, Text
 
 BuiltinReward = Literal["gsm8k", "format", "math", "length", "code", "tool-use", "choice", "exact"]
 
@@ -16,7 +16,7 @@ class PythonReward(SpecModel):
 
     uri: CodeUri
     """The Python file: `file:///…` where the trainer runs, for example from a ConfigMap in `volumes`, or `gs://…`."""
-    function: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] = "reward"
+    function: PythonName = "reward"
     """The function in that file."""
 
 
@@ -32,7 +32,7 @@ class JudgeBudget(SpecModel):
 class JudgeReward(SpecModel):
     """A model behind an OpenAI-compatible endpoint that gives a score."""
 
-    url: Annotated[str, Field(max_length=1024, pattern=r"^https?://[^/].*$")]
+    url: HttpUrl
     """The endpoint's base, such as `https://api.example.com/v1`; `/chat/completions` is added."""
     model: Text
     """The model's name there."""
@@ -50,7 +50,7 @@ class JudgeReward(SpecModel):
     retries: Annotated[int, Field(ge=0, le=20)] = 4
     """How often a request is repeated after errors that pass (429, 5xx, no connection), waiting longer each time,
     within the reward's `timeoutSeconds`."""
-    api_key_env: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    api_key_env: EnvName | None = None
     """The environment variable that holds the key; give it a Secret's key in `env`. Unset: no key is sent."""
     budget: JudgeBudget = JudgeBudget()
     """Most calls and tokens."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ptapi.spec.base import Fraction, ModelUri, NonNegativeInt, PositiveInt, SpecModel, Text
+from ptapi.spec.base import EnvName, Fraction, HttpUrl, ModelUri, NonNegativeInt, PositiveInt, SpecModel, Text
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 Proposals = Annotated[int, Field(ge=1, le=16)]
@@ -44,12 +44,12 @@ class Speculative(SpecModel):
 class Vllm(SpecModel):
     """How `engine: vllm` is reached, and how its weights are renewed."""
 
-    endpoint: Annotated[str, Field(max_length=1024, pattern=r"^https?://[^/].*$")] | None = None
+    endpoint: HttpUrl | None = None
     """The server's root, such as `http://vllm:8000` (no `/v1`). Unset: vLLM runs inside the trainer's process, from the
     package `vllm` of its image."""
     model: Text | None = None
     """The model's name on the server. Unset: the first that the server lists."""
-    api_key_env: Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    api_key_env: EnvName | None = None
     """The environment variable that holds the server's key; give it a Secret's key in `env`. Unset: no key is sent."""
     weights_directory: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")] | None = None
     """Where new weights (of a LoRA job, the adapter) are laid down for vLLM to read: one volume, at this same path in
