@@ -150,6 +150,10 @@ def k3(logps_BT: Array, ref_BT: Array) -> Array:
     return jnp.exp(difference_BT) - difference_BT - 1.0
 
 
-def truncated_importance(old_BT: Array, sampler_BT: Array, ceiling: float = 2.0) -> Array:
+LARGEST_IMPORTANCE = 2.0
+"""Sampler and trainer differ by rounding, and by updates that a stale batch missed: what is far off is not trusted."""
+
+
+def truncated_importance(old_BT: Array, sampler_BT: Array) -> Array:
     """min(exp(old − sampler), 2): what the sampler said against what the trainer would have said."""
-    return jnp.minimum(jnp.exp(log_ratio(old_BT, sampler_BT)), ceiling)
+    return jnp.minimum(jnp.exp(log_ratio(old_BT, sampler_BT)), LARGEST_IMPORTANCE)
