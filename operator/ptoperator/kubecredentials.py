@@ -93,20 +93,7 @@ def exec_credential(plugin: dict[str, Any], access: Access) -> dict[str, Any]:
     """Run a client-go credential plugin and return the `status` of its ExecCredential."""
     command = str(plugin.get("command") or "")
     interactive = sys.stdin is not None and sys.stdin.isatty() and plugin.get("interactiveMode") != "Never"
-    spec: dict[str, Any] = {"interactive": interactive}
-    if plugin.get("provideClusterInfo"):
-        spec["cluster"] = {
-            "server": access.server,
-            "insecure-skip-tls-verify": not access.verify,
-            **({"tls-server-name": access.tls_server_name} if access.tls_server_name else {}),
-            **(
-                {"certificate-authority-data": base64.b64encode(access.ca_pem.encode()).decode()}
-                if access.ca_pem
-                else {}
-            ),
-        }
-    info = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": spec}
-    env = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+    env = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(_exec_info(plugin, access, interactive=interactive))}
     env.update({str(e["name"]): str(e.get("value") or "") for e in plugin.get("env") or []})
     try:
         done = subprocess.run(
@@ -130,3 +117,17 @@ def exec_credential(plugin: dict[str, Any], access: Access) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"credential plugin '{command}' did not print an ExecCredential with a status") from error
     return dict(status)
+
+
+def _exec_info(plugin: dict[str, Any], access: Access, *, interactive: bool) -> dict[str, Any]:
+    """The ExecCredential that a plugin is told; of the cluster only where it asks."""
+    spec: dict[str, Any] = {"interactive": interactive}
+    if plugin.get("provideClusterInfo"):
+        authority = base64.b64encode(access.ca_pem.encode()).decode() if access.ca_pem else None
+        optional = {"tls-server-name": access.tls_server_name, "certificate-authority-data": authority}
+        spec["cluster"] = {
+            "server": access.server,
+            "insecure-skip-tls-verify": not access.verify,
+            **{key: value for key, value in optional.items() if value},
+        }
+    return {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": spec}

@@ -72,9 +72,9 @@ def workload_policy(generation: str, topology: str) -> str:
     return f"posttrain-{generation}-{topology}"
 
 
-def pod_host(jobset: str, slice_index: int, host_index: int) -> str:
-    """DNS name of a pod within its namespace."""
-    return f"{jobset}-{REPLICATED_JOB}-{slice_index}-{host_index}.{jobset}"
+def first_host(jobset: str) -> str:
+    """DNS name of the first slice's first pod within its namespace."""
+    return f"{jobset}-{REPLICATED_JOB}-0-0.{jobset}"
 
 
 def containers(per_vm: int) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ptapi.conditions import ConditionType
 from ptoperator import clock, ending, phases
-from ptoperator.capacity import is_open, provide
+from ptoperator.capacity import Decision, is_open, provide
 from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, candidate_of, give_up, overdue, start_again
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.case import Case, Step, delete_jobset
@@ -17,6 +17,12 @@ from ptoperator.observed import Observed
 
 _LONGEST_REPAIR_S = 2.0 * USUAL_WAIT_S
 """GKE repairs a slice in minutes."""
+
+
+def no_chips(case: Case, decision: Decision) -> Step:
+    """Nothing more will be tried."""
+    assert decision.failure is not None
+    return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
 
 
 def chips_first(case: Case) -> Step | None:
@@ -27,7 +33,7 @@ def chips_first(case: Case) -> Step | None:
     if decision.ready:
         return None
     if decision.failure:
-        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
+        return no_chips(case, decision)
     if decision.ahead is not None:
         situation = phases.in_line(case.seen, decision.message, decision.status)
         is_near = decision.ahead == 0
@@ -60,7 +66,7 @@ def no_nodes(case: Case) -> Step | None:
     else:
         return None
     if decision.failure:
-        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status))
+        return no_chips(case, decision)
     return Step(phases.waiting_for_capacity(seen, decision.message, decision.status), requeue_after=0.0)
 
 

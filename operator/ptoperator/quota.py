@@ -20,6 +20,7 @@ from ptoperator.capacity.provide import between, pause_left
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.giving_back import given_back
 from ptoperator.kueue import Place
+from ptoperator.obtaining import no_chips
 from ptoperator.phases import QUOTA
 from ptoperator.resources import JOBS
 from ptoperator.status import Say, Situation
@@ -80,7 +81,7 @@ def chips_for_quota(case: Case) -> Step | None:
         return Step(situation, tuple(deletion(JOBS, job, seen.namespace) for job in seen.bound_jobs), _SOON_S)
     decision = provide(case.asked)
     if decision.failure:
-        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
+        return no_chips(case, decision)
     if not decision.ready:
         situation = _provisioning(case, place, decision.message, decision.status)
         return Step(situation, decision.actions, 0.0 if decision.is_soon else poll_s)

@@ -99,7 +99,7 @@ def _indices(layout: Layout, process_in_host: int) -> list[Manifest]:
 def _distributed(layout: Layout) -> list[Manifest]:
     if layout.processes == 1:
         return []
-    coordinator = f"{names.pod_host(layout.jobset, 0, 0)}:{names.COORDINATOR_PORT}"
+    coordinator = f"{names.first_host(layout.jobset)}:{names.COORDINATOR_PORT}"
     shared = [value("JAX_COORDINATOR_ADDRESS", coordinator), value("JAX_NUM_PROCESSES", str(layout.processes))]
     if layout.computes_process_id:
         return shared
@@ -115,7 +115,7 @@ def _multislice(layout: Layout) -> list[Manifest]:
     return [
         value("MEGASCALE_NUM_SLICES", str(layout.slices)),
         from_label("MEGASCALE_SLICE_ID", JOB_INDEX),
-        value("MEGASCALE_COORDINATOR_ADDRESS", names.pod_host(layout.jobset, 0, 0)),
+        value("MEGASCALE_COORDINATOR_ADDRESS", names.first_host(layout.jobset)),
     ]
 
 

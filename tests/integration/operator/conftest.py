@@ -19,10 +19,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from apiaccess import Cluster  # noqa: E402
 from controlplanes import session_cluster, with_current_context  # noqa: E402
-from operatorprocess import OperatorProcess, free_port  # noqa: E402
+from operatorprocess import OperatorProcess  # noqa: E402
 
 from ptapi.status import PostTrainJobStatus  # noqa: E402
 from ptlocal import cluster as local  # noqa: E402
+from ptlocal.kubelet.ports import free_port  # noqa: E402
 from ptoperator.kube import Kube, NotFound  # noqa: E402
 from ptoperator.resources import (  # noqa: E402
     CONFIGMAPS,

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operatorprocess import OperatorProcess, WriteProxy, free_port
+from operatorprocess import Killer, OperatorProcess, WriteProxy
 from tests.builders.gkemodel import ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 from tests.builders.gkenodes import GkeNodes
 from tests.builders.gkeserver import CLUSTER, LOCATION, PROJECT, GkeServer, Twist
 
+from ptlocal.kubelet.ports import free_port
 from ptoperator.kube import Kube, NotFound
 from ptoperator.resources import JOBSETS, NODES, POSTTRAINJOBS
 
@@ -132,23 +133,8 @@ def test_a_deleted_jobs_pools_go_and_an_orphan_is_swept(
         operator.kill()
 
 
-class Killer:
-    """Kills the operator at each write to Kubernetes and each change of GKE: the first time before it is carried out,
-    the second time after it, before the answer arrives."""
-
-    def __init__(self) -> None:
-        self.operator: OperatorProcess | None = None
-        self.tries: Counter[str] = Counter()
-
-    def on_write(self, moment: str, what: str) -> bool:
-        assert self.operator is not None
-        if self.operator.is_dead():
-            return False  # sent just before the kill, still on its way
-        self.tries[what] += moment == "before"
-        if (moment, self.tries[what]) in (("before", 1), ("after", 2)):
-            self.operator.kill()
-            return False
-        return True
+class CloudKiller(Killer):
+    """At each change of GKE too."""
 
     def before_call(self, call: str, pool: str) -> Twist | None:
         if call.startswith(("List", "Get")) or self.on_write("before", f"GKE {call} {pool}"):
@@ -165,7 +151,7 @@ class Killer:
 def test_an_operator_killed_at_every_write_makes_no_pool_too_many_and_leaves_none(
     control_plane: Any, kube: Kube, jobs: Any, site: Site, tmp_path: Path, idle_s: str
 ) -> None:
-    killer = Killer()
+    killer = CloudKiller()
     site.model.fault_for = out_of_stock_on_demand
     site.server.script, site.server.after = killer.before_call, killer.after_call
     with WriteProxy(control_plane.kubeconfig, tmp_path, killer.on_write) as proxy:

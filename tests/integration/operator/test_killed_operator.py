@@ -9,30 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operatorprocess import OperatorProcess, WriteProxy, free_port
+from operatorprocess import Killer, OperatorProcess, WriteProxy
 
+from ptlocal.kubelet.ports import free_port
 from ptoperator.kube import Kube
 from ptoperator.resources import CONFIGMAPS, EVENTS, JOBSETS
 
 MAX_STARTS = 80
-
-
-class Killer:
-    """Kills the operator at each write: at the first try before it is sent, at the second after it was carried out."""
-
-    def __init__(self) -> None:
-        self.operator: OperatorProcess | None = None
-        self.tries: Counter[str] = Counter()
-
-    def on_write(self, moment: str, what: str) -> bool:
-        assert self.operator is not None
-        if self.operator.is_dead():
-            return False  # sent just before the kill, still on its way
-        self.tries[what] += moment == "before"
-        if (moment, self.tries[what]) in (("before", 1), ("after", 2)):
-            self.operator.kill()
-            return False
-        return True
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from operatorprocess import OperatorProcess, free_port
+from operatorprocess import OperatorProcess
 from test_gke import Site, site, tpu_job  # noqa: F401 (site is a fixture)
 from test_jobs import condition
 
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
 
 import kueue as made_by_kueue
 
+from ptlocal.kubelet.ports import free_port
 from ptoperator import labels
 from ptoperator.apierrors import AlreadyExists
 from ptoperator.kube import Kube

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from operator_world import NAMESPACE, World, job_manifest
 from test_capacity import SETTINGS, STOCKOUT, Site
+from test_render import pod_spec
 from tests.builders.gkemodel import Fault, PoolRecord
 from tests.builders.kueuemodel import CHECK, QUEUE, KueueModel
 
@@ -62,11 +63,6 @@ class QueuedSite(Site):
 @pytest.fixture
 def site(world: World) -> QueuedSite:
     return QueuedSite(world)
-
-
-def pod_spec(jobset: Manifest) -> Manifest:
-    found: Manifest = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    return found
 
 
 def test_quota_comes_first_then_the_pools_then_the_pods(site: QueuedSite) -> None:
