@@ -160,7 +160,8 @@ def following(layout: Layout, seen: Observed, silent_start_s: float) -> Situatio
 
 def start_failures(seen: Observed) -> Iterator[StartFailure]:
     """Containers that cannot be started."""
-    return (found for found in map(failure.start_failure, seen.current_pods) if found is not None)
+    found = (failure.start_failure(pod, seen.pull_errors) for pod in seen.current_pods)
+    return (each for each in found if each is not None)
 
 
 def is_of_earlier(seen: Observed) -> bool:
