@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ptapi.conditions import ConditionType
+from ptapi.status import FailureStatus
 from ptoperator import clock, ending, phases
-from ptoperator.capacity import is_open, provide
+from ptoperator.capacity import Decision, is_open, provide
 from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, candidate_of, give_up, overdue, start_again
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.observed import Observed
-from ptoperator.status import find
+from ptoperator.status import Say, Situation, find
 
 _LONGEST_REPAIR_S = 2.0 * USUAL_WAIT_S
 """GKE repairs a slice in minutes."""
@@ -28,7 +29,7 @@ def chips_first(case: Case) -> Step | None:
     if decision.ready:
         return None
     if decision.failure:
-        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
+        return Step(_without_chips(case, decision, decision.failure), decision.actions)
     if decision.ahead is not None:
         situation = phases.in_line(case.seen, decision.message, decision.status)
         is_near = decision.ahead == 0
@@ -61,7 +62,7 @@ def no_nodes(case: Case) -> Step | None:
     else:
         return None
     if decision.failure:
-        return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status))
+        return Step(_without_chips(case, decision, decision.failure))
     return Step(phases.waiting_for_capacity(seen, decision.message, decision.status), requeue_after=0.0)
 
 
@@ -77,6 +78,13 @@ def abandoned(case: Case) -> Step | None:
     told = phases.out_of_line if case.quota_first else phases.waiting_for_capacity
     situation = told(seen, message, seen.status.capacity)
     return Step(situation, (delete_jobset(seen),), case.settings.cloud_poll_seconds)
+
+
+def _without_chips(case: Case, decision: Decision, failure: FailureStatus) -> Situation:
+    """The end of a job whose chips cannot be had."""
+    over = ending.ended(case.layout, failure)
+    says = {**over.says, ConditionType.CAPACITY_READY: Say(False, failure.failure_class, failure.message)}
+    return replace(over, says=says, capacity=decision.status)
 
 
 def _lost_pool(seen: Observed) -> str:
