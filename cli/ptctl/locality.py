@@ -58,6 +58,13 @@ def kubeconfig() -> Path:
     return status().kubeconfig
 
 
+def demo_lock() -> Path:
+    """Held while a demo uses it."""
+    from ptlocal.layout import Layout
+
+    return Layout(status().data_dir).demo_lock
+
+
 def local_hint() -> str:
     """How to use the embedded cluster, if one runs; else empty."""
     return f"the cluster on this machine is used after  {USE_IT}" if is_up() else ""

@@ -138,7 +138,7 @@ def status(data_dir: Path | None = None) -> Status:
     return Status(layout.data, layout.kubeconfig, state.phase, pid, state.server, state.message, state.components)
 
 
-_FILES_BEFORE_FIRST_START = {"up.lock", "supervisor.pid", "logs", "state.json"}
+_FILES_BEFORE_FIRST_START = {"up.lock", "demo.lock", "supervisor.pid", "logs", "state.json"}
 
 
 def _layout(data_dir: Path | None) -> Layout:

@@ -50,6 +50,11 @@ class Layout:
         return self.data / "up.lock"
 
     @property
+    def demo_lock(self) -> Path:
+        """Held by `ptctl demo`, whose jobs have the same names each time."""
+        return self.data / "demo.lock"
+
+    @property
     def database(self) -> Path:
         """The API server's SQLite file; -wal and -shm stand beside it while it runs."""
         return self.data / "apiserver.sqlite3"

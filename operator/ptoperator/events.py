@@ -24,7 +24,7 @@ _QUIET = (
 )  # fmt: skip
 _WARNINGS = (
     Reason.CREATE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT, Reason.DOES_NOT_FIT,
-    Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED,
+    Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
 )  # fmt: skip
 
 

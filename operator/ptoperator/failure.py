@@ -9,7 +9,7 @@ the JobSet's own words (`ending`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
@@ -30,7 +30,15 @@ _DISRUPTIONS: dict[str, FailureClass] = {
 """Reasons of a pod's DisruptionTarget condition. The kubelet ends pods when its node is shut down, as a spot VM is."""
 
 IMAGE_REASONS = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "RegistryUnavailable",
+        "ImageInspectError",
+        "SignatureValidationFailed",
+    }
 )
 CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _BY_THE_MACHINE = (
@@ -99,8 +107,20 @@ def pod_failure(pod: Manifest) -> PodFailure | None:
     return _exited(pod, first)
 
 
-def start_failure(pod: Manifest) -> StartFailure | None:
-    """Why a container of this pod cannot start, in the words of the kubelet and the registry."""
+def pull_errors(pod: Manifest) -> dict[str, str]:
+    """What the registry said, by image. The kubelet shows it for a moment; between two tries, some versions of it say
+    no more than that they wait."""
+    states = ((each, (each.get("state") or {}).get("waiting") or {}) for each in container_statuses(pod))
+    return {
+        str(container.get("image")): str(waiting["message"])
+        for container, waiting in states
+        if waiting.get("reason") == "ErrImagePull" and waiting.get("message")
+    }
+
+
+def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> StartFailure | None:
+    """Why a container of this pod cannot start, in the words of the kubelet and the registry. heard: `pull_errors` of
+    before."""
     for container in container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
@@ -109,6 +129,9 @@ def start_failure(pod: Manifest) -> StartFailure | None:
             continue
         scheduled = condition(pod, "PodScheduled") or {}
         words = waiting.get("message") or f"image {container.get('image', '')}"
+        earlier = (heard or {}).get(str(container.get("image")), "")
+        if reason == "ImagePullBackOff" and "ErrImagePull" not in words and earlier:
+            words = f"{words}: ErrImagePull: {earlier}"
         return StartFailure(kind, f"{reason}: {words}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
     return None
 

@@ -21,6 +21,8 @@ from ptoperator.resources import POSTTRAINJOBS
 from ptoperator.settings import Settings
 from ptoperator.status import Say, Says
 
+_CAPACITY = ConditionType.CAPACITY_READY
+
 
 @dataclass(frozen=True)
 class GivenBack:
@@ -70,19 +72,51 @@ def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, .
     return (_without_finalizer(seen),)
 
 
-def told(seen: Observed) -> Says:
-    """What is to be said of pools that are to go: that GKE refuses, and later that they went after all."""
-    held = seen.cloud.of_job(seen.uid) if seen.cloud else ()
-    for pool in held:
-        answer = seen.cloud.answer(pool.name) if seen.cloud else None
-        if answer is not None and answer.trouble is not None and answer.trouble.is_definite:
-            refusal = f"node pool {pool.name} is to be deleted: {answer.trouble.code}: {answer.trouble.message}"
-            return {ConditionType.CAPACITY_READY: Say(False, Reason.RELEASE_REFUSED, refusal)}
-    said = seen.status.condition(ConditionType.CAPACITY_READY)
-    is_over = not held and not seen.status.capacity.node_pools and not seen.is_deleting
-    if said is None or said.reason != Reason.RELEASE_REFUSED or not is_over:
+def told(seen: Observed, capacity: CapacityStatus) -> Says:
+    """What is to be said of pools that are to go: what keeps them, that one is not ours any more, or that they went.
+    capacity: what is written of it now."""
+    if refusal := _why_kept(seen, capacity):
+        return {_CAPACITY: Say(False, Reason.RELEASE_REFUSED, refusal)}
+    is_held = bool(seen.cloud and seen.cloud.of_job(seen.uid)) or bool(capacity.node_pools)
+    if is_held or seen.is_deleting:
         return {}
-    return {ConditionType.CAPACITY_READY: Say(False, Reason.RELEASED, "the node pools are given back")}
+    if left := _left_behind(seen):
+        words = f"node pool {', '.join(left)} is left, and is not known as this job's; hint: delete that node pool"
+        return {_CAPACITY: Say(False, Reason.NOT_RELEASED, words)}
+    said = seen.status.condition(_CAPACITY)
+    was_refused = said is not None and said.reason == Reason.RELEASE_REFUSED
+    if was_refused or (seen.status.capacity.node_pools and seen.status.phase.is_terminal):
+        return {_CAPACITY: Say(False, Reason.RELEASED, "the node pools are given back")}
+    return {}
+
+
+def _why_kept(seen: Observed, capacity: CapacityStatus) -> str:
+    """Why the pools do not go, if that does not pass by itself."""
+    cloud, names = seen.cloud, ", ".join(each.name for each in capacity.node_pools)
+    if cloud is None:
+        words = f"node pool {names} is to be deleted, and the operator knows no GKE cluster; hint: set gke.project, "
+        words += (
+            f"gke.location and gke.cluster of its chart, or delete that node pool and the finalizer {labels.FINALIZER}"
+        )
+        return words if names and seen.is_deleting else ""
+    if cloud.trouble is not None:
+        what = f"node pool {names} is to be deleted" if names else "the job goes when it surely has no node pools"
+        is_told = cloud.trouble.is_definite and (bool(names) or seen.is_deleting)
+        return f"{what}, but GKE cannot be asked: {cloud.trouble.code}: {cloud.trouble.message}" if is_told else ""
+    for pool in cloud.of_job(seen.uid):
+        answer = cloud.answer(pool.name)
+        if answer is not None and answer.trouble is not None and answer.trouble.is_definite:
+            return f"node pool {pool.name} is to be deleted: {answer.trouble.code}: {answer.trouble.message}"
+    return ""
+
+
+def _left_behind(seen: Observed) -> list[str]:
+    """Pools that the job held and that nobody gives back: their labels were changed, or no cloud is known any more."""
+    held = [each.name for each in seen.status.capacity.node_pools]
+    if seen.cloud is None:
+        return held
+    ours = {pool.name for pool in seen.cloud.pools}
+    return [name for name in held if name in seen.cloud.names - ours]
 
 
 def _is_jobset_at_work(seen: Observed) -> bool:

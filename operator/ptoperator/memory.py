@@ -1,7 +1,8 @@
 """What the operator remembers between looks: all of it may be lost, nothing is decided by it alone.
 
-Why pods failed (a restarting JobSet deletes them within a moment), which job has which run directory, and the last
-observation of each job, so that reading progress costs no API call. Safe to share between threads.
+Why pods failed (a restarting JobSet deletes them within a moment), what registries said, which job has which run
+directory, and the last observation of each job, so that reading progress costs no API call. Safe to share between
+threads.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from ptapi.conditions import ConditionType
 from ptoperator import labels, rundirectory
 from ptoperator.capacity.line import Claim, claim_of, first
-from ptoperator.failure import PodFailure, pod_failure
+from ptoperator.failure import PodFailure, pod_failure, pull_errors
 from ptoperator.gauges import JobNumbers, numbers_of
 from ptoperator.manifests import condition, label
 from ptoperator.nodes import NodeSign
@@ -46,6 +47,7 @@ class Memory:
     _uids: set[str] = field(default_factory=set)
     _runs: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
     _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
+    _pulls: dict[str, dict[str, str]] = field(default_factory=dict)
     _last: dict[Key, Observed] = field(default_factory=dict)
     _written: dict[Key, str] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
@@ -65,8 +67,9 @@ class Memory:
                 self._runs[entry.run].add(key)
 
     def note_pod(self, pod: Manifest) -> None:
-        """A pod changed; if it is the trainer's and failed, why."""
+        """A pod changed: what a registry said of its images, and if it is the trainer's and failed, why."""
         uid = label(pod, labels.JOB_UID)
+        self._note_pull(uid, pull_errors(pod))
         found = pod_failure(pod)
         if not uid or found is None or labels.is_of_preflight(pod):
             return
@@ -109,6 +112,11 @@ class Memory:
     def failures(self, uid: str) -> tuple[PodFailure, ...]:
         with self._lock:
             return tuple(self._failures.get(uid, ()))
+
+    def pull_errors(self, uid: str) -> dict[str, str]:
+        """What registries said of the job's images, each time the last words."""
+        with self._lock:
+            return dict(self._pulls.get(uid, {}))
 
     def rival(self, key: Key) -> str:
         """`namespace/name` of an older job with the same run directory, or nothing."""
@@ -177,6 +185,11 @@ class Memory:
         if before != claim:
             self._moved |= {each.line for each in (before, claim) if each is not None}
 
+    def _note_pull(self, uid: str | None, errors: dict[str, str]) -> None:
+        with self._lock:
+            if uid in self._uids and errors:
+                self._pulls.setdefault(uid, {}).update(errors)
+
     def _forget_run(self, key: Key) -> None:
         entry = self._jobs.get(key)
         if entry and entry.run:
@@ -189,6 +202,7 @@ class Memory:
         if entry and entry.uid != unless:
             self._uids.discard(entry.uid)
             self._failures.pop(entry.uid, None)
+            self._pulls.pop(entry.uid, None)
 
 
 def _key(job: Manifest) -> Key:

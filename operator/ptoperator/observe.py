@@ -78,10 +78,11 @@ def observe(
         return _with_cloud(reader, seen, cloud)
     found = tuple(map(_slim, reader.list(PODS, namespace, labels=labels.selector(name)).items))
     pods = tuple(pod for pod in found if not labels.is_of_preflight(pod))
-    for pod in pods:
+    for pod in found:
         memory.note_pod(pod)
     ask_nodes(reader, memory, seen)
-    seen = replace(seen, pods=pods, failures=_failures(memory, seen), rival=memory.rival(key))
+    seen = replace(seen, pods=pods, failures=_failures(memory, seen), pull_errors=memory.pull_errors(seen.uid))
+    seen = replace(seen, rival=memory.rival(key))
     seen = replace(seen, place=_place(reader, seen))
     seen = replace(seen, bound_jobs=_bound_jobs(reader, seen))
     seen = replace(seen, config_map_missing=_is_config_map_missing(reader, seen))

@@ -6,7 +6,8 @@ the questions that several places ask of them are answered here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
@@ -41,7 +42,8 @@ class Observed:
 
     pods: every trainer pod that carries the job's name, also of earlier attempts and of an earlier job of that name.
     preflight_job, preflight_pods: what compiles the job before it has chips, while that is not decided.
-    failures: why pods failed, also of pods that are gone, as long as the operator saw them.
+    failures: why pods failed, also of pods that are gone, as long as the operator saw them. pull_errors: what
+    registries said, by image.
     looked: when the API was last asked; `now` is later where only progress was read since.
     progress, termination, heartbeats: documents of the run directory, where it could be read (the last only of a run
     that is silent). rival: the job that owns the run directory, if it is another one. obstacle: what the API server
@@ -62,6 +64,7 @@ class Observed:
     preflight_job: Manifest | None = None
     preflight_pods: tuple[Manifest, ...] = ()
     failures: tuple[PodFailure, ...] = ()
+    pull_errors: Mapping[str, str] = field(default_factory=dict)
     progress: Progress | None = None
     termination: Termination | None = None
     heartbeats: tuple[Heartbeat, ...] = ()

@@ -14,15 +14,19 @@ from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, candidate_of, 
 from ptoperator.capacity.cloud import PoolState
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.observed import Observed
+from ptoperator.status import Say
 
 _LONGEST_REPAIR_S = 2.0 * USUAL_WAIT_S
 """GKE repairs a slice in minutes."""
 
 
 def no_chips(case: Case, decision: Decision) -> Step:
-    """Nothing more will be tried."""
+    """The end of a job whose chips cannot be had; nothing more will be tried."""
     assert decision.failure is not None
-    return Step(replace(ending.ended(case.layout, decision.failure), capacity=decision.status), decision.actions)
+    over = ending.ended(case.layout, decision.failure)
+    says = Say(False, decision.failure.failure_class, decision.failure.message)
+    over = replace(over, says={**over.says, ConditionType.CAPACITY_READY: says}, capacity=decision.status)
+    return Step(over, decision.actions)
 
 
 def chips_first(case: Case) -> Step | None:

@@ -63,8 +63,8 @@ def _turn(capacity: CapacityStatus) -> Say:
     return Say(True, Reason.ADMITTED, f"its turn at {attempt.option} came at {attempt.granted}")
 
 
-def suspended(layout: Layout, seen: Observed) -> Situation:
-    """Asked to hold still: pods may still be saving."""
+def suspended(layout: Layout, seen: Observed, *, has_chips: bool) -> Situation:
+    """Asked to hold still: pods may still be saving, and node pools be on their way out."""
     pods = seen.unfinished_pods
     if pods:
         grace = layout.job.spec.run_policy.termination_grace_period_seconds
@@ -72,7 +72,8 @@ def suspended(layout: Layout, seen: Observed) -> Situation:
         says = {SUSPENDED: Say(False, Reason.SUSPENDING, message)}
         phase = seen.status.phase if seen.status.phase is not Phase.PENDING else Phase.SUSPENDED
         return Situation(phase, says)
-    message = f"runPolicy.suspend is true; no pods, no chips{_checkpoint_words(seen)}"
+    chips = "its chips are being given back" if has_chips else "no chips"
+    message = f"runPolicy.suspend is true; no pods, {chips}{_checkpoint_words(seen)}"
     return Situation(
         Phase.SUSPENDED,
         {
@@ -159,7 +160,8 @@ def following(layout: Layout, seen: Observed, silent_start_s: float) -> Situatio
 
 def start_failures(seen: Observed) -> Iterator[StartFailure]:
     """Containers that cannot be started."""
-    return (found for found in map(failure.start_failure, seen.current_pods) if found is not None)
+    found = (failure.start_failure(pod, seen.pull_errors) for pod in seen.current_pods)
+    return (each for each in found if each is not None)
 
 
 def is_of_earlier(seen: Observed) -> bool:

@@ -108,11 +108,11 @@ def _suspended(case: Case) -> Step | None:
             actions = (delete_jobset(seen),)
         elif not seen.is_jobset_suspended:
             actions = (_suspend_jobset(case, True),)
-    situation = phases.suspended(case.layout, seen)
     back = given_back(seen, case.settings)
+    situation = phases.suspended(case.layout, seen, has_chips=bool(back and back.status.node_pools))
     if back is None:
         return Step(situation, actions, _CLEANUP_POLL_S if seen.unfinished_pods else None)
-    situation = replace(situation, capacity=back.status, says={**situation.says, **told(seen)})
+    situation = replace(situation, capacity=back.status, says={**situation.says, **told(seen, back.status)})
     return Step(situation, (*actions, *back.actions), case.settings.cloud_poll_seconds)
 
 
@@ -209,8 +209,9 @@ def _after_end(seen: Observed, settings: Settings) -> Plan:
 
 def _told(seen: Observed, capacity: CapacityStatus | None = None) -> PostTrainJobStatus | None:
     """Of a job that is over or going, as far as it is news: its capacity, and whether GKE takes its pools back."""
-    conditions = merged(seen.status.conditions, told(seen), seen.generation, seen.now)
-    new = seen.status.model_copy(update={"conditions": conditions, "capacity": capacity or seen.status.capacity})
+    capacity = capacity or seen.status.capacity
+    conditions = merged(seen.status.conditions, told(seen, capacity), seen.generation, seen.now)
+    new = seen.status.model_copy(update={"conditions": conditions, "capacity": capacity})
     return new if differs(seen.status, new) else None
 
 

@@ -122,7 +122,7 @@ def _running(message: str) -> Situation:
 def _waiting_words(seen: Observed) -> str:
     """Why it takes long, where something is in its way."""
     for pod in seen.preflight_pods:
-        stuck = failure.start_failure(pod)
+        stuck = failure.start_failure(pod, seen.pull_errors)
         words = stuck.message if stuck is not None else why_unscheduled(pod)
         if words:
             return f"pod {pod['metadata']['name']} waits: {words}"

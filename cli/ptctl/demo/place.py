@@ -31,6 +31,11 @@ class Place:
         return self.folder / "runs"
 
     @property
+    def lock(self) -> Path:
+        """Held while a demo runs here."""
+        return self.folder / ".lock"
+
+    @property
     def picture(self) -> Path:
         return self.folder / "reward.png"
 

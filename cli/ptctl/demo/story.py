@@ -10,9 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,31 +21,35 @@ from ptapi.rundir import LOSS, REWARD
 from ptctl import locality
 from ptctl.app import App, Target
 from ptctl.demo import manifests, report
+from ptctl.demo.alone import alone
 from ptctl.demo.board import Board, Task
 from ptctl.demo.follow import follow
-from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT, Place
+from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
+from ptctl.demo.place import GRPO, NAMESPACE, SFT, Place
 from ptctl.demo.show import Show
-from ptctl.errors import CliError
+from ptctl.errors import CliError, TimedOutError
 from ptctl.jobview import view
-from ptoperator.apierrors import ApiError, NotFound
-from ptoperator.labels import selector
-from ptoperator.resources import PODS, POSTTRAINJOBS
+from ptoperator.apierrors import ApiError
+from ptoperator.resources import POSTTRAINJOBS
 
 if TYPE_CHECKING:
     from ptoperator.kube import Kube
 
 _TASKS = {"cluster": "Cluster", "data": "Data", SFT: "SFT", GRPO: "GRPO", "results": "Results"}
-_GONE_S = 60.0
-_HURRY_S = 2
 
 
 def run_demo(app: App, folder: Path, seed: int, *, is_down_at_end: bool) -> None:
     """Run it. Raises CliError with the job's own message if a job fails."""
     _check_installed()
     place = Place(_made(folder))
-    was_up = locality.is_up()  # what was there before is not ours to stop
     board = Board({name: Task(title) for name, title in _TASKS.items()})
-    with _signals_as_interrupts(), _cleared_up(app, was_up):
+    with _signals_as_interrupts(), alone(place.lock, locality.demo_lock()):
+        _run_alone(app, place, seed, board, is_down_at_end=is_down_at_end)
+
+
+def _run_alone(app: App, place: Place, seed: int, board: Board, *, is_down_at_end: bool) -> None:
+    was_up = locality.is_up()  # what was there before is not ours to stop
+    with _cleared_up(app, was_up):
         with Show(board, app.console):
             _run(app, place, seed, board)
         _report(app, place, board)
@@ -117,22 +120,12 @@ def _lines(path: Path) -> int:
 
 
 def _forget_earlier(kube: Kube, place: Place, board: Board) -> None:
-    """Delete the jobs and runs of an earlier demo; a job of the same name that is not the demo's is left alone."""
-    from ptctl.deletion import await_gone
-
-    earlier = []
-    for name in (SFT, GRPO):
-        try:
-            job = kube.get(POSTTRAINJOBS, name, NAMESPACE)
-        except NotFound:
-            continue
-        if LABEL not in (job["metadata"].get("labels") or {}):
-            raise CliError(f"job {name!r} exists in namespace {NAMESPACE!r} and is not the demo's", "delete it first")
-        kube.delete(POSTTRAINJOBS, name, NAMESPACE, propagation="Foreground")
-        earlier.append(view(job))
+    """Delete the jobs and runs of an earlier demo."""
+    refuse_foreign_jobs(kube)
+    earlier = own_jobs(kube)
     if earlier:
         board.start(SFT, "deleting the jobs of an earlier demo")
-        await_gone(kube, earlier, _GONE_S)
+        end_jobs(kube, earlier)
     for name in (SFT, GRPO):
         shutil.rmtree(place.run(name), ignore_errors=True)
 
@@ -186,26 +179,14 @@ def _clear_up(app: App, was_up: bool) -> None:
     app.console.say("stopping what the demo started ...")
     try:
         if locality.is_up():
-            _end_jobs(app.connect(Target(kubeconfig=str(locality.kubeconfig()))))
-    except ApiError as error:
+            kube = app.connect(Target(kubeconfig=str(locality.kubeconfig())))
+            end_jobs(kube, own_jobs(kube))
+    except (ApiError, TimedOutError) as error:
         app.console.warn(f"the demo's jobs could not be deleted: {error}")
+        if was_up:
+            return
     if was_up:
         app.console.say("nothing of the demo is left running; the cluster was up before it and goes on")
         return
     locality.down(app.console.say, now=True)
     app.console.say("nothing is left running")
-
-
-def _end_jobs(kube: Kube) -> None:
-    """Delete them, and their pods without the minutes that a trainer has to save a checkpoint."""
-    for name in (SFT, GRPO):
-        try:
-            kube.delete(POSTTRAINJOBS, name, NAMESPACE)
-        except NotFound:
-            continue
-        until = time.monotonic() + _GONE_S
-        while time.monotonic() < until and (pods := kube.list(PODS, NAMESPACE, labels=selector(name)).items):
-            for pod in pods:
-                with suppress(NotFound):
-                    kube.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_s=_HURRY_S)
-            time.sleep(0.5)

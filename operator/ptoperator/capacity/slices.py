@@ -151,6 +151,9 @@ def _why_none(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trou
     is_deleted = any(each.pool == known.name and each.is_deletion for each in cloud.operations)
     if failed is not None or is_deleted:
         return failed
+    if known.name in cloud.names:
+        words = f"node pool {known.name} is there, but somebody changed its labels; hint: delete that node pool"
+        return Trouble(FailureClass.UNKNOWN, "NODE_POOL_CHANGED", words)
     return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was made and went away by itself")
 
 

@@ -24,9 +24,12 @@ def sweep(
 ) -> list[tuple[DeletePool, str]]:
     """The pools to delete, and why. namespaces: the served ones; none: all."""
     by_uid = {str(job["metadata"]["uid"]): job for job in jobs}
+    listed = {name for job in jobs for name in _listed(job)}
     found: list[tuple[DeletePool, str]] = []
     for pool in pools:
         if pool.state is PoolState.STOPPING or (namespaces and pool.namespace not in namespaces):
+            continue
+        if not pool.job_uid and pool.name in listed:  # somebody took the label away under the job
             continue
         why = _why(pool, by_uid.get(pool.job_uid), settings, now)
         if why:
@@ -55,3 +58,9 @@ def _is_unknown(pool: Pool, job: Manifest) -> bool:
     is_waiting = attempt is None and status.phase is Phase.QUEUED
     is_settled = has_chips or is_waiting or status.phase.is_terminal or status.phase is Phase.SUSPENDED
     return is_settled and all(each.name != pool.name for each in status.capacity.node_pools)
+
+
+def _listed(job: Manifest) -> list[str]:
+    """The pools that a job says it holds."""
+    held = ((job.get("status") or {}).get("capacity") or {}).get("nodePools") or []
+    return [str(pool.get("name")) for pool in held]

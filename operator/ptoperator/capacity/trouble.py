@@ -67,6 +67,8 @@ _CALLS: dict[str, FailureClass | None] = {
 }
 """gRPC codes of calls whose words the table does not know; every other code passes by itself."""
 _HINTS: tuple[tuple[str, str], ...] = (
+    ("has not been used in project", "gcloud services enable container.googleapis.com --project PROJECT"),
+    ("requires billing to be enabled", "link the project to a billing account"),
     ("PERMISSION_DENIED", "the operator's Google service account needs roles/container.clusterAdmin, and "
      "roles/iam.serviceAccountUser on the nodes' service account"),
     ("NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS", "the nodes' service account needs "

@@ -316,10 +316,12 @@ class World:
         pod["status"].setdefault("conditions", []).append(condition)
         self.exit(pod, code)
 
-    def cannot_pull(self, pod: Manifest, reason: str = "ImagePullBackOff") -> None:
+    def cannot_pull(
+        self, pod: Manifest, reason: str = "ImagePullBackOff", words: str = "manifest for trainer:9 not found"
+    ) -> None:
         self.schedule(pod)
-        waiting = {"reason": reason, "message": "manifest for trainer:9 not found"}
-        pod["status"]["containerStatuses"] = [{"name": "trainer", "state": {"waiting": waiting}}]
+        state = {"waiting": {"reason": reason, "message": words}}
+        pod["status"]["containerStatuses"] = [{"name": "trainer", "image": "trainer:9", "state": state}]
         self.api.put(PODS, pod)
 
     def run_jobs(self) -> None:

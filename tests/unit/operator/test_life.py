@@ -372,6 +372,16 @@ def test_an_image_that_cannot_be_pulled_fails_after_a_grace_period(operator: Ope
     assert world.pods == []
 
 
+def test_the_registrys_words_are_told_while_the_kubelet_only_waits(operator: Operator, world: World) -> None:
+    create(world)
+    settle(operator)
+    world.cannot_pull(world.pods[0], "ErrImagePull", "manifest for trainer:9 not found")
+    operator.hear()
+    world.cannot_pull(world.pods[0], "ImagePullBackOff", 'Back-off pulling image "trainer:9"')
+    operator.work()
+    assert 'Back-off pulling image "trainer:9": ErrImagePull: manifest for trainer:9' in condition(world, "Running")[2]
+
+
 def test_a_spec_that_slipped_past_the_crd_is_a_condition_and_no_crash(operator: Operator, world: World) -> None:
     create(world, accelerator={"type": "v5p-9"})
     settle(operator)

@@ -104,9 +104,16 @@ class FakeKube:
         return {}
 
     def delete(
-        self, r: Resource, name: str, namespace: str | None = None, *, uid: str | None = None, propagation: str = ""
+        self,
+        r: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        propagation: str = "",
+        grace_s: int | None = None,
     ) -> None:
-        self.calls.append(("delete", name))
+        self.calls.append(("delete", name if grace_s is None else (name, grace_s)))
         self.objects.pop((r.plural, namespace or self.namespace, name))
 
     def watch(self, r: Resource, namespace: str | None = None, **options: Any) -> Iterator[tuple[str, Manifest]]:

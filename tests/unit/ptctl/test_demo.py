@@ -12,11 +12,16 @@ import pytest
 from ptapi.load import parse_job
 from ptctl.console import Console
 from ptctl.demo import manifests, report
+from ptctl.demo.alone import alone
 from ptctl.demo.board import Board, Task, clock_text
 from ptctl.demo.follow import describe, share
+from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
 from ptctl.demo.place import GRPO, SFT, Place
 from ptctl.demo.show import Lines, render
+from ptctl.errors import CliError
 from ptctl.jobview import view
+from ptoperator import labels
+from ptoperator.resources import PODS, POSTTRAINJOBS
 
 
 class Clock:
@@ -161,3 +166,32 @@ def test_what_to_type_next_says_how_to_tear_down(tmp_path: Path) -> None:
         "tensorboard --logdir",
     ):
         assert words in text
+
+
+def test_a_second_demo_in_the_same_directory_or_on_the_same_cluster_is_refused(tmp_path: Path) -> None:
+    ours, theirs, cluster = tmp_path / "a" / "lock", tmp_path / "b" / "lock", tmp_path / "cluster" / "lock"
+    with alone(ours, cluster):
+        for locks, place in (((ours,), ours), ((theirs, cluster), cluster)):
+            with pytest.raises(CliError, match=f"another demo .* is running in {place.parent}$"), alone(*locks):
+                raise AssertionError("two demos run")
+        with alone(theirs, tmp_path / "other"):
+            pass
+    with alone(ours, cluster):
+        pass
+
+
+def test_the_jobs_of_an_earlier_demo_go_with_their_pods_in_a_hurry(kube: Any, tmp_path: Path) -> None:
+    kube.put(POSTTRAINJOBS, manifests.grpo(Place(tmp_path), 0))
+    kube.put(PODS, {"metadata": {"name": "compiles", "labels": {labels.JOB: GRPO}}})
+    refuse_foreign_jobs(kube)
+    assert own_jobs(kube) == [GRPO]
+    end_jobs(kube, own_jobs(kube))
+    assert [what for call, what in kube.calls if call == "delete"] == [GRPO, ("compiles", 2)]
+    assert kube.objects == {}
+
+
+def test_a_job_that_only_has_the_name_of_the_demos_is_neither_replaced_nor_cleared_up(kube: Any) -> None:
+    kube.put(POSTTRAINJOBS, {"metadata": {"name": SFT}})
+    with pytest.raises(CliError, match="is not the demo's"):
+        refuse_foreign_jobs(kube)
+    assert own_jobs(kube) == []
