@@ -317,6 +317,7 @@ def _context(
         fetch=fetch,
         save_samples=tables.save,
         note=reporter.note,
+        alive=reporter.alive,
         leader=leader,
         run=place,
         transfer=transfer,
