@@ -64,22 +64,44 @@ def _print(app: App, step: int, rows: list[Row], how: How) -> None:
         app.console.data("\n".join(json.dumps(row) for row in rows))
         return
     for row in rows[-how.last :]:
-        app.console.data(app.console.paint(f"step {step}   {_numbers(row)}", "bold"))
+        for line in wrapped([f"step {step}", *_figures(row)], app.console.width):
+            app.console.data(app.console.paint(line, "bold"))
         app.console.data(printable(str(row.get("prompt", ""))))
-        app.console.data(app.console.paint(printable(_said(row)), "cyan") + "\n")
+        for text, is_said in _turns(row):
+            app.console.data(app.console.paint(printable(text), "cyan" if is_said else "dim"))
+        if row.get("error"):
+            app.console.data(app.console.paint(f"no reward: {printable(str(row['error']))}", "red"))
+        app.console.data("")
 
 
-def _numbers(row: Row) -> str:
-    """The reward, its parts where there are several, the advantage."""
+def _figures(row: Row) -> list[str]:
+    """The reward, its parts where there are several, the advantage; the length, and how the tools fared."""
     parts = row.get("rewards") or {}
     named = {"reward": row.get("reward"), **(parts if len(parts) > 1 else {}), "advantage": row.get("advantage")}
     shown = [f"{name} {number(value) or 'none'}" for name, value in named.items() if name in row or name in parts]
-    return "   ".join(shown)
+    if "tokens" in row:
+        shown.append(f"tokens {row['tokens']}" + ("" if row.get("ended", True) else ", cut"))
+    if row.get("tool_calls"):
+        shown.append(f"calls {row['tool_calls']}, failed {row.get('tool_failures', 0)}")
+    return shown
 
 
-def _said(row: Row) -> str:
-    """The completion; of an episode every turn."""
+def wrapped(parts: list[str], width: int | None) -> list[str]:
+    """As many to a line as fit; those that go on are indented."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}   {part}"
+        if width is None or len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {part}")
+    return lines
+
+
+def _turns(row: Row) -> list[tuple[str, bool]]:
+    """Each turn and whether the model said it: only that is trained. Without turns, the completion."""
     turns = row.get("turns")
     if not isinstance(turns, list):
-        return str(row.get("completion", ""))
-    return "\n".join(f"{turn.get('role', '')}: {turn.get('content', '')}" for turn in turns)
+        return [(str(row.get("completion", "")), True)]
+    said = [turn.get("role") == "assistant" for turn in turns]
+    return [(f"{turn.get('role', '')}: {turn.get('content', '')}", own) for turn, own in zip(turns, said, strict=True)]

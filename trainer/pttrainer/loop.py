@@ -71,6 +71,10 @@ class _Log:
         self.session.log(self.step, values, seconds, self.batch)
         self.attempt.step = self.step
 
+    def leave_out(self, seconds: float) -> None:
+        """What was just spent on something else."""
+        self.mark += seconds
+
     def restart_clock(self) -> None:
         """Time spent on other things is not the next step's."""
         self.mark = time.monotonic()
@@ -98,9 +102,8 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
             log.flush()
             trace.before(step)
         placed = session.place_batch(batch)
-        compiled, was_new = session.compiled(placed)
-        if was_new:
-            log.restart_clock()
+        compiled, compile_s = session.compiled(placed)
+        log.leave_out(compile_s)
         session.state, metrics = compiled(session.state, placed, *session.constants)
         log.flush()
         done = step + 1

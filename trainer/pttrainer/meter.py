@@ -26,6 +26,8 @@ from pttrainer.models import Model
 RECENT = 100
 """Steps whose durations the percentiles look at."""
 PERCENTILES = (50, 90, 99)
+COMPILE = f"{rundir.SECONDS}compile"
+"""Of what is spent before a step, this is no part of its seconds."""
 GIB = 2**30
 
 
@@ -61,9 +63,10 @@ class Meter:
         return Work(tokens, learned, total, {f"{rundir.SECONDS}{on}": seconds for on, seconds in spent.items()})
 
     def facts(self, work: Work, seconds: float) -> dict[str, float]:
-        """The metrics of a step that took so long."""
+        """The metrics of a step that took so long, compiling left out."""
         self._recent.append(seconds)
-        train_s = max(seconds - sum(work.spent.values()), 0.0)
+        within = (spent for on, spent in work.spent.items() if on != COMPILE)
+        train_s = max(seconds - sum(within), 0.0)
         facts = {
             rundir.TOKENS_PER_SECOND: work.tokens / seconds,
             rundir.TRAINED_TOKENS_PER_SECOND: work.learned / seconds,

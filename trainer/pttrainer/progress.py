@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from ptapi.rundir import BestRef, CheckpointRef, Progress, Stage, TimeSplit
 from pttrainer.storage import Place
 
 MIN_INTERVAL_S = 1.0
+ALIVE_S = 30.0
 LINE_METRICS = (
     (rundir.LOSS, "loss {:.4f}"),
     (rundir.REWARD, "reward {:.3f}"),
@@ -70,7 +72,7 @@ class Reporter:
             started=(before.started if before is not None and same_job else "") or _now(),
         )
         self._stage_since = self._heard = time.monotonic()
-        self._written = 0.0
+        self._written, self._writing = 0.0, threading.Lock()
         self._durations: deque[float] = deque(maxlen=50)
         self._bar: Any = None
 
@@ -102,6 +104,11 @@ class Reporter:
         if self._leader:
             self._print(text, file=sys.stderr)
 
+    def alive(self) -> None:
+        """A sign of life of whoever waits for something that has a limit of its own; from any thread."""
+        self._heard = time.monotonic()
+        self._write(every_s=ALIVE_S)
+
     def stage(self, stage: Stage) -> None:
         """Enters a stage; seconds of the one before are booked."""
         now = time.monotonic()
@@ -111,7 +118,7 @@ class Reporter:
             split = split.model_copy(update={field: getattr(split, field) + now - self._stage_since})
         self._stage_since = self._heard = now
         self._update(stage=stage, time=split)
-        self._write(force=True)
+        self._write(every_s=0.0)
 
     def start(self, step: int, total: int) -> None:
         """Training begins after `step` finished steps."""
@@ -130,7 +137,7 @@ class Reporter:
             seconds_per_step=typical,
             eta_seconds=typical * (self._document.total_steps - step),
         )
-        self._write(force=step == self._document.total_steps)
+        self._write(every_s=0.0 if step == self._document.total_steps else MIN_INTERVAL_S)
         if self._leader:
             shown = "  ".join(form.format(metrics[name]) for name, form in LINE_METRICS if name in metrics)
             self._print(f"step {step}/{self._document.total_steps}  {shown}  {seconds:.2f} s", file=sys.stdout)
@@ -157,12 +164,13 @@ class Reporter:
     def _update(self, **changes: Any) -> None:
         self._document = self._document.model_copy(update=changes)
 
-    def _write(self, *, force: bool) -> None:
-        now = time.monotonic()
-        if self._leader and (force or now - self._written >= MIN_INTERVAL_S):
-            self._written = now
-            self._update(updated=_now())
-            self._place.write(rundir.PROGRESS, self._document.model_dump_json(by_alias=True, indent=2).encode())
+    def _write(self, *, every_s: float) -> None:
+        with self._writing:
+            now = time.monotonic()
+            if self._leader and now - self._written >= every_s:
+                self._written = now
+                document = self._document.model_copy(update={"updated": _now()})
+                self._place.write(rundir.PROGRESS, document.model_dump_json(by_alias=True, indent=2).encode())
 
     def _print(self, text: str, file: Any) -> None:
         if self._bar is not None and file.isatty():

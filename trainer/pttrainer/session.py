@@ -123,16 +123,17 @@ class Session:
         placed: Batch = put(self.layout.mesh, batch)
         return placed
 
-    def compiled(self, batch: Batch) -> tuple[Any, bool]:
-        """The train step for batches of this shape, and whether it had to be compiled now."""
+    def compiled(self, batch: Batch) -> tuple[Any, float]:
+        """The train step for batches of this shape, and the seconds that it took to compile it now."""
         key = (jax.tree.structure(batch), *((x.shape, str(x.dtype)) for x in jax.tree.leaves(batch)))
         if key in self._compiled:
-            return self._compiled[key], False
+            return self._compiled[key], 0.0
         self.reporter.stage("compiling")
+        began = time.monotonic()
         with self.meter.spending("compile"):
             self._compiled[key] = self.train_step.lower(self.state, batch, *self.constants).compile()
         self.reporter.stage("training")
-        return self._compiled[key], True
+        return self._compiled[key], time.monotonic() - began
 
     def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch) -> None:
         """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped."""
@@ -317,6 +318,7 @@ def _context(
         fetch=fetch,
         save_samples=tables.save,
         note=reporter.note,
+        alive=reporter.alive,
         leader=leader,
         run=place,
         transfer=transfer,

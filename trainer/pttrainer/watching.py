@@ -1,7 +1,9 @@
 """One line where a figure of reinforcement learning leaves its healthy range: what it usually means, what to try.
 
 A figure has to stay outside for some steps in a row, because a single step is noise; then its line comes once in an
-attempt and never again. The ranges are rules of thumb, the same for every job: docs/reference/metrics.md has the table.
+attempt and never again. Where several updates use one rollout, a figure counts where it is news: what the samples
+are like at the first update alone, what the clip takes away at the later ones, because at the first there is nothing to
+clip. The ranges are rules of thumb, the same for every job: docs/reference/metrics.md has the table.
 Left out: losses, which say nothing here, and figures whose health depends on the task (reward, length, tools used).
 """
 
@@ -9,11 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from ptapi import rundir
+
+FIRST = f"{rundir.SECONDS}generate"
+"""Who has this figure is the first update of its rollout."""
 
 
 class Range(NamedTuple):
-    """low, high: the healthy values, both ends included; steps: in a row outside before anything is said."""
+    """low, high: the healthy values, both ends included; steps: in a row outside before anything is said; at: which
+    updates of a rollout count."""
 
     metric: str
     low: float
@@ -21,6 +29,7 @@ class Range(NamedTuple):
     steps: int
     means: str
     attempt: str
+    at: Literal["first", "later", "every"] = "first"
 
     @property
     def bounds(self) -> str:
@@ -56,16 +65,19 @@ RANGES = (
         "entropy", 0.01, ANY, 5,
         "the policy has collapsed: it says nearly the same every time and explores no more",
         "a lower learning rate, clipHigh 0.28, beta 0.01, and an earlier checkpoint",
+        "every",
     ),
     Range(
         "kl", NONE, 0.5, 5,
         "the policy is far from its reference, where rewards are gamed and language breaks",
         "a lower learning rate, a higher beta; read the samples",
+        "every",
     ),
     Range(
         "clip_fraction", NONE, 0.3, 5,
         "updates are too large: most of the gradient is clipped away",
         "a lower learning rate, or fewer updatesPerBatch",
+        "later",
     ),
     Range(
         "sampler/kl", NONE, 0.01, 3,
@@ -81,6 +93,7 @@ RANGES = (
         "grad_norm", 1e-8, ANY, 5,
         "nothing is learned: all advantages are 0, or the rewards are all equal",
         "look at groups/all_right, groups/all_wrong and reward/missing",
+        "every",
     ),
     Range(
         "tools/failed", NONE, 0.5, 5,
@@ -105,7 +118,9 @@ class Watch:
 
     def report(self, values: Mapping[str, float]) -> list[str]:
         """The lines that this step is the reason for."""
-        return [line for one in RANGES if one.metric in values and (line := self._look(one, values[one.metric]))]
+        now = ("every", "first" if FIRST in values else "later")
+        looked_at = (one for one in RANGES if one.metric in values and one.at in now)
+        return [line for one in looked_at if (line := self._look(one, values[one.metric]))]
 
     def _look(self, one: Range, value: float) -> str:
         is_healthy = math.isnan(value) or one.low <= value <= one.high

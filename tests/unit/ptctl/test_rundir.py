@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ptctl import samplelines
 from ptoperator.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
@@ -70,6 +71,24 @@ def test_samples_are_those_of_the_newest_or_the_given_step(invoke: Invoke) -> No
     assert "step 1   reward 1   advantage -0.5\nP1\nC\n" in invoke("workload", "samples", "a", "--step", "1").out
     result = invoke("workload", "samples", "a", "--step", "5")
     assert (result.code, "there are: 1, 12" in result.err) == (3, True)
+
+
+def test_an_episode_shows_its_length_its_calls_and_why_it_has_no_reward(invoke: Invoke, run: Path) -> None:
+    sample = {
+        "prompt": "P", "reward": None, "advantage": 0.0, "tokens": 74, "ended": False, "tool_calls": 2,
+        "tool_failures": 1, "turns": [{"role": "assistant", "content": "call"}], "error": "its process died",
+    }  # fmt: skip
+    (run / "samples" / "step-00000012.jsonl").write_text(json.dumps(sample) + "\n")
+    figures = "step 12   reward none   advantage 0   tokens 74, cut   calls 2, failed 1\n"
+    assert f"{figures}P\nassistant: call\nno reward: its process died\n" in invoke("workload", "samples", "a").out
+
+
+def test_figures_of_a_sample_go_on_in_the_next_line_where_a_terminal_is_narrow() -> None:
+    assert samplelines.wrapped(["step 1", "reward 1.25", "advantage -1.5", "tokens 12"], 24) == [
+        "step 1   reward 1.25",
+        "  advantage -1.5",
+        "  tokens 12",
+    ]
 
 
 def test_describe_shows_the_best_sample_of_the_newest_step(invoke: Invoke, run: Path) -> None:

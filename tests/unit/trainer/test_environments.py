@@ -161,10 +161,11 @@ def made(tmp_path: Path) -> Iterator[Make]:
         path = tmp_path / "own.py"
         path.write_text(source or "")
         if tools is None:
-            opened.append(World(PythonEnvironment(uri=f"file://{path}"), timeout_s))
+            opened.append(World(PythonEnvironment(uri=f"file://{path}"), timeout_s, lambda: None))
         else:
             own = [{"python": {"uri": f"file://{path}", "function": "own"}}] if source else []
-            opened.append(Tools(EnvironmentSpec.model_validate({"tools": [*tools, *own]}), "<tool_call>"))
+            spec = EnvironmentSpec.model_validate({"tools": [*tools, *own]})
+            opened.append(Tools(spec, "<tool_call>", lambda: None))
         return opened[-1]
 
     yield make

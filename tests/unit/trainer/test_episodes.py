@@ -62,9 +62,11 @@ def question(text: str, **fields: Any) -> Question:
 def sampler(script: Script, environment: Any = None, **spec: Any) -> EpisodeSampler:
     whole = EnvironmentSpec.model_validate({"tools": [{"builtin": "lookup"}], **spec})
     training = SimpleNamespace(sequence_length=SAMPLING.max_length)
-    context = SimpleNamespace(tokenizer=TOKENIZER, chat=CHAT, leader=True, spec=SimpleNamespace(training=training))
-    runner = Runner([Reward(builtin="exact")])
-    return EpisodeSampler(cast(Context, context), script, runner, environment or Tools(whole, None), whole)
+    context = SimpleNamespace(
+        tokenizer=TOKENIZER, chat=CHAT, leader=True, spec=SimpleNamespace(training=training), alive=lambda: None
+    )
+    runner, tools = Runner([Reward(builtin="exact")]), Tools(whole, None, context.alive)
+    return EpisodeSampler(cast(Context, context), script, runner, environment or tools, whole)
 
 
 def call(key: str) -> str:

@@ -26,6 +26,13 @@ def test_rates_are_of_the_steps_seconds() -> None:
     assert 0.01 < facts[rundir.HOST_MEMORY] < 100.0
 
 
+def test_compiling_is_no_part_of_a_step_and_the_rollout_is() -> None:
+    """A first step of 9 seconds of sampling and 1 of training, after a minute of compiling."""
+    facts = Meter(MODEL, None).facts(Work(100, 40, 1.0, {"seconds/rollout": 9.0, "seconds/compile": 60.0}), 10.0)
+    assert facts["seconds/train"] == 1.0
+    assert facts[rundir.TOKENS_PER_SECOND] == 10.0
+
+
 def test_percentiles_forget_what_is_older_than_100_steps() -> None:
     meter, work = Meter(MODEL, None), Work(1, 1, 1.0, {})
     meter.facts(work, 1e6)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ptapi.spec import PythonReward, Reward
-from pttrainer.rewards import Sample, output, pool, user
+from pttrainer.rewards import Sample, output, pool, sandbox, user
 from pttrainer.rewards.runner import Runner
 
 SOURCE = """
@@ -51,6 +51,11 @@ def reward(prompt, c, row):
         case "prints": print("printed " * 1_000_000)
         case "leaves a process": leave(row, start_new_session=True)
         case "leaves one and hangs": leave(row, start_new_session=True); leave(row); until_killed()
+        case "ends the trainer": os.kill(os.getppid(), 0)
+        case "ends its group": os.killpg(os.getpgid(os.getppid()), 0)
+        case "ends everybody": os.kill(-1, 0)
+        case "has it ended": subprocess.run(["kill", "-0", str(os.getppid())], check=True)
+        case "ends a child": left = subprocess.Popen(["sleep", "1000"]); left.kill(); left.wait()
         case "goes away": os.remove(__file__); os._exit(1)
         case "holds the lock later":
             threading.Timer(0.8, lambda: re.match("(a+)+$", "a" * 60 + "b")).start()
@@ -102,6 +107,13 @@ def test_a_reward_that_ends_its_process_in_any_way_costs_its_own_sample(
     ):
         np.testing.assert_array_equal(judged(runner, what, "ab"), [np.nan, 2], err_msg=what)
         assert f"1 of 2 samples have no reward; the first: {says}" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing())
+def test_a_reward_can_signal_what_it_started_and_not_the_trainer(hostile: Callable[..., Runner]) -> None:
+    """Signal 0 asks whether one could: where it can, this test fails and ends nobody."""
+    whom = ["ends the trainer", "ends its group", "ends everybody", "has it ended", "ends a child"]
+    np.testing.assert_array_equal(judged(hostile(), *whom), [np.nan] * 4 + [12])
 
 
 def test_a_reward_that_cannot_be_asked_to_end_is_killed_in_time(hostile: Callable[..., Runner]) -> None:

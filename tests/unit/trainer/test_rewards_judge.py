@@ -123,6 +123,13 @@ def test_a_slow_service_is_given_up_after_the_reward_s_limit(service: Service) -
     held.set()
 
 
+def test_waiting_for_a_judge_is_a_sign_of_life(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "WAKE_S", 0.02)
+    alive = threading.Event()
+    service.reply = lambda asked, call: "10" if alive.wait(20) else (503, {})
+    np.testing.assert_allclose(runner(service).judge(SAMPLES[:1], alive.set).total, [1.0])
+
+
 def test_a_spent_budget_is_no_reward_also_after_a_restart(service: Service, tmp_path: Path) -> None:
     limited = {"concurrency": 1, "budget": {"calls": 1}}
     np.testing.assert_allclose(runner(service, tmp_path, **limited).judge(SAMPLES).total, [0.8, np.nan, 0.8])

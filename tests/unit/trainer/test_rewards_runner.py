@@ -14,7 +14,7 @@ import pytest
 
 from ptapi.spec import PythonReward, Reward
 from pttrainer.errors import ConfigError, UserCodeError
-from pttrainer.rewards import Sample, judges
+from pttrainer.rewards import Sample, judges, pool
 from pttrainer.rewards.runner import Runner
 
 SAMPLES = [Sample("p", text, {"answer": "1"}) for text in ("good", "bad", "good")]
@@ -60,6 +60,30 @@ def test_a_reward_that_hangs_is_no_reward_and_the_pool_goes_on(load: Load) -> No
         scores = runner.judge(SAMPLES)
         np.testing.assert_array_equal(scores.total, [1.0, np.nan, 1.0])
     assert time.monotonic() - started < 20
+
+
+def test_waiting_for_a_reward_is_a_sign_of_life(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs has no limit of its own: the watchdog would end a run whose reward is slow. This one takes as long as
+    it takes to be called alive five times."""
+    monkeypatch.setattr(pool, "WAKE_S", 0.02)
+    runner, there = load(WAITING), tmp_path / "there"
+    signs: list[int] = []
+
+    def alive() -> None:
+        signs.append(1)
+        if len(signs) == 5:
+            there.touch()
+
+    assert runner.judge([Sample("", str(there), {})], alive).total.tolist() == [1.0]
+
+
+WAITING = """
+import os, time
+def reward(prompt, completion, row):
+    while not os.path.exists(completion):
+        time.sleep(0.01)
+    return 1.0
+"""
 
 
 def test_a_reward_that_hangs_in_c_code_is_killed(load: Load) -> None:

@@ -17,6 +17,7 @@ from ptapi.failures import ExitCode
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
 from pttrainer import directory, storage, termination
+from pttrainer import progress as progress_module
 from pttrainer.errors import ConfigError, DataError, Preempted, StorageError
 from pttrainer.metrics import MetricsLog
 from pttrainer.progress import Reporter
@@ -170,6 +171,22 @@ def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFi
         "step 1/4  loss 0.5000  7 tok/s  2.00 s",
         "step 2/4  loss 0.5000  7 tok/s  2.00 s",
     ]
+
+
+def test_whoever_waits_for_something_that_has_a_limit_is_alive_for_watchdog_and_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Directory(tmp_path)
+    reporter = Reporter(place, "u-1", leader=True)
+    reporter.stage("training")
+    heard, written = reporter.beat().since, (tmp_path / rundir.PROGRESS).stat().st_mtime_ns
+    reporter.alive()
+    assert reporter.beat().since > heard
+    assert (tmp_path / rundir.PROGRESS).stat().st_mtime_ns == written  # once in a while is enough
+    monkeypatch.setattr(progress_module, "ALIVE_S", 0.0)
+    reporter.alive()
+    assert (tmp_path / rundir.PROGRESS).stat().st_mtime_ns > written
+    assert progress(place).stage == "training"
 
 
 def test_attempts_and_seconds_add_up_over_restarts(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def context(tmp_path: Path, model: Model, temperature: float = 1.0) -> tuple[Con
     notes: list[str] = []
     made = SimpleNamespace(
         spec=spec, model=model, mesh=mesh(), tokenizer=byte_tokenizer(), chat=SimpleNamespace(source=None),
-        score=score, note=notes.append, run=Directory(tmp_path / "runs" / "job"),
+        score=score, note=notes.append, alive=lambda: None, run=Directory(tmp_path / "runs" / "job"),
     )  # fmt: skip
     return cast(Context, made), notes
 

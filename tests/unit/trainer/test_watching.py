@@ -14,7 +14,7 @@ from pttrainer.rollout.held_out import pass_at
 from pttrainer.rollout.sampling import reward_facts
 from pttrainer.samples import SHOWN, Samples, markdown
 from pttrainer.storage import Directory
-from pttrainer.watching import RANGES, Range, Watch
+from pttrainer.watching import FIRST, RANGES, Range, Watch
 
 DOCS = Path(__file__).parents[3] / "docs/reference/metrics.md"
 
@@ -23,7 +23,7 @@ def test_a_figure_outside_its_range_is_said_once_and_only_when_it_stays_there() 
     watch = Watch()
     one = next(one for one in RANGES if one.metric == "truncated")
     seen = [0.9] * (one.steps - 1) + [0.1] + [0.9] * (one.steps + 3)
-    lines = [watch.report({"truncated": value}) for value in seen]
+    lines = [watch.report({"truncated": value, FIRST: 1.0}) for value in seen]
     assert [len(found) for found in lines] == [0] * (2 * one.steps - 1) + [1, 0, 0, 0]
     (line,) = lines[2 * one.steps - 1]
     assert line.startswith("watch: truncated is 0.9 for 5 steps (healthy: at most 0.3): completions are cut")
@@ -33,7 +33,8 @@ def test_a_figure_outside_its_range_is_said_once_and_only_when_it_stays_there() 
 def test_figures_in_their_ranges_or_not_there_say_nothing() -> None:
     watch = Watch()
     for _ in range(10):
-        assert watch.report({"entropy": 0.5, "kl": 0.01, "sampler/weight": 1.0, "tools/failed": float("nan")}) == []
+        healthy = {"entropy": 0.5, "kl": 0.01, "sampler/weight": 1.0, "tools/failed": float("nan")}
+        assert watch.report({FIRST: 1.0, **healthy}) == []
 
 
 @pytest.mark.parametrize("one", RANGES, ids=lambda one: one.metric)
@@ -41,13 +42,23 @@ def test_every_figure_is_warned_about_beyond_either_end_of_its_range(one: Range)
     for value in (one.low / 2, one.high * 1.5, math.inf):
         if one.low <= value <= one.high:
             continue
-        watch = Watch()
-        found = [watch.report({one.metric: value, "other": 9e9}) for _ in range(one.steps)]
+        watch, first = Watch(), {} if one.at == "later" else {FIRST: 1.0}
+        found = [watch.report({one.metric: value, "other": 9e9, **first}) for _ in range(one.steps)]
         assert found[:-1] == [[]] * (one.steps - 1)
         assert found[-1] == [
             f"watch: {one.metric} is {value:.4g} for {one.steps} steps (healthy: {one.bounds}): {one.means}; "
             f"hint: {one.attempt}"
         ]
+
+
+def test_of_several_updates_of_a_rollout_each_figure_counts_where_it_is_news() -> None:
+    """Two updates each: nothing is clipped at the first of them, and the samples are the same at both."""
+    watch, said = Watch(), []
+    for rollout in range(1, 6):
+        of_samples = {"groups/all_wrong": 1.0, "clip_fraction": 0.0, FIRST: 1.0}
+        found = [*watch.report(of_samples), *watch.report({"groups/all_wrong": 1.0, "clip_fraction": 0.7})]
+        said += [(rollout, line.split()[1]) for line in found]
+    assert said == [(5, "groups/all_wrong"), (5, "clip_fraction")]
 
 
 @pytest.mark.parametrize("one", RANGES, ids=lambda one: one.metric)

@@ -52,6 +52,7 @@ class Context:
     initial_params(): the weights the run started from, loaded again (a frozen reference model).
     place(tree): global host arrays onto the mesh, rows split over devices. fetch(tree): back to every host.
     save_samples(step, rows): the sample table of a step in the run directory. note(text): a line for a person.
+    alive(): what is waited for has a limit of its own, so that no hang is seen.
     leader: true on the one process that writes. run: the run directory. transfer: to the devices that only sample;
     None where those that train do.
     """
@@ -67,6 +68,7 @@ class Context:
     fetch: Callable[[Any], Any]
     save_samples: Callable[[int, list[dict[str, Any]]], None]
     note: Callable[[str], None]
+    alive: Callable[[], None]
     leader: bool
     run: Place
     transfer: Transfer | None = None

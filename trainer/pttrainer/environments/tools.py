@@ -18,7 +18,7 @@ from pttrainer.environments.tool import Tool, ToolError, wrong_arguments
 from pttrainer.environments.toolcalls import Call
 from pttrainer.errors import ConfigError
 from pttrainer.rewards import sources
-from pttrainer.rewards.pool import Pool, Request
+from pttrainer.rewards.pool import Alive, Pool, Request
 
 BUILTINS: dict[str, Tool] = {"calculator": calculator.TOOL, "lookup": lookup.TOOL}
 """By the name in `spec.environment.tools[].builtin`."""
@@ -53,11 +53,13 @@ class _Answered(NamedTuple):
 
 
 class Tools:
-    """Answers calls. Raises ConfigError or UserCodeError when a tool cannot be loaded."""
+    """Answers calls; alive: called while tools are waited for. Raises ConfigError or UserCodeError when one cannot be
+    loaded."""
 
     is_rewarding = False
 
-    def __init__(self, spec: EnvironmentSpec, template: str | None) -> None:
+    def __init__(self, spec: EnvironmentSpec, template: str | None, alive: Alive) -> None:
+        self._alive = alive
         self._form = toolcalls.form_of(template) if spec.tool_format == "auto" else spec.tool_format
         self._here: dict[str, Tool] = {}
         self._pools: dict[str, Pool] = {}
@@ -124,7 +126,7 @@ class Tools:
             requests = [
                 Request([asked[place].call.arguments, asked[place].row], asked[place].limit_s) for place in good
             ]
-            for place, reply in zip(good, self._pools[name].call(requests), strict=True):
+            for place, reply in zip(good, self._pools[name].call(requests, self._alive), strict=True):
                 found[place] = _Answered(reply.value or "", reply.error, reply.seconds)
         else:
             for place in good:

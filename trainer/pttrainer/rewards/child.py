@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pttrainer.rewards import handlers
+from pttrainer.rewards import handlers, sandbox
 
 MARK = "POSTTRAIN_CHILD"
 """The environment variable that all of a child's processes share, so that they can be found."""
@@ -58,8 +58,10 @@ def main() -> None:
 
 
 def _die_with_parent() -> None:
+    """And not the other way round."""
     if sys.platform == "linux":
         parent = os.getppid()
+        sandbox.spare(parent)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             sys.exit()

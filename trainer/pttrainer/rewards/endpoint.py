@@ -24,12 +24,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from ptapi.spec import JudgeReward
 from pttrainer.rewards import Sample, Verdict
 from pttrainer.rewards.answers import Answer, Answers
+from pttrainer.rewards.pool import WAKE_S, Alive
 
 PROMPT = """Judge the answer to the question below: is it correct, does it help, is it free of made-up facts?
 
@@ -76,12 +77,15 @@ class Endpoint:
         self._lost = 0
         self._facts: dict[str, float] = {}
 
-    def judge(self, samples: Sequence[Sample]) -> list[Verdict]:
+    def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
         questions = [question(self._spec, sample) for sample in samples]
         keys = [self._key_of(asked) for asked in questions]
         fresh = {key: asked for key, asked in zip(keys, questions, strict=True) if key not in self._answers}
         calls, tokens, self._lost = self._calls, self._tokens, 0
-        found = dict(zip(fresh, self._threads.map(self._ask, fresh.values()), strict=True))
+        replies = {key: self._threads.submit(self._ask, asked) for key, asked in fresh.items()}
+        while wait(replies.values(), timeout=WAKE_S).not_done:
+            alive()
+        found = {key: reply.result() for key, reply in replies.items()}
         self._answers.add(
             {key: answer for key, answer in found.items() if isinstance(answer, Answer)}, self._calls, self._tokens
         )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pttrainer.rewards import Sample, Verdict
 from pttrainer.rewards.handlers import AT_ONCE
-from pttrainer.rewards.pool import Pool, Reply, Request
+from pttrainer.rewards.pool import Alive, Pool, Reply, Request
 
 GRACE_S = 5.0
 """Beyond its own limit, for a child that keeps time itself to say so."""
@@ -21,8 +21,8 @@ GRACE_S = 5.0
 class Judge(Protocol):
     """One reward of the job."""
 
-    def judge(self, samples: Sequence[Sample]) -> list[Verdict]:
-        """A verdict per sample, in order."""
+    def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+        """A verdict per sample, in order. alive: called while they are waited for."""
         ...
 
     def facts(self) -> Mapping[str, float]:
@@ -40,7 +40,7 @@ class Here:
     def __init__(self, function: Callable[[Sample], float]) -> None:
         self._function = function
 
-    def judge(self, samples: Sequence[Sample]) -> list[Verdict]:
+    def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
         return [self._verdict(sample) for sample in samples]
 
     def _verdict(self, sample: Sample) -> Verdict:
@@ -63,15 +63,16 @@ class Isolated:
         self._pool = Pool(field, source)
         self._takes: str = self._pool.loaded["takes"]
 
-    def judge(self, samples: Sequence[Sample]) -> list[Verdict]:
+    def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
         if not samples:
             return []
         messages = [sample[:3] for sample in samples]
         if self._takes == "one":
-            return [_verdict(reply) for reply in self._pool.call([Request(m, self._timeout_s) for m in messages])]
+            asked = [Request(message, self._timeout_s) for message in messages]
+            return [_verdict(reply) for reply in self._pool.call(asked, alive)]
         size = len(messages) if self._takes == "many" else math.ceil(len(messages) / len(self._pool))
         parts = [messages[start : start + size] for start in range(0, len(messages), size)]
-        replies = self._pool.call([Request(part, self._limit_s(len(part))) for part in parts])
+        replies = self._pool.call([Request(part, self._limit_s(len(part))) for part in parts], alive)
         return [verdict for part, reply in zip(parts, replies, strict=True) for verdict in _several(reply, len(part))]
 
     def facts(self) -> Mapping[str, float]:

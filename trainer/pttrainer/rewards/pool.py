@@ -16,13 +16,17 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pttrainer.errors import UserCodeError
 from pttrainer.rewards.output import Gate
 from pttrainer.rewards.process import Dead, Process
 
+Alive = Callable[[], None]
+"""Called again and again while children are waited for: each of them has a limit, so the wait is no hang."""
+WAKE_S = 1.0
+"""The longest time between two calls of it."""
 LOAD_TIMEOUT_S = 120.0
 """For the child's start and the import of the user's file, which may import much."""
 MAX_CHILDREN = 8
@@ -75,7 +79,7 @@ class Pool:
     def __len__(self) -> int:
         return len(self._children)
 
-    def call(self, requests: Sequence[Request]) -> list[Reply]:
+    def call(self, requests: Sequence[Request], alive: Alive) -> list[Reply]:
         """A reply per request, in order; requests of one home are answered in order."""
         replies: dict[int, Reply] = {}
         waiting: dict[int | None, deque[int]] = {None: deque()}
@@ -97,6 +101,7 @@ class Pool:
                         _give_up(replies, {place: waiting.get(place, deque())}, child.broken)
                 if all(child.broken for child in self._children):
                     _give_up(replies, waiting, self._children[0].broken)
+                alive()
                 for index, reply in _attend(selector, self._children):
                     replies[index] = reply
                     stops = stops + 1 if reply.stopped else 0
@@ -202,13 +207,14 @@ class _Child:
 
 
 def _attend(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[tuple[int, Reply]]:
-    """Waits until one of the children can go on, or its time is over; what they replied."""
+    """Waits until one of the children can go on, or its time is over, and not long; what they replied."""
     waited = [child for child in children if child.is_waited_for]
     for child in waited:
         for file, event in child.process.waits_for():
             selector.register(file, event, child)
     soonest = min((child.deadline for child in waited), default=0.0)
-    ready = {key.data for key, _ in selector.select(max(0.0, soonest - time.monotonic()))} if waited else set()
+    patience_s = min(max(0.0, soonest - time.monotonic()), WAKE_S)
+    ready = {key.data for key, _ in selector.select(patience_s)} if waited else set()
     for key in list(selector.get_map().values()):
         selector.unregister(key.fileobj)
     now = time.monotonic()

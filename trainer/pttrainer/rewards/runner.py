@@ -19,6 +19,7 @@ from ptapi.spec import Reward
 from pttrainer.errors import ConfigError, UserCodeError
 from pttrainer.rewards import Sample, Verdict, sources
 from pttrainer.rewards.judges import Judge
+from pttrainer.rewards.pool import Alive
 from pttrainer.storage import Place
 
 
@@ -54,13 +55,13 @@ class Runner:
             self.close()
             raise
 
-    def judge(self, samples: Sequence[Sample]) -> Scores:
-        """The rewards of all samples."""
+    def judge(self, samples: Sequence[Sample], alive: Alive = lambda: None) -> Scores:
+        """The rewards of all samples. alive: called again and again while they are waited for."""
         rewards: dict[str, np.ndarray] = {}
         facts: dict[str, float] = {}
         for name, judge in self._judges.items():
             began = time.monotonic()
-            verdicts = judge.judge(samples)
+            verdicts = judge.judge(samples, alive)
             facts[f"{rundir.SECONDS}reward/{name}"] = time.monotonic() - began
             facts |= {f"reward/{name}/{fact}": value for fact, value in judge.facts().items()}
             rewards[name] = np.array([np.nan if v.reward is None else v.reward for v in verdicts], np.float64)

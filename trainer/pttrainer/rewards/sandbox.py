@@ -17,7 +17,7 @@ import platform
 import resource
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 MEMORY_BYTES = 1 << 30
@@ -31,24 +31,29 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 
 class Numbers(NamedTuple):
-    """A machine's name in seccomp, its numbers of `clone` and `clone3`, and of the calls that are refused."""
+    """A machine's name in seccomp, its numbers of `clone` and `clone3`, of the calls that are refused, and of those
+    that signal the process that is their first argument."""
 
     arch: int
     clone: int
     clone3: int
     refused: tuple[int, ...]
+    signals: tuple[int, ...]
 
 
 # socket; fork, vfork; kill, tkill, tgkill, the queueing ones, pidfd_open and _send_signal; ptrace, process_vm_readv and
 # _writev; io_uring_setup (it makes sockets); setsid, setpgid; unshare, setns, mount, bpf, keyctl, userfaultfd.
+# Signals: kill, tkill, tgkill, the queueing ones, pidfd_open.
 MACHINES = {
     "x86_64": Numbers(
         0xC000003E, 56, 435,
         (41, 57, 58, 62, 200, 234, 129, 297, 434, 424, 101, 310, 311, 425, 112, 109, 272, 308, 165, 321, 250, 323),
+        (62, 200, 234, 129, 297, 434),
     ),
     "aarch64": Numbers(
         0xC00000B7, 220, 435,
         (198, 129, 130, 131, 138, 240, 434, 424, 117, 270, 271, 425, 157, 154, 97, 268, 40, 280, 219, 282),
+        (129, 130, 131, 138, 240, 434),
     ),
 }  # fmt: skip
 
@@ -78,6 +83,24 @@ def confinement(directory: str, cpu_s: int) -> Callable[[], None]:
         _confine_calls(MACHINES[platform.machine()])
 
     return confine
+
+
+def spare(pid: int) -> None:
+    """This process, and what it will start, can no longer signal that one: not alone, not in its group, not with all
+    others. Where there is no seccomp it still can."""
+    if missing():
+        return
+    machine = MACHINES[platform.machine()]
+    spared = (pid, -os.getpgid(pid) % _WORD, -1 % _WORD)
+    program = [(_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, machine.arch), (_RETURN, 0, 0, _ALLOW)]
+    program += [(_LOAD, 0, 0, _NUMBER_AT)]
+    for left, number in zip(range(len(machine.signals), 0, -1), machine.signals, strict=True):
+        program += [(_EQUAL, left, 0, number)]
+    program += [(_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _FIRST_ARGUMENT_AT)]
+    for word in spared:
+        program += [(_EQUAL, 0, 1, word), (_RETURN, 0, 0, _ERRNO | _EPERM)]
+    _checked(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _filter_calls([*program, (_RETURN, 0, 0, _ALLOW)])
 
 
 def holds_too_much(directory: str) -> bool:
@@ -146,6 +169,7 @@ _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _CLONE_THREAD, _X32 = 0x00010000, 0x40000000
 _EPERM, _ENOSYS = 1, 38
+_WORD = 1 << 32
 
 
 def _confine_calls(machine: Numbers) -> None:
@@ -168,6 +192,10 @@ def _confine_calls(machine: Numbers) -> None:
         (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
+    _filter_calls(program)
+
+
+def _filter_calls(program: Sequence[tuple[int, int, int, int]]) -> None:
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
     held = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HxxxxxxQ", len(program), ctypes.addressof(held))

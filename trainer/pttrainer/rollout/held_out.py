@@ -158,8 +158,8 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
             f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
         )
     if spec.python is not None:
-        return World(spec.python, spec.timeout_seconds)
-    return Tools(spec, context.chat.source)
+        return World(spec.python, spec.timeout_seconds, context.alive)
+    return Tools(spec, context.chat.source, context.alive)
 
 
 def read_questions(context: Context, part: str, sampler: Sampler) -> list[Question]:

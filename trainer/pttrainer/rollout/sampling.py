@@ -3,7 +3,7 @@
 Letters: P prompts, G samples per prompt, N = P·G.
 
 Rewards may depend on the clock (a limit passes or not), so with several processes one of them judges and the
-others are told: every process must train on the same numbers.
+others are told (`judging`): every process must train on the same numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pttrainer.algorithms.protocol import Context
 from pttrainer.data.prompts import Question
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores, mean
-from pttrainer.rollout import groups
+from pttrainer.rollout import groups, judging
 from pttrainer.rollout.figures import spread
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.protocol import Draw, Engine, Prompt, Sampling
@@ -83,17 +83,8 @@ class Sampler:
 
     def _judge(self, samples: Sequence[rewards.Sample]) -> Scores:
         if jax.process_count() == 1:
-            return self._runner.judge(samples)
-        from jax.experimental import multihost_utils
-
-        names = [*self._runner.names, ""]  # the last row is the total
-        scores = self._runner.judge(samples) if self._context.leader else None
-        table = np.zeros((len(names), len(samples)))
-        if scores is not None:
-            table = np.stack([*(scores.rewards[name] for name in names[:-1]), scores.total])
-        # As bytes: jax would round 64-bit floats to 32 bits.
-        told = np.asarray(multihost_utils.broadcast_one_to_all(table.view(np.uint8))).view(np.float64)
-        return Scores(dict(zip(names[:-1], told[:-1], strict=True)), told[-1], {} if scores is None else scores.facts)
+            return self._runner.judge(samples, self._context.alive)
+        return judging.judge(self._context, self._runner, samples)
 
 
 def sampling_of(spec: PostTrainJobSpec) -> Sampling:
