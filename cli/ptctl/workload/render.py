@@ -11,7 +11,7 @@ from ptctl.lazygroup import SETTINGS
 _EXAMPLES = """
 ptctl workload render -f job.yaml
 ptctl workload render -f job.yaml | kubectl apply --dry-run=server -f -
-ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o yaml | ptctl workload render -f -
+ptctl workload create -f job.yaml --num-slices 2 --dry-run=client -o yaml | ptctl workload render -f -
 """
 
 
