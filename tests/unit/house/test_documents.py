@@ -1,4 +1,4 @@
-"""What the documents say exists: every job in them is accepted, every command is one, every field, file and heading is there."""
+"""What the documents say exists: jobs are accepted, commands are ptctl's, fields, files, pages and headings are there."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ptapi.load import parse_job
 from ptapi.schema import structural
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
+from ptctl import foreign
 from ptctl.lazygroup import LazyGroup
 from ptctl.prices import read as read_prices
 from ptctl.root import root
@@ -27,6 +28,13 @@ ROOT = Path(__file__).resolve().parents[3]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _HISTORY = {"docs/log.md", "docs/results.md"}
 """They tell what was, with the names of then."""
+
+ABSENT = {
+    "docs/decisions/NNNN-title.md",  # a form
+    "operator/__init__.py",  # what must not exist
+    "docs/build_maxtext.md",  # MaxText's
+    "tests/e2e",  # of the rules of style: there is none yet
+}
 
 Manifest = dict[str, Any]
 
@@ -67,6 +75,7 @@ BASE: Manifest = {
     },
 }
 """What a part of a job in a page is put into; a part that needs more says so itself."""
+
 
 def whole(part: Manifest) -> Manifest:
     job = copy.deepcopy(BASE)
@@ -134,3 +143,86 @@ def parse(line: str) -> None:
 @pytest.mark.parametrize(("where", "line"), [pair for pair in commands() if pair[1].startswith("ptctl")])
 def test_every_command_in_a_document_or_a_help_is_one_of_ptctl(where: str, line: str) -> None:
     parse(line)
+
+
+@cache
+def fields() -> tuple[frozenset[str], frozenset[str]]:
+    """Every path of spec, status and the chart's values, from each of its words on; and the words that begin one."""
+    found = [path for name, model in (("spec", PostTrainJobSpec), ("status", PostTrainJobStatus))
+             for path in _paths(structural(model), (name,))]  # fmt: skip
+    found += _values(yaml.safe_load((ROOT / "charts/posttrain/values.yaml").read_text()), ())
+    ends = frozenset(".".join(path[start:]) for path in found for start in range(len(path)))
+    heads = frozenset(word for path in found for word in path[:2] if path[0] == "spec") | {"status"}
+    return ends, heads | frozenset(PostTrainJobSpec.model_fields["algorithm"].annotation.model_fields)  # type: ignore[union-attr]
+
+
+def _paths(schema: Manifest, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for inner in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(inner, dict):
+            yield from _paths(inner, above)
+    for name, field in schema.get("properties", {}).items():
+        yield (*above, name)
+        yield from _paths(field, (*above, name))
+
+
+def _values(value: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        yield (*above, name)
+        yield from _values(inner, (*above, name))
+
+
+def present(page: Path) -> str:
+    """A page's text without fenced blocks; nothing of a page that tells of the past."""
+    return "" if name_of(page) in _HISTORY else _FENCE.sub("", page.read_text())
+
+
+def test_every_field_named_in_a_document_exists() -> None:
+    ends, heads = fields()
+    named = [
+        (name_of(page), path)
+        for page in pages()
+        for path in re.findall(r"`([a-zA-Z]+(?:\.[a-zA-Z]+)+)`", present(page))
+    ]
+    assert len(named) > 100
+    missing = [(where, path) for where, path in named if path.split(".")[0] in heads and path not in ends]
+    assert [(where, path) for where, path in missing if not path.endswith((".py", ".json", ".yaml"))] == []
+
+
+def test_every_field_that_a_hint_for_users_of_xpk_sets_exists() -> None:
+    hints = " ".join([*foreign.CREATE.values(), *foreign.LIST.values(), *foreign.DELETE.values()])
+    named = re.findall(r"--set '?([a-zA-Z.]+)=", hints)
+    assert len(named) > 10
+    assert [path for path in named if path not in fields()[0]] == []
+
+
+def test_every_file_named_in_a_document_exists() -> None:
+    roots = "api|operator|trainer|cli|charts|manifests|tests|docs|benchmarks|scripts"
+    named = [
+        (name_of(page), path) for page in pages() for path in re.findall(rf"`((?:{roots})/[\w./-]+)`", present(page))
+    ]
+    assert len(named) > 20
+    assert [(where, path) for where, path in named if not (ROOT / path).exists() and path not in ABSENT] == []
+
+
+def test_every_heading_that_is_linked_to_exists() -> None:
+    broken = []
+    for page in pages():
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+            text = (page.parent / target).read_text() if target else page.read_text()
+            slugs = {re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-")
+                     for line in re.findall(r"^#+ (.*)", text, re.MULTILINE)}  # fmt: skip
+            broken += [] if anchor in slugs else [f"{name_of(page)} -> {target}#{anchor}"]
+    assert broken == []
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files", "*.py", "*.yaml"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    named = {
+        page
+        for name in listing.stdout.split()
+        for page in re.findall(r"\bdocs/(?:guides|reference|concepts|decisions)/[\w-]+\.md", (ROOT / name).read_text())
+    }
+    assert len(named) > 8
+    assert sorted(page for page in named - ABSENT if not (ROOT / page).exists()) == []
