@@ -1,4 +1,4 @@
-"""What the documents say exists: jobs are accepted, commands are ptctl's, fields, files, pages and headings are there."""
+"""What documents name exists: jobs are accepted, commands are ptctl's; fields, files, pages and headings are there."""
 
 from __future__ import annotations
 
