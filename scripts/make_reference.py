@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code: spec, status, failures, accelerators. `make docs`.
+"""Write the reference pages that follow from the code: spec, status, failures, accelerators, flags of XPK. `make docs`.
 
 A test compares, so the pages describe the present. The one idea: a page is a table per model, made of the same
 schema and the same words that refuse a wrong job.
@@ -29,6 +29,7 @@ from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
 from ptapi.unsupported import RULES as UNSUPPORTED
 from ptapi.words import accepted
+from ptctl import foreign
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
 DEVICES = (
@@ -46,6 +47,7 @@ def pages() -> dict[str, str]:
         "status.md": status_page(),
         "failures.md": failures_page(),
         "accelerators.md": accelerators_page(),
+        "xpk-flags.md": foreign_flags_page(),
     }
 
 
@@ -103,6 +105,28 @@ def accelerators_page() -> str:
     for generation, facts in table().items():
         parts += [f"## {', '.join(facts['names'])}", _speeds(facts["hbmGib"], facts["peakBf16Tflops"])]
         parts += [_table(("Type", "Chips", "Hosts", "Topology", "Machine"), _slices(generation))]
+    return _page(parts)
+
+
+def foreign_flags_page() -> str:
+    intro = (
+        "Flags of `xpk workload` and `gcluster job` that `ptctl workload` refuses, with what it says. Others are its "
+        "own: `ptctl workload create --help`. How jobs move: [the guide](../guides/from-xpk.md)."
+    )
+    verbs = (
+        ("every verb", foreign.CLUSTER),
+        ("create", foreign.CREATE),
+        ("list", foreign.LIST),
+        ("delete", foreign.DELETE),
+    )
+    parts = [HEAD, "# Flags of XPK and gcluster", intro]
+    for verb, flags in verbs:
+        rows = (
+            (f"`{flag}`", text)
+            for flag, text in flags.items()
+            if flags is foreign.CLUSTER or flag not in foreign.CLUSTER
+        )
+        parts += [f"## {verb}", _table(("Flag", "Use"), rows)]
     return _page(parts)
 
 

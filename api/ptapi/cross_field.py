@@ -182,7 +182,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         scope="spec",
         field="rewards",
-        accepted="none without data.eval, because sft only judges its greedy answers to held-out rows",
+        accepted="none without data.eval, because only grpo and ppo learn from rewards: others judge held-out answers",
         cel="has(self.algorithm.grpo) || has(self.algorithm.ppo) || !has(self.rewards) || self.rewards.size() == 0 || "
         "has(self.data.eval)",
         is_kept=lambda spec: spec.algorithm.learns_from_rewards or not spec.rewards or spec.data.eval is not None,

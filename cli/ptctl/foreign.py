@@ -65,11 +65,11 @@ CREATE: dict[str, str] = {
     "--gke-nap-reservation": "--reservation NAME",
     "--pathways": "--set pathways.enabled=true",
     "--pathways-gcs-location": "Pathways' scratch files go beside the run directory: --output gs://BUCKET/DIR",
-    "--custom-pathways-server-args": "--set pathways.serverImage=IMAGE and proxyImage are what can be changed",
-    "--custom-pathways-proxy-server-args": "--set pathways.serverImage=IMAGE and proxyImage are what can be changed",
-    "--custom-pathways-worker-args": "--set pathways.serverImage=IMAGE and proxyImage are what can be changed",
+    "--custom-pathways-server-args": "--set 'pathways.serverArgs=[--flag=value]'",
+    "--custom-pathways-proxy-server-args": "--set 'pathways.proxyArgs=[--flag=value]'",
+    "--custom-pathways-worker-args": "--set 'pathways.workerArgs=[--flag=value]'",
     "--max-slice-restarts": "--max-restarts N",
-    "--colocated-python-sidecar-image": "the trainer reads its data itself",
+    "--colocated-python-sidecar-image": "--set pathways.colocatedPythonImage=IMAGE",
 }
 
 LIST: dict[str, str] = {

@@ -25,7 +25,7 @@ ptctl plan -f job.yaml --matrix --accelerator v6e-16 --accelerator v5p-16 --batc
 @click.command("plan", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
 @job_file
 @assignments
-@click.option("--quick", is_flag=True, help="The formula alone: no compiler, a second.")
+@click.option("--quick", is_flag=True, help="The formula alone: no compiler, no JAX, half a second.")
 @click.option(
     "--depth",
     type=click.Choice(["auto", "fast", "full"]),
@@ -75,7 +75,7 @@ def plan(
 
     The TPU compiler (libtpu) compiles the job's own programs here, on a CPU: memory per chip, a lower bound of the
     step's time, and what to change where it does not fit. Without libtpu, or with --quick, a formula answers. Exit
-    code 0: fits, 1: does not, 2: the job is wrong. Needs the trainer's packages: pip install
+    code 0: fits, 1: does not, 2: the job is wrong. All but --quick needs the trainer's packages: pip install
     'posttrain[tpu-compiler]'.
     """
     from ptctl import planning

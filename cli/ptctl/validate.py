@@ -11,7 +11,7 @@ from ptctl.options import job_file
 
 _EXAMPLES = """
 ptctl validate -f job.yaml
-ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o yaml | ptctl validate -f -
+ptctl workload get llama-gsm8k -o yaml | ptctl validate -f -
 """
 
 

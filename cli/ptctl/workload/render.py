@@ -12,7 +12,7 @@ from ptctl.options import job_file
 _EXAMPLES = """
 ptctl workload render -f job.yaml
 ptctl workload render -f job.yaml | kubectl apply --dry-run=server -f -
-ptctl workload create --workload x --tpu-type v5p-128 ... --dry-run=client -o yaml | ptctl workload render -f -
+ptctl workload create -f job.yaml --num-slices 2 --dry-run=client -o yaml | ptctl workload render -f -
 """
 
 

@@ -1,0 +1,228 @@
+"""What documents name exists: jobs are accepted, commands are ptctl's; fields, files, pages and headings are there."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from ptapi.load import parse_job
+from ptapi.schema import structural
+from ptapi.spec import PostTrainJobSpec
+from ptapi.status import PostTrainJobStatus
+from ptctl import foreign
+from ptctl.lazygroup import LazyGroup
+from ptctl.prices import read as read_prices
+from ptctl.root import root
+
+ROOT = Path(__file__).resolve().parents[3]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_HISTORY = {"docs/log.md", "docs/results.md"}
+"""They tell what was, with the names of then."""
+
+ABSENT = {
+    "docs/decisions/NNNN-title.md",  # a form
+    "operator/__init__.py",  # what must not exist
+    "docs/build_maxtext.md",  # MaxText's
+    "tests/e2e",  # of the rules of style: there is none yet
+}
+
+Manifest = dict[str, Any]
+
+
+def pages() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name for name in listing.decode().split("\0") if name]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(where, text) of the fenced blocks of a language."""
+    return [
+        (f"{name_of(page)}:{page.read_text()[: match.start()].count(chr(10)) + 1}", match[2])
+        for page in pages()
+        for match in _FENCE.finditer(page.read_text())
+        if match[1] == language
+    ]
+
+
+def documents() -> list[tuple[str, Manifest]]:
+    return [(where, document) for where, text in blocks("yaml") for document in yaml.safe_load_all(text)]
+
+
+BASE: Manifest = {
+    "apiVersion": "posttrain.dev/v1alpha1",
+    "kind": "PostTrainJob",
+    "metadata": {"name": "document"},
+    "spec": {
+        "model": {"uri": "hf://meta-llama/Llama-3.1-8B-Instruct"},
+        "algorithm": {"grpo": {}},
+        "data": {"train": {"uri": "gs://my-bucket/train.jsonl"}},
+        "accelerator": {"type": "v6e-16"},
+        "output": {"uri": "gs://my-bucket/runs"},
+    },
+}
+"""What a part of a job in a page is put into; a part that needs more says so itself."""
+
+
+def whole(part: Manifest) -> Manifest:
+    job = copy.deepcopy(BASE)
+    job["spec"] |= part
+    if not {"sft", "dpo", "distill"} & set(job["spec"]["algorithm"]):
+        job["spec"].setdefault("rewards", [{"builtin": "gsm8k"}])
+    return job
+
+
+@pytest.mark.parametrize(("where", "document"), documents(), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_yaml_in_a_document_is_accepted(where: str, document: Manifest, tmp_path: Path) -> None:
+    if "kind" in document:
+        if document["kind"] == "PostTrainJob":
+            parse_job(document)
+    elif "chipHour" in document:
+        path = tmp_path / "prices.yaml"
+        path.write_text(yaml.safe_dump(document))
+        read_prices(str(path))
+    elif "prices" in document:
+        values = yaml.safe_load((ROOT / "charts/posttrain/values.yaml").read_text())
+        assert set(document["prices"]) <= set(values["prices"])
+    else:
+        parse_job(whole(document.get("spec", document)))
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """(where, command line) of ptctl, from fenced blocks and from the examples of every help."""
+    for where, text in [block for language in ("bash", "") for block in blocks(language)]:
+        yield from ((where, line) for line in _lines(text))
+    for path, command in _tree(root, ()):
+        yield from ((f"{' '.join(path)} --help", line) for line in _lines(getattr(command, "examples", "")))
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.replace("\\\n", " ").replace("2>&1", "").splitlines():
+        for part in re.split(r"[|;]|&&|\$\(|<\(", line):
+            words = re.match(r"\s*\$?\s*((?:ptctl|python -m pttrainer) [^)#>]*?)\s*(?:[)#>].*)?$", part)
+            if words:
+                yield words[1]
+
+
+def _tree(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, LazyGroup):
+        for name in command.table:
+            child = command.get_command(click.Context(command), name)
+            assert child is not None
+            yield from _tree(child, (*path, name))
+
+
+def parse(line: str) -> None:
+    """As far as click parses it; raises its UsageError."""
+    words = shlex.split(line)[1:]
+    command: click.Command = root
+    context: click.Context | None = None
+    while isinstance(command, click.Group):
+        assert words, f"{line}: a group alone"
+        context = click.Context(command, parent=context, info_name=words[0])
+        name, child, words = command.resolve_command(context, words)
+        assert child is not None, name
+        command = child
+    command.make_context(command.name, list(words), parent=context)
+
+
+@pytest.mark.parametrize(("where", "line"), [pair for pair in commands() if pair[1].startswith("ptctl")])
+def test_every_command_in_a_document_or_a_help_is_one_of_ptctl(where: str, line: str) -> None:
+    parse(line)
+
+
+@cache
+def fields() -> tuple[frozenset[str], frozenset[str]]:
+    """Every path of spec, status and the chart's values, from each of its words on; and the words that begin one."""
+    found = [path for name, model in (("spec", PostTrainJobSpec), ("status", PostTrainJobStatus))
+             for path in _paths(structural(model), (name,))]  # fmt: skip
+    found += _values(yaml.safe_load((ROOT / "charts/posttrain/values.yaml").read_text()), ())
+    ends = frozenset(".".join(path[start:]) for path in found for start in range(len(path)))
+    heads = frozenset(word for path in found for word in path[:2] if path[0] == "spec") | {"status"}
+    return ends, heads | frozenset(PostTrainJobSpec.model_fields["algorithm"].annotation.model_fields)  # type: ignore[union-attr]
+
+
+def _paths(schema: Manifest, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for inner in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(inner, dict):
+            yield from _paths(inner, above)
+    for name, field in schema.get("properties", {}).items():
+        yield (*above, name)
+        yield from _paths(field, (*above, name))
+
+
+def _values(value: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        yield (*above, name)
+        yield from _values(inner, (*above, name))
+
+
+def present(page: Path) -> str:
+    """A page's text without fenced blocks; nothing of a page that tells of the past."""
+    return "" if name_of(page) in _HISTORY else _FENCE.sub("", page.read_text())
+
+
+def test_every_field_named_in_a_document_exists() -> None:
+    ends, heads = fields()
+    named = [
+        (name_of(page), path)
+        for page in pages()
+        for path in re.findall(r"`([a-zA-Z]+(?:\.[a-zA-Z]+)+)`", present(page))
+    ]
+    assert len(named) > 100
+    missing = [(where, path) for where, path in named if path.split(".")[0] in heads and path not in ends]
+    assert [(where, path) for where, path in missing if not path.endswith((".py", ".json", ".yaml"))] == []
+
+
+def test_every_field_that_a_hint_for_users_of_xpk_sets_exists() -> None:
+    hints = " ".join([*foreign.CREATE.values(), *foreign.LIST.values(), *foreign.DELETE.values()])
+    named = re.findall(r"--set '?([a-zA-Z.]+)=", hints)
+    assert len(named) > 10
+    assert [path for path in named if path not in fields()[0]] == []
+
+
+def test_every_file_named_in_a_document_exists() -> None:
+    roots = "api|operator|trainer|cli|charts|manifests|tests|docs|benchmarks|scripts"
+    named = [
+        (name_of(page), path) for page in pages() for path in re.findall(rf"`((?:{roots})/[\w./-]+)`", present(page))
+    ]
+    assert len(named) > 20
+    assert [(where, path) for where, path in named if not (ROOT / path).exists() and path not in ABSENT] == []
+
+
+def test_every_heading_that_is_linked_to_exists() -> None:
+    broken = []
+    for page in pages():
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+            text = (page.parent / target).read_text() if target else page.read_text()
+            slugs = {re.sub(r"[^\w -]", "", line.lower()).strip().replace(" ", "-")
+                     for line in re.findall(r"^#+ (.*)", text, re.MULTILINE)}  # fmt: skip
+            broken += [] if anchor in slugs else [f"{name_of(page)} -> {target}#{anchor}"]
+    assert broken == []
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files", "*.py", "*.yaml"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    named = {
+        page
+        for name in listing.stdout.split()
+        for page in re.findall(r"\bdocs/(?:guides|reference|concepts|decisions)/[\w-]+\.md", (ROOT / name).read_text())
+    }
+    assert len(named) > 8
+    assert sorted(page for page in named - ABSENT if not (ROOT / page).exists()) == []
