@@ -44,11 +44,13 @@ def compiled() -> str:
     return directory
 
 
-def command(*words: str, env: dict[str, str] | None = None, stderr: int = subprocess.PIPE) -> forked.Process:
+def command(
+    *words: str, env: dict[str, str] | None = None, stderr: int = subprocess.PIPE, program: str = "pttrainer"
+) -> forked.Process:
     """`python -m pttrainer WORDS`, with nothing of jax's that these tests were started with. env: more variables."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
     own = {"XLA_FLAGS": quick.FLAGS, "JAX_COMPILATION_CACHE_DIR": compiled()}
-    return forked.start(TRAINER, ("pttrainer", *words), clean | own | (env or {}), stderr=stderr)
+    return forked.start(TRAINER, (program, *words), clean | own | (env or {}), stderr=stderr)
 
 
 def start(path: Path, processes: int = 1) -> list[forked.Process]:

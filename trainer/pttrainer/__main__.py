@@ -27,11 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from pttrainer import termination
     from pttrainer.run import run_job
 
     code = run_job(options.job)
-    if code == ExitCode.STORAGE:
-        # Everything is said. Threads of libraries that still write would add their tracebacks.
+    if code == ExitCode.STORAGE or termination.is_compiling():
+        # Everything is said. Threads of libraries that still write would add their tracebacks; a compiler takes long.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

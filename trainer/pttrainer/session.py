@@ -1,8 +1,8 @@
 """Everything that a run holds while it trains, and how it is put together.
 
 `open_session` is a sequence of steps that each can refuse the job: claim the directory, assemble the model,
-lay it out, build the algorithm (reads the data), restore or initialise. Nothing is compiled before all of
-them passed.
+lay it out, build the algorithm (reads the data), restore or initialise. Nothing is compiled before the job is
+known to be whole; then the step is, while its first weights are made (`compiling`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
 from pttrainer import (
     algorithms,
+    compiling,
     directory,
     distributed,
     division,
@@ -38,6 +39,7 @@ from pttrainer.algorithms.protocol import Algorithm, Beginning, Context, Critici
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import Checkpoints, path_of, read_params
+from pttrainer.compiling import Early
 from pttrainer.critic import Critic, beside
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.export import Base
@@ -91,6 +93,8 @@ class Session:
     samples: Samples
     transfer: Transfer | None
     """Of weights to the devices that only sample."""
+    early: Early | None
+    """The step for the batch that is foreseen."""
     _compiled: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -111,7 +115,7 @@ class Session:
     @property
     def constants(self) -> tuple[Any, ...]:
         """What the train step takes beside state and batch: weights that no step changes."""
-        return (self.frozen, self.algorithm.teacher) if isinstance(self.algorithm, Guided) else (self.frozen,)
+        return _constants(self.algorithm, self.frozen)
 
     @property
     def base(self) -> Base:
@@ -131,7 +135,9 @@ class Session:
         self.reporter.stage("compiling")
         began = time.monotonic()
         with self.meter.spending("compile"):
-            self._compiled[key] = self.train_step.lower(self.state, batch, *self.constants).compile()
+            arguments = (self.state, batch, *self.constants)
+            early = None if self.early is None else self.early.compiled(arguments)
+            self._compiled[key] = early or self.train_step.lower(*arguments).compile()
         self.reporter.stage("training")
         return self._compiled[key], time.monotonic() - began
 
@@ -240,6 +246,8 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         directory.write_lineage(place, job, data, _lineage(parts, shapes, made.held, changed) | _fork_facts(origin))
     saving = Saving(job.spec.checkpoint, place, leader=leader)
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, reporter.note)
+    train_step = made.train_step(layout)
+    early = _early(train_step, made, layout, algorithm, frozen)
     state, first = _state(job, parts, made, layout, checkpoints, algorithm, reporter, origin)
     saving.resumed(checkpoints.steps(), first)
     return Session(
@@ -252,7 +260,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         chat_template=parts.chat.source,
         layout=layout,
         algorithm=algorithm,
-        train_step=made.train_step(layout),
+        train_step=train_step,
         checkpoints=checkpoints,
         saving=saving,
         watchdog=watchdog,
@@ -266,6 +274,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         watch=Watch() if job.spec.algorithm.learns_from_rewards else None,
         samples=tables,
         transfer=transfer,
+        early=early,
     )
 
 
@@ -274,10 +283,13 @@ def put(mesh: jax.sharding.Mesh, tree: Any) -> Any:
 
     def one(x: Any) -> jax.Array:
         x = np.asarray(x)
-        spec = sharding.fitting_batch_spec(mesh, x.shape)
-        return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda index: x[index])
+        return jax.make_array_from_callback(x.shape, _rows_sharding(mesh, x), lambda index: x[index])
 
     return jax.tree.map(one, tree)
+
+
+def _rows_sharding(mesh: jax.sharding.Mesh, x: np.ndarray) -> NamedSharding:
+    return NamedSharding(mesh, sharding.fitting_batch_spec(mesh, x.shape))
 
 
 def fetch(tree: Any) -> Any:
@@ -335,6 +347,22 @@ def _transfer(model: Model, meshes: two_meshes.Meshes, reporter: Reporter) -> Tr
         )
     reporter.note(f"{meshes.trainer.size} devices train, {meshes.sampler.size} sample")
     return Transfer(model, meshes.trainer, meshes.sampler, partial(put, meshes.sampler))
+
+
+def _constants(algorithm: Algorithm, frozen: Params | None) -> tuple[Any, ...]:
+    return (frozen, algorithm.teacher) if isinstance(algorithm, Guided) else (frozen,)
+
+
+def _early(train_step: Any, made: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None) -> Early | None:
+    """The step for the batch that is foreseen, on its way; None where none is, or where it cannot be under way."""
+    batch = algorithm.foreseen() if compiling.is_possible() else None
+    if batch is None:
+        return None
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_rows_sharding(layout.mesh, x)), batch
+    )
+    arguments = (made.abstract_state(layout), shapes, *_constants(algorithm, frozen))
+    return Early(train_step, layout.mesh, arguments)
 
 
 def _state(

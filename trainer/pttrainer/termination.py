@@ -24,6 +24,9 @@ from pttrainer.storage import Place, is_storage_problem
 MESSAGE_BYTES = 3000
 """Kubernetes keeps 4,096 bytes of a termination message; the JSON around it needs some."""
 
+COMPILER = "compiler"
+"""Name of the thread that compiles what is needed later (`compiling`)."""
+
 
 class StopRequest:
     """Set by SIGTERM, or by the first Ctrl-C: the loop finishes its step, saves and ends. A second Ctrl-C kills."""
@@ -105,6 +108,11 @@ def quiet_background_threads() -> None:
             show_traceback(arguments)
 
     threading.excepthook = hook
+
+
+def is_compiling() -> bool:
+    """Whether something is still being compiled, which a process that ends need not wait for."""
+    return any(thread.name == COMPILER for thread in threading.enumerate())
 
 
 def show(error: BaseException, code: ExitCode) -> None:

@@ -116,6 +116,10 @@ class Distill(Loss):
         self._context.save_samples(step + 1, drawn.table)
         return drawn.batch, drawn.facts
 
+    def foreseen(self) -> Batch | None:
+        """As all batches from the data are; how long the student's completions become, nobody knows."""
+        return None if self._given is None or self._is_on_policy(0) else self._given.foreseen()
+
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Divergence and perplexity on held-out completions, and rewards of greedy ones if asked for."""
         divergence, nll, count = 0.0, 0.0, 0.0

@@ -106,6 +106,12 @@ class Dpo(Loss):
         drawn = [self._order[draw] for draw in range(step * self._pairs, (step + 1) * self._pairs)]
         return self._batch("train", [self._train.pairs[i] for i in drawn], drawn, self._width), {}
 
+    def foreseen(self) -> Batch:
+        """As all batches are; the reference has not spoken yet."""
+        batch = preferences.to_pairs_batch(self._train.pairs[:1] * self._pairs, self._width)
+        unknown_B1 = np.zeros((2 * self._pairs, 1), np.float32)
+        return batch._replace(ref_sums_B1=unknown_B1) if self._needs_reference else batch
+
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Loss, margins and accuracy on held-out pairs, and rewards of greedy answers if asked for."""
         if self._held_out is None:

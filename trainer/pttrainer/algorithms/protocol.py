@@ -114,6 +114,10 @@ class Algorithm(Objective, Protocol):
         """The batch of step `step` (from 0), and facts about it for the log (reward, completion length, …)."""
         ...
 
+    def foreseen(self) -> Batch | None:
+        """A batch of the shapes that the next one most likely has; None where nobody knows."""
+        ...
+
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Metrics on held-out data, named `eval/…`; empty where there is none."""
         ...

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ptapi import rundir
+from pttrainer.algorithms import traits
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
@@ -85,6 +86,18 @@ class Rewarded(ABC):
             return self._batch, self._facts
         # What the samples are is true of every update, what they took only of the one that drew them.
         return self._batch, {name: value for name, value in self._facts.items() if not rundir.is_of_machine(name)}
+
+    def foreseen(self) -> Batch | None:
+        """A rollout with a completion of all tokens that are allowed. None with an environment, whose episodes are as
+        long as they become."""
+        spec = self._context.spec
+        if spec.environment is not None:
+            return None
+        names = [reward.label for reward in spec.rewards]
+        judged = groups.longest(self._deck.coming, spec.algorithm.samples_per_prompt, self._sampling, names)
+        batch = self._laid_out(judged, groups.rewards(judged)).batch
+        said = {name: batch.mask_BT for name in traits.of_tokens(spec.algorithm) if getattr(batch, name) is None}
+        return batch._replace(**said)
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Rewards of greedy completions."""

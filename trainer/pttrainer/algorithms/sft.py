@@ -88,6 +88,10 @@ class Sft(Loss):
         """The next rows of the shuffled data; neither step nor weights matter."""
         return next(self._batches), {}
 
+    def foreseen(self) -> Batch:
+        """As all batches are."""
+        return self._batches.foreseen()
+
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
         """Mean loss per token over all held-out rows, its exponential, and rewards of greedy answers if asked for."""
         total, hits, count = 0.0, 0.0, 0.0

@@ -17,3 +17,13 @@ def by_token(algorithm: Algorithm) -> bool:
     if algorithm.grpo is not None:
         return algorithm.grpo.loss not in OF_SEQUENCES
     return BY_TOKEN[algorithm.kind]
+
+
+def of_tokens(algorithm: Algorithm) -> tuple[str, ...]:
+    """Arrays of a batch, [B, T] and float32, beside those that all algorithms have. (DPO's are one number a row.)"""
+    if not algorithm.learns_from_rewards:
+        return ()
+    values = () if algorithm.ppo is None else ("values_BT", "returns_BT")
+    old = ("old_logps_BT",) if algorithm.updates_per_batch > 1 else ()
+    reference = ("ref_logps_BT",) if algorithm.reference_coefficient > 0 else ()
+    return ("advantages_BT", "sampler_logps_BT", *values, *old, *reference)

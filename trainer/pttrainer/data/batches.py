@@ -69,7 +69,7 @@ class Batches:
     """An endless iterator over batches of `rows_per_batch` rows, with state."""
 
     def __init__(self, rows: PackedRows, rows_per_batch: int, seed: int) -> None:
-        self.rows = len(rows)
+        self.rows, self._rows_per_batch, self._first = len(rows), rows_per_batch, rows[0]
         # Grain's own endless repetition overflows for some numbers of rows; this many epochs never end either.
         epochs = 2**40 // len(rows)
         dataset = grain.MapDataset.source(rows).seed(seed).shuffle().repeat(epochs).batch(rows_per_batch)
@@ -77,6 +77,10 @@ class Batches:
 
     def __next__(self) -> Batch:
         return to_batch(next(self._iterator))
+
+    def foreseen(self) -> Batch:
+        """Of the shapes that all have."""
+        return to_batch({name: np.stack([x] * self._rows_per_batch) for name, x in self._first.items()})
 
     def state(self) -> dict[str, Any]:
         """Where the next batch comes from."""

@@ -8,7 +8,6 @@ Sizes, formats and layout come from the tables that training makes its model, op
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +17,7 @@ from ptapi.accelerators import Slice
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
 from ptapi.split import split_of
 from pttrainer import division, held, model_form, optimizer_state, placement
+from pttrainer.algorithms.traits import of_tokens
 from pttrainer.chunk_sizes import largest_chunk
 from pttrainer.models import Form, ModelConfig
 from pttrainer.models.declared import Weights, value_head
@@ -195,8 +195,7 @@ def batch_arrays(spec: PostTrainJobSpec, rows: int | None = None) -> dict[str, t
     if is_told(spec):
         there = (*shape, TOLD)
         return {**plain, "teacher_ids_BTK": (there, "int32"), "teacher_logps_BTK": (there, "float32")}
-    more = EXTRA.get(spec.algorithm.kind)
-    return plain if more is None else plain | dict.fromkeys(more(spec), numbers)
+    return plain | dict.fromkeys(of_tokens(spec.algorithm), numbers)
 
 
 def is_told(spec: PostTrainJobSpec) -> bool:
@@ -257,21 +256,3 @@ def _critic(spec: PostTrainJobSpec, form: Form) -> Critic | None:
         return None
     own, _ = model_form.critic_of(spec.algorithm.ppo, form, silent, weights=False)
     return Critic((own or form).config.d_model, own)
-
-
-def _grpo(spec: PostTrainJobSpec) -> tuple[str, ...]:
-    assert spec.algorithm.grpo is not None
-    old = ("old_logps_BT",) if spec.algorithm.grpo.updates_per_batch > 1 else ()
-    reference = ("ref_logps_BT",) if spec.algorithm.grpo.beta > 0 else ()
-    return ("advantages_BT", "sampler_logps_BT", *old, *reference)
-
-
-def _ppo(spec: PostTrainJobSpec) -> tuple[str, ...]:
-    assert spec.algorithm.ppo is not None
-    old = ("old_logps_BT",) if spec.algorithm.ppo.updates_per_batch > 1 else ()
-    reference = ("ref_logps_BT",) if spec.algorithm.ppo.kl_coefficient > 0 else ()
-    return ("advantages_BT", "sampler_logps_BT", "values_BT", "returns_BT", *old, *reference)
-
-
-EXTRA: dict[str, Callable[[PostTrainJobSpec], tuple[str, ...]]] = {"grpo": _grpo, "ppo": _ppo}
-"""Arrays of a batch beside those that all algorithms have; [B, T], float32. (DPO's are one number a row.)"""

@@ -25,10 +25,17 @@ class Deck:
         self._prompts, self._samples = prompts, samples
         self.drawn = 0
 
+    @property
+    def coming(self) -> list[Question]:
+        """The next prompts."""
+        return [self._questions[self._order[number]] for number in self._numbers()]
+
     def draw(self, step: int, weights: Params) -> Judged:
         """The next prompts, for the batch of this step. weights: wherever they sample."""
-        numbers = list(range(self.drawn, self.drawn + self._prompts))
+        numbers, questions = self._numbers(), self.coming
         self.drawn += self._prompts
-        questions = [self._questions[self._order[number]] for number in numbers]
         draw = Draw(self._seed, step)
         return self._sampler.sample(weights, questions, numbers, self._samples, self._sampling, draw)
+
+    def _numbers(self) -> list[int]:
+        return list(range(self.drawn, self.drawn + self._prompts))

@@ -14,7 +14,7 @@ import numpy as np
 
 from pttrainer.batch import Batch, Prompts
 from pttrainer.data.prompts import Question
-from pttrainer.rollout.protocol import Completions
+from pttrainer.rollout.protocol import Completions, Sampling
 from pttrainer.rollout.sizes import slots_for
 
 MAX_TABLE_ROWS = 256
@@ -58,6 +58,16 @@ class Group(NamedTuple):
 
     question: Question
     samples: list[Sample]
+
+
+def longest(questions: Sequence[Question], samples: int, sampling: Sampling, rewards: Sequence[str]) -> list[Group]:
+    """Groups whose samples take all tokens that they may: of what is still to be sampled, the shape."""
+
+    def one(question: Question) -> Sample:
+        tokens = min(sampling.max_new_tokens, sampling.max_length - len(question.tokens))
+        return Sample([0] * tokens, np.zeros(tokens), False, "", dict.fromkeys(rewards, 0.0), 0.0)
+
+    return [Group(question, [one(question)] * samples) for question in questions]
 
 
 def rewards(groups: Sequence[Group]) -> np.ndarray:

@@ -1,0 +1,24 @@
+"""`python -m pttrainer` with a compiler that never ends, and a signal to stop before the first step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from pttrainer import __main__, compiling, session
+
+_made = session._state
+
+
+def _stopped(*given: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return _made(*given)
+
+
+if __name__ == "__main__":
+    compiling.Early._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
+    session._state = _stopped
+    sys.exit(__main__.main())
