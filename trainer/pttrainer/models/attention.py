@@ -100,9 +100,9 @@ def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scorin
 
 def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, scoring: Scoring) -> Array:
     """Attention over the filled slots of a cache; result [B, T, N, H]."""
-    K = own.k_BKSH.shape[1]
+    K = own.k_BKHS.shape[1]
     q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
-    scores = _scores(q_BKQH, own.k_BKSH, own_mask_BTS, scoring)
+    scores = _scores(q_BKQH, own.k_BKHS, own_mask_BTS, scoring)
     weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
     return _by_token(jnp.einsum("bkqs,bksh->bkqh", weights, own.v_BKSH), q_BTNH.shape)
 
@@ -115,11 +115,11 @@ def attend_shared(
     The prompt's keys are read once per prompt: its G samples are G times as many queries of one batch row.
     """
     B, T, N, H = q_BTNH.shape
-    P, K, prompt_slots, _ = prompt.k_BKSH.shape
+    P, K, prompt_slots, _ = prompt.v_BKSH.shape
     q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
-    shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKSH, None, scoring)
+    shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKHS, None, scoring)
     shared = _hide(_from_prompts(shared, B), prompt_mask_BTS)
-    scores = jnp.concatenate([shared, _scores(q_BKQH, own.k_BKSH, own_mask_BTS, scoring)], axis=-1)
+    scores = jnp.concatenate([shared, _scores(q_BKQH, own.k_BKHS, own_mask_BTS, scoring)], axis=-1)
     weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
     of_prompt, of_own = weights[..., :prompt_slots], weights[..., prompt_slots:]
     out = _from_prompts(jnp.einsum("bkqs,bksh->bkqh", _to_prompts(of_prompt, P), prompt.v_BKSH), B)
@@ -162,8 +162,8 @@ def _by_token(out_BKQH: Array, shape: tuple[int, ...]) -> Array:
     return out_BKQH.reshape(B, K, T, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
 
 
-def _scores(q_BKQH: Array, k_BKSH: Array, mask_BTS: Array | None, scoring: Scoring) -> Array:
-    scores = _capped(jnp.einsum("bkqh,bksh->bkqs", q_BKQH, k_BKSH, preferred_element_type=jnp.float32), scoring)
+def _scores(q_BKQH: Array, k_BKHS: Array, mask_BTS: Array | None, scoring: Scoring) -> Array:
+    scores = _capped(jnp.einsum("bkqh,bkhs->bkqs", q_BKQH, k_BKHS, preferred_element_type=jnp.float32), scoring)
     return scores if mask_BTS is None else _hide(scores, mask_BTS)
 
 

@@ -9,6 +9,9 @@ only its own new tokens. And rows share one clock: the token of time t stands in
 the row began, so a token is one contiguous write, and S need only cover the oldest row that is still wanted. A
 slot is empty while its position is -1; nothing else marks padding.
 
+Keys stand with their slots last, as the product of queries and keys reads them, and values with their elements last, as
+theirs does: a CPU would turn the keys of every slot at every token (docs/log.md).
+
 Rows that go on by different numbers of tokens cannot share a clock (speculative decoding): `apart` gives each its own.
 Then a row's token n stands in its slot n, S covers the longest row, and setting a row's time back takes tokens out:
 the next ones are written over them before anything is read.
@@ -16,6 +19,7 @@ the next ones are written over them before anything is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -31,8 +35,12 @@ EMPTY = -1
 class LayerKV(NamedTuple):
     """One layer's keys (already rotated) and values."""
 
-    k_BKSH: Array
+    k_BKHS: Array
     v_BKSH: Array
+
+
+SLOTS = (3, 2)
+"""The axis of slots, of keys and of values."""
 
 
 class SharedPrompt(NamedTuple):
@@ -56,8 +64,11 @@ def empty(
     config: ModelConfig, rows: int, slots: int, dtype: jnp.dtype | str, prompt: SharedPrompt | None = None
 ) -> KVCache:
     """A cache for `rows` sequences of up to `slots` new tokens each."""
-    shape = (rows, config.kv_heads, slots, config.head_dim)
-    layers = tuple(LayerKV(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(config.layers))
+    K, H = config.kv_heads, config.head_dim
+    layers = tuple(
+        LayerKV(jnp.zeros((rows, K, H, slots), dtype), jnp.zeros((rows, K, slots, H), dtype))
+        for _ in range(config.layers)
+    )
     return KVCache(layers, jnp.full((rows, slots), EMPTY, jnp.int32), jnp.zeros((), jnp.int32), prompt)
 
 
@@ -65,7 +76,7 @@ def share(config: ModelConfig, prompts: KVCache, samples: int, slots: int) -> KV
     """The prompts' cache as read by `samples` sequences each, with `slots` of their own (P·G rows)."""
     rows = prompts.positions_BS.shape[0] * samples
     shared = SharedPrompt(prompts.layers, prompts.positions_BS)
-    return empty(config, rows, slots, prompts.layers[0].k_BKSH.dtype, shared)
+    return empty(config, rows, slots, prompts.layers[0].v_BKSH.dtype, shared)
 
 
 def apart(cache: KVCache) -> KVCache:
@@ -84,10 +95,10 @@ def grow(cache: KVCache, slots: int) -> KVCache:
     is_kept_S = (time_S >= 0) & (time_S >= cache.index - old)
     source_S = time_S % old
 
-    def moved(x: Array) -> Array:
-        return jnp.take(x, source_S, axis=2)
+    def moved(x: Array, axis: int) -> Array:
+        return jnp.take(x, source_S, axis=axis)
 
-    layers = tuple(LayerKV(moved(kv.k_BKSH), moved(kv.v_BKSH)) for kv in cache.layers)
+    layers = tuple(_of_both(moved, kv) for kv in cache.layers)
     positions_BS = jnp.where(is_kept_S, jnp.take(cache.positions_BS, source_S, axis=1), EMPTY)
     return cache._replace(layers=layers, positions_BS=positions_BS)
 
@@ -101,7 +112,7 @@ def take_over(cache: KVCache, row: Array, prompts: KVCache, which: Array) -> KVC
         return lax.dynamic_update_slice_in_dim(old, one, row, axis=0)
 
     layers = tuple(
-        LayerKV(put(old.k_BKSH, new.k_BKSH), put(old.v_BKSH, new.v_BKSH))
+        LayerKV(put(old.k_BKHS, new.k_BKHS), put(old.v_BKSH, new.v_BKSH))
         for old, new in zip(cache.prompt.layers, prompts.layers, strict=True)
     )
     prompt = SharedPrompt(layers, put(cache.prompt.positions_PS, prompts.positions_BS))
@@ -113,7 +124,7 @@ def only(cache: KVCache, rows: Array) -> KVCache:
     """The cache of these rows alone, each with a prompt of its own."""
 
     def chosen(layers: tuple[LayerKV, ...], which: Array) -> tuple[LayerKV, ...]:
-        return tuple(LayerKV(jnp.take(kv.k_BKSH, which, axis=0), jnp.take(kv.v_BKSH, which, axis=0)) for kv in layers)
+        return tuple(LayerKV(jnp.take(kv.k_BKHS, which, axis=0), jnp.take(kv.v_BKSH, which, axis=0)) for kv in layers)
 
     prompt = cache.prompt
     if prompt is not None:
@@ -143,13 +154,23 @@ def slot_of_next(cache: KVCache) -> Array:
 def write(kv: LayerKV, k_BTKH: Array, v_BTKH: Array, slot: Array) -> LayerKV:
     """Puts new keys and values into the slots from this one on."""
 
-    def place(old: Array, new_BTKH: Array) -> Array:
-        new_BKTH = jnp.swapaxes(new_BTKH, 1, 2).astype(old.dtype)
+    def place(old: Array, new: Array, axis: int) -> Array:
+        new = new.astype(old.dtype)
         if slot.ndim:
-            return _each_at(old, new_BKTH, slot, axis=1)
-        return lax.dynamic_update_slice(old, new_BKTH, (0, 0, slot, 0))
+            return _each_at(old, new, slot, axis=axis - 1)
+        return lax.dynamic_update_slice_in_dim(old, new, slot, axis=axis)
 
-    return LayerKV(place(kv.k_BKSH, k_BTKH), place(kv.v_BKSH, v_BTKH))
+    return LayerKV(*map(place, kv, stored(k_BTKH, v_BTKH), SLOTS))
+
+
+def stored(k_BTKH: Array, v_BTKH: Array) -> LayerKV:
+    """Keys and values of T tokens, as they stand in T slots."""
+    return LayerKV(k_BTKH.transpose(0, 2, 3, 1), v_BTKH.transpose(0, 2, 1, 3))
+
+
+def _of_both(change: Callable[[Array, int], Array], kv: LayerKV) -> LayerKV:
+    """change: of an array and its axis of slots."""
+    return LayerKV(*map(change, kv, SLOTS))
 
 
 def _each_at(old: Array, new: Array, slot_B: Array, axis: int) -> Array:
@@ -159,7 +180,10 @@ def _each_at(old: Array, new: Array, slot_B: Array, axis: int) -> Array:
 
 def _extended(cache: KVCache, more: int) -> KVCache:
     """With empty slots after the others: rows that are apart never use a slot twice."""
-    beside = ((0, 0), (0, 0), (0, more), (0, 0))
-    layers = tuple(LayerKV(jnp.pad(kv.k_BKSH, beside), jnp.pad(kv.v_BKSH, beside)) for kv in cache.layers)
+
+    def longer(x: Array, axis: int) -> Array:
+        return jnp.pad(x, [(0, more if each == axis else 0) for each in range(x.ndim)])
+
+    layers = tuple(_of_both(longer, kv) for kv in cache.layers)
     positions_BS = jnp.pad(cache.positions_BS, ((0, 0), (0, more)), constant_values=EMPTY)
     return cache._replace(layers=layers, positions_BS=positions_BS)

@@ -24,7 +24,7 @@ from pttrainer.models.attention import (
     packed_mask,
     packed_window,
 )
-from pttrainer.models.cache import EMPTY, LayerKV
+from pttrainer.models.cache import EMPTY, stored
 
 
 class Masks(NamedTuple):
@@ -65,11 +65,8 @@ def attend_continued(q_PXNH: Array, k_PXKH: Array, v_PXKH: Array, seen: Masks, s
     def rows(x_PXKH: Array) -> Array:
         return x_PXKH[:, S:].reshape(N, T, *x_PXKH.shape[2:])
 
-    def stored(x_BTKH: Array) -> Array:
-        return jnp.swapaxes(x_BTKH, 1, 2)
-
     of_prompts = attend_packed(q_PXNH[:, :S], k_PXKH[:, :S], v_PXKH[:, :S], seen.prompt_PSS, scoring)
-    own = LayerKV(stored(rows(k_PXKH)), stored(rows(v_PXKH)))
-    shared = LayerKV(stored(k_PXKH[:, :S]), stored(v_PXKH[:, :S]))
+    own = stored(rows(k_PXKH), rows(v_PXKH))
+    shared = stored(k_PXKH[:, :S], v_PXKH[:, :S])
     of_rows = attend_shared(rows(q_PXNH), own, seen.own_NTT, shared, seen.shared_NTS, scoring)
     return jnp.concatenate([of_prompts, of_rows.reshape(P, -1, *of_rows.shape[2:])], axis=1)

@@ -119,12 +119,12 @@ def _copy_prompt(pages_EX: Array, layer: LayerKV, at: tuple[Array, ...], is_spli
     return laid_out
 
 
-def _one_prompt(x_PKSH: Array, which: Array, is_split: bool) -> Array:
-    """[1, K, S, H]. Split prompts are never gathered: all devices but one bring zeros."""
+def _one_prompt(x_PKXX: Array, which: Array, is_split: bool) -> Array:
+    """Of a prompt's keys or values. Split prompts are never gathered: all devices but one bring zeros."""
     if not is_split or sharding.devices() == 1:
-        return lax.dynamic_slice_in_dim(x_PKSH, which, 1, axis=0)
-    here = x_PKSH.shape[0]
-    mine = lax.dynamic_slice_in_dim(x_PKSH, which % here, 1, axis=0)
+        return lax.dynamic_slice_in_dim(x_PKXX, which, 1, axis=0)
+    here = x_PKXX.shape[0]
+    mine = lax.dynamic_slice_in_dim(x_PKXX, which % here, 1, axis=0)
     found: Array = lax.psum(jnp.where(which // here == _part(), mine, 0), division.BATCH_AXES)
     return found
 
@@ -184,9 +184,10 @@ def _full_pages(positions_PS: Array) -> Array:
 
 
 def _in_pages(layer: LayerKV) -> Array:
-    """Right-padded rows [P, K, S, H] as pages [P, J, Z, C, H]."""
-    P, K, S, H = layer.k_BKSH.shape
-    both_PSCH = jnp.stack(layer, axis=2).transpose(0, 3, 1, 2, 4).reshape(P, S, 2 * K, H)
+    """Right-padded rows of a cache as pages [P, J, Z, C, H]."""
+    P, K, S, H = layer.v_BKSH.shape
+    k_PSKH, v_PSKH = layer.k_BKHS.transpose(0, 3, 1, 2), layer.v_BKSH.transpose(0, 2, 1, 3)
+    both_PSCH = jnp.stack([k_PSKH, v_PSKH], axis=3).reshape(P, S, 2 * K, H)
     pages = -(-S // PAGE)
     filled = jnp.pad(both_PSCH, ((0, 0), (0, pages * PAGE - S), (0, 0), (0, head_size(H) - H)))
     return filled.reshape(P, pages, PAGE, 2 * K, head_size(H))

@@ -111,7 +111,7 @@ def _paged(said_B: Any, window: int | None, scoring: Scoring, prompts: Any, q: A
     """The rows' tokens are written to pages before the new one, which `attend` writes itself."""
     cached = pages.share(prompts, 2, 16)
     table_BJ = pages.table(cached)
-    k_BTKH, v_BTKH = (jnp.swapaxes(x, 1, 2) for x in own)
+    k_BTKH, v_BTKH = own.k_BKHS.transpose(0, 3, 1, 2), own.v_BKSH.transpose(0, 2, 1, 3)
     written = pages.write(cached.layers[0][0], k_BTKH, v_BTKH, table_BJ, _said(said_B))
     new = (jnp.take_along_axis(x, said_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH))
     return paged_attention.attend((q, *new), written[None], table_BJ, now_B1, window, scoring)[0]
@@ -136,9 +136,9 @@ def _inputs(
     draw = lambda *shape: jnp.asarray(random.standard_normal(shape), jnp.float32)  # noqa: E731
     prompt_slots = np.arange(20)
     positions_PS = jnp.asarray(np.where(prompt_slots < np.array(LENGTHS)[:, None], prompt_slots, kv.EMPTY))
-    layer = kv.LayerKV(*(draw(3, kv_heads, 20, head_dim) for _ in range(2)))
+    layer = kv.stored(*(draw(3, 20, kv_heads, head_dim) for _ in range(2)))
     prompts = kv.KVCache((layer,), positions_PS, jnp.int32(20))
-    own = kv.LayerKV(*(draw(6, kv_heads, 16, head_dim) for _ in range(2)))
+    own = kv.stored(*(draw(6, 16, kv_heads, head_dim) for _ in range(2)))
     return prompts, draw(6, 1, heads, head_dim), own, jnp.asarray(np.repeat(LENGTHS, 2) + said_B)[:, None]
 
 
@@ -199,7 +199,7 @@ def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
     monkeypatch.setattr(paged_attention, "_kernel", _gathered)
     said_B, kept_B, scoring = np.array([0, 5, 9, 7, 15, 1]), np.array([5, 0, 3, 2, 4, 1])[: 2 * devices], Scoring(0.25)
     prompts, q, own, now_B1 = _inputs(4, 2, 16, said_B)
-    k_BTKH, v_BTKH = (jnp.swapaxes(x, 1, 2) for x in own)
+    k_BTKH, v_BTKH = own.k_BKHS.transpose(0, 3, 1, 2), own.v_BKSH.transpose(0, 2, 1, 3)
 
     def attend(cached: pages.PagedCache, *inputs: Any) -> tuple[Any, pages.PagedCache]:
         q, k, v, positions_BT = inputs
@@ -256,7 +256,7 @@ GATHERED: list[int] = []
 def _gathered(q: Any, pages_XZCH: Any, table_BJ: Any, positions_BT: Any, window: int | None, scoring: Scoring) -> Any:
     B, H = q.shape[0], q.shape[3]
     rows_BSCH = pages_XZCH[table_BJ].reshape(B, -1, *pages_XZCH.shape[2:])
-    layer = kv.LayerKV(*(jnp.swapaxes(rows_BSCH[:, :, first::2, :H], 1, 2) for first in (0, 1)))
+    layer = kv.stored(*(rows_BSCH[:, :, first::2, :H] for first in (0, 1)))
     GATHERED.append(rows_BSCH.shape[1])
     slots_BS = jnp.broadcast_to(jnp.arange(rows_BSCH.shape[1]), rows_BSCH.shape[:2])
     return attend_cached(q, layer, cached_mask(positions_BT, slots_BS, window), scoring)
