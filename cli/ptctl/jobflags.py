@@ -131,7 +131,7 @@ def _algorithm(job: Manifest, flags: Mapping[str, Any]) -> None:
 
 def _capacity(flags: Mapping[str, Any]) -> list[Manifest]:
     options: list[Manifest] = (
-        [{"type": "reservation", "reservation": flags["reservation"]}] if flags.get("reservation") else []
+        [{"type": "reservation", "reservation": flags["reservation"]}] if flags.get("reservation") is not None else []
     )
     return options + [{"type": kind} for flag, kind in _CAPACITY.items() if flags.get(flag)]
 

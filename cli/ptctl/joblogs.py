@@ -33,7 +33,7 @@ def print_logs(app: App, target: Target, name: str, only: int | None, tail: int 
     job = view(fetch(kube, target, name))
     found = _ranks(kube, job, only)
     if not found:
-        raise _nothing(job, only)
+        raise _nothing(job, only, _ranks(kube, job, None))
     printer = _Printer(app)
     printer.look(found)
     for rank in found:
@@ -54,7 +54,7 @@ def follow_logs(app: App, target: Target, name: str, only: int | None, tail: int
     while True:
         found = _ranks(kube, job, only)
         if job.is_terminal and not found and not known:
-            raise _nothing(job, only)
+            raise _nothing(job, only, _ranks(kube, job, None))
         printer.look(found)
         for rank in found:
             if rank.has_started and rank.key not in known:
@@ -146,9 +146,12 @@ def _say_waiting(app: App, job: JobView, found: list[Rank], said: str) -> str:
     return text
 
 
-def _nothing(job: JobView, only: int | None) -> CliError:
-    """Why there are no logs, and where to look instead."""
+def _nothing(job: JobView, only: int | None, others: list[Rank]) -> CliError:
+    """Why there are no logs, and where to look instead. others: ranks that have pods, where one was asked for."""
     whose = f"job {job.name!r}" + (f", rank {only}," if only is not None else "")
+    if others:
+        there = ", ".join(str(number) for number in sorted({rank.number for rank in others})[:16])
+        return MissingError(f"{whose} has no pod; these ranks have: {there}")
     if job.is_terminal or job.phase == "Suspended":
         failure = f" ({job.failure})" if job.failure else ""
         return MissingError(

@@ -43,7 +43,7 @@ ptctl plan -f job.yaml --matrix --accelerator v6e-16 --accelerator v5p-16 --batc
 @click.option("--matrix", is_flag=True, help="A table of accelerators and batch sizes, by the formula.")
 @click.option("--accelerator", multiple=True, metavar="TYPE", help="Of the matrix; repeatable.")
 @click.option("--batch-size", multiple=True, type=click.IntRange(1), metavar="ROWS", help="Of the matrix; repeatable.")
-@click.option("--price", type=float, help="Of a chip-hour, for the cost of the run.")
+@click.option("--price", type=click.FloatRange(0), metavar="X", help="Of a chip-hour, for the cost of the run.")
 @click.option(
     "--prices", metavar="FILE", envvar="PTCTL_PRICES", help="YAML of prices per chip-hour by generation [PTCTL_PRICES]."
 )
@@ -84,6 +84,18 @@ def plan(
 
     if fit + matrix + here > 1:
         raise click.UsageError("--fit, --matrix and --here exclude each other.")
+    if keep and not fit:
+        raise click.UsageError("--keep goes with --fit.")
+    if (accelerator or batch_size) and not matrix:
+        raise click.UsageError(
+            "--accelerator and --batch-size go with --matrix.\nhint: --set accelerator.type=TYPE changes the job"
+        )
+    if depth != "auto" and (quick or fit or matrix):
+        raise click.UsageError("--depth is of the compiler: not with --quick, --fit or --matrix.")
+    if price is not None and (fit or matrix):
+        raise click.UsageError(
+            "--price is of a plan for one accelerator: not with --fit or --matrix.\nhint: --prices FILE"
+        )
     job = read_changed(filename, assignments)
     checked = check(job, filename)
     table = None if prices is None else read_prices(prices)

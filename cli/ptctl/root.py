@@ -36,6 +36,7 @@ MOVED = {
     "apply": "`ptctl workload create -f job.yaml`",
     "up": "`ptctl local up`",
     "down": "`ptctl local down`",
+    "help": "`ptctl --help`, `ptctl workload create --help`",
     "doctor": "`ptctl workload describe NAME`, and `ptctl local status` for the cluster on this machine",
 }
 """Words that XPK, gcluster and kubectl have at this place."""
@@ -49,8 +50,19 @@ ptctl workload wait llama-gsm8k --timeout 2h
 """
 
 
+def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        command = root.get_command(ctx, "version")
+        assert command is not None
+        ctx.invoke(command)
+        ctx.exit()
+
+
 @click.group(
     cls=LazyGroup, table=COMMANDS, moved=MOVED, context_settings=SETTINGS, examples=_EXAMPLES, no_args_is_help=True
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="As `ptctl version`."
 )
 def root() -> None:
     """Post-train open models on TPUs: one job, one Kubernetes object.

@@ -22,8 +22,8 @@ ptctl train -f job.yaml --set training.steps=3 --set output.uri=file:///tmp/runs
 def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:
     """Run a job's trainer here, without a cluster.
 
-    The same program that a pod runs (`python -m pttrainer run`), with its exit code. Needs the trainer's packages:
-    pip install 'posttrain[trainer]'.
+    The same program that a pod runs (`python -m pttrainer run`); its own exit code is told where it is not 0. Needs
+    the trainer's packages: pip install 'posttrain[trainer]'.
     """
     from ptctl.jobfile import check, read_changed
     from ptctl.training import run_trainer

@@ -95,7 +95,12 @@ def from_files(paths: list[Path], context: str | None = None) -> Access:
                 table.setdefault(str(entry["name"]), (entry.get(singular) or {}, path))
     source = os.pathsep.join(map(str, found))
     if not current:
-        raise ConfigError(f"{source}: no current-context\nhint: choose one with --context: {', '.join(contexts)}")
+        choose = (
+            f"choose one with --context: {', '.join(contexts)}"
+            if contexts
+            else "it has no contexts: is it a kubeconfig?"
+        )
+        raise ConfigError(f"{source}: no current-context\nhint: {choose}")
     if current not in contexts:
         known = ", ".join(contexts) or "none"
         raise ConfigError(f"{source}: context '{current}' does not exist; contexts: {known}")
@@ -152,10 +157,17 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         config = yaml.load(path.read_text(), Loader=loader) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read kubeconfig {path}: {error}") from error
+        raise ConfigError(f"cannot read kubeconfig {path}: {_sentence(error)}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"kubeconfig {path} is not a mapping but {type(config).__name__}")
     return config
+
+
+def _sentence(error: Exception) -> str:
+    """What is wrong, without YAML's drawing of the place or Python's number of the error."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}: " if mark is not None else ""
+    return where + str(getattr(error, "problem", None) or getattr(error, "strerror", None) or error)
 
 
 def _pem(entry: dict[str, Any], key: str, path: Path) -> str | None:

@@ -72,7 +72,8 @@ class Directory:
             temporary.write_bytes(content)
             temporary.replace(target)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             raise write_error(f"{self.uri}/{name}", error) from error
 
     def append(self, name: str, content: bytes) -> None:

@@ -86,9 +86,11 @@ job, training, chips, pods = (
 @click.option(
     "--dry-run",
     type=click.Choice(("none", "client", "server")),
+    is_flag=False,
+    flag_value="client",
     default="none",
-    metavar="WHERE",
-    help="client: validate and print; server: ask the API server too; nothing is created.",
+    metavar="[WHERE]",
+    help="client (alone, too): validate and print; server: ask the API server too; nothing is created.",
 )
 @click.option("-o", "form", type=click.Choice(("json", "yaml", "name")), help="Print the object.")
 @to_cluster

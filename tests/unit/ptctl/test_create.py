@@ -172,6 +172,12 @@ def test_client_dry_run_needs_no_cluster(invoke: Invoke, kube: Any, job_file: Pa
     assert kube.targets == []
 
 
+def test_dry_run_alone_is_the_clients_as_in_xpk(invoke: Invoke, kube: Any, job_file: Path) -> None:
+    result = invoke("workload", "create", "--dry-run", "-f", str(job_file))
+    assert (result.code, result.out) == (0, "posttrainjob.posttrain.dev/llama-gsm8k created (client dry run)\n")
+    assert kube.calls == []
+
+
 def test_server_dry_run_creates_nothing_and_prints_the_servers_object(
     invoke: Invoke, kube: Any, job_file: Path
 ) -> None:
@@ -248,6 +254,7 @@ WRONG = {
     "set with a trap of YAML": ([*FLAGS, "--set", "preflight=off"], "--set 'path=\"value\"'"),
     "set of an unknown field": ([*FLAGS, "--set", "trainning.steps=3"], "training"),
     "group size of sft": ([*FLAGS, "--algorithm", "sft", "--group-size", "4"], "sft"),
+    "reservation without a name": ([*FLAGS, "--reservation", ""], "reservation"),
     "output as a form": ([*FLAGS, "--output", "yaml"], "-o yaml"),
     "file that is not there": (["-f", "/nowhere/job.yaml"], "no such file"),
     "file that is a directory": (["-f", "/"], "a directory"),

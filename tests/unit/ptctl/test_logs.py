@@ -63,6 +63,8 @@ def test_several_ranks_are_tagged_with_slice_times_hosts_plus_host(invoke: Invok
             kube.logs[(name, "trainer")] = [name]
     assert invoke("workload", "logs", "a").out == "[0] p00\n[1] p01\n[2] p10\n[3] p11\n"
     assert invoke("workload", "logs", "a", "--rank", "2").out == "[2] p10\n"
+    absent = invoke("workload", "logs", "a", "--rank", "4")
+    assert (absent.code, "rank 4, has no pod; these ranks have: 0, 1, 2, 3" in absent.err) == (3, True)
 
 
 def test_two_containers_of_a_vm_are_two_ranks(invoke: Invoke, kube: Any, make_job: Make) -> None:

@@ -137,6 +137,12 @@ def test_a_price_of_the_table_is_the_price_of_the_plan(
     ("flags", "said"),
     [
         (("--fit", "--matrix"), "exclude each other"),
+        (("--keep", "chips"), "--keep goes with --fit"),
+        (("--accelerator", "v6e-16"), "go with --matrix"),
+        (("--batch-size", "64"), "go with --matrix"),
+        (("--quick", "--depth", "full"), "not with --quick"),
+        (("--matrix", "--price", "2.70"), "--prices FILE"),
+        (("--price", "-1"), "not in the range x>=0"),
         (("-o", "csv"), "accepted: text, json"),
         (("--matrix", "-o", "matrix.pdf"), "accepted: text, json, csv"),
     ],

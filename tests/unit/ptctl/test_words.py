@@ -66,6 +66,12 @@ def test_a_group_alone_shows_its_help_and_exits_2(invoke: Invoke, words: list[st
     assert result.out == ""
 
 
+def test_version_is_a_verb_and_a_flag(invoke: Invoke) -> None:
+    verb, flag = invoke("version"), invoke("--version")
+    assert (verb.code, flag.code) == (0, 0)
+    assert verb.out == flag.out != ""
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("1.5", 1.5), ("90s", 90), ("15m", 900), ("2h30m", 9000), ("1d", 86400), ("0", 0)]
 )

@@ -51,7 +51,8 @@ def test_inline_data_wins_and_files_count_from_the_kubeconfigs_folder(tmp_path: 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "cannot read kubeconfig"),
+        ("{", r"cannot read kubeconfig .*: line \d: "),
+        ({}, "it has no contexts: is it a kubeconfig"),
         ("- 1", "is not a mapping but list"),
         ({**config(), "current-context": ""}, "no current-context"),
         ({**config(), "current-context": "nope"}, "context 'nope' does not exist; contexts: one"),
