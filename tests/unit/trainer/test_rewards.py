@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -71,14 +72,15 @@ def test_gsm8k_reads_gold_numbers_that_are_no_text() -> None:
     assert gsm8k.reward("", "#### 72", {"answer": 72}) == 1.0
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     "text",
     ["9" * 200_000, "1,111" * 50_000, "<answer>" * 50_000, "answer is " * 50_000, "1 " * 100_000, "-$" * 100_000],
 )
 def test_rewards_that_run_in_the_trainer_cannot_hang(text: str) -> None:
+    began = time.process_time()  # seconds of the processor: a busy machine does not count
     for function in (gsm8k.reward, choice.reward, format.reward):
         assert function("", text, {"answer": "72"}) == 0.0
+    assert time.process_time() - began < 10, "a search that looks again from each place takes minutes"
 
 
 @pytest.mark.skipif(not GSM8K.exists(), reason="the GSM8K file is not here")
