@@ -3,7 +3,8 @@
 Every trainer process watches itself, writes its stacks and ends (`pttrainer.watchdog`); Python's own C thread does so
 where Python cannot. What is left are processes that are stopped or frozen with their host. The leader's progress
 document is the run's heartbeat: when it is older than the trainer's own limit and some time for it to act, the pods of
-the attempt are deleted, which starts the run again from its checkpoint. Said first, done by the next look.
+the attempt are deleted, which starts the run again from its checkpoint. Said first, done by the next look. Clocks may
+be wrong, so it must have stood still before the operator's eyes for as long; one that was just started waits anew.
 
 Left out: a run whose progress cannot be read. Nobody can tell whether that one stands still.
 """
@@ -65,8 +66,9 @@ def silent_s(case: Case) -> float | None:
     if not all(map(is_started, seen.current_pods)):
         return None
     age = clock.seconds_since(progress.updated, seen.now)
+    watched_s = (seen.now - (seen.progress_since or seen.now)).total_seconds()
     limit = _limit_s(case, progress) + FOR_THE_TRAINER_S
-    return age if age is not None and age > limit else None
+    return age if age is not None and min(age, watched_s) > limit else None
 
 
 def _limit_s(case: Case, progress: Progress) -> float:

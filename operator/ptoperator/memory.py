@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from ptapi.conditions import ConditionType
 from ptoperator import labels, rundirectory
@@ -49,6 +50,7 @@ class Memory:
     _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
     _pulls: dict[str, dict[str, str]] = field(default_factory=dict)
     _last: dict[Key, Observed] = field(default_factory=dict)
+    _signs: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
     _written: dict[Key, str] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
     turnstile: threading.Lock = field(default_factory=threading.Lock)
@@ -107,6 +109,7 @@ class Memory:
             self._note_move(key, None)
             self._jobs.pop(key, None)
             self._last.pop(key, None)
+            self._signs.pop(key, None)
             self._written.pop(key, None)
 
     def failures(self, uid: str) -> tuple[PodFailure, ...]:
@@ -168,6 +171,14 @@ class Memory:
                 self._last.pop(key, None)
             else:
                 self._last[key] = seen
+
+    def first_seen(self, key: Key, sign: str, now: datetime) -> datetime:
+        """When this sign of life of a run was first seen, by our own clock: that of its nodes may be another."""
+        with self._lock:
+            known = self._signs.get(key)
+            if known is None or known[0] != sign:
+                known = self._signs[key] = (sign, now)
+            return known[1]
 
     def note_written(self, job: Manifest) -> None:
         """This is how the job looks after our own write, so that hearing of it is no news."""

@@ -45,6 +45,7 @@ class Observed:
     failures: why pods failed, also of pods that are gone, as long as the operator saw them. pull_errors: what
     registries said, by image.
     looked: when the API was last asked; `now` is later where only progress was read since.
+    progress_since: when this operator first saw that progress.
     progress, termination, heartbeats: documents of the run directory, where it could be read (the last only of a run
     that is silent). rival: the job that owns the run directory, if it is another one. obstacle: what the API server
     said when it refused an object of this job.
@@ -66,6 +67,7 @@ class Observed:
     failures: tuple[PodFailure, ...] = ()
     pull_errors: Mapping[str, str] = field(default_factory=dict)
     progress: Progress | None = None
+    progress_since: datetime | None = None
     termination: Termination | None = None
     heartbeats: tuple[Heartbeat, ...] = ()
     rival: str = ""

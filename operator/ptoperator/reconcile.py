@@ -81,6 +81,8 @@ class Reconciler:
             seen = observe(self.client, self.memory, key, self.settings, now, self.cloud)
         if seen is None:
             return None
+        if seen.progress is not None:
+            seen = replace(seen, progress_since=self.memory.first_seen(key, seen.progress.updated, seen.now))
         return with_crowd(self.client, self.memory, replace(seen, estimate=self.estimate(seen)))
 
     def _serve_board(self, seen: Observed, planned: Plan) -> Plan:

@@ -69,13 +69,15 @@ class GkeNodes:
                 continue
             name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase", "Pending")
             if pod["metadata"].get("deletionTimestamp"):
+                if phase in ("Pending", "Running"):
+                    self._patch(name, _ended("Failed", 143, "Error"))
                 self._delete(name)
             elif phase == "Pending" and pod["spec"]["nodeName"] in ours:
                 self._patch(name, _running())
             elif phase == "Running":
                 self._ages[name] = self._ages.get(name, 0) + 1
                 if self._ages[name] > self._pod_polls:
-                    self._patch(name, _succeeded())
+                    self._patch(name, _ended("Succeeded", 0, "Completed"))
 
     def _patch(self, name: str, status: Manifest) -> None:
         self._kube.patch(PODS, name, self._namespace, {"status": status}, subresource="status")
@@ -122,10 +124,11 @@ def _running() -> Manifest:
     return {"phase": "Running", "startTime": now, "containerStatuses": [_container(state, True)]}
 
 
-def _succeeded() -> Manifest:
+def _ended(phase: str, code: int, reason: str) -> Manifest:
+    """A pod is over before it is gone: without that, Kubernetes' Job controller waits for it for ever."""
     now = timestamp()
-    state = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
-    return {"phase": "Succeeded", "containerStatuses": [_container(state, False)]}
+    state = {"terminated": {"exitCode": code, "reason": reason, "startedAt": now, "finishedAt": now}}
+    return {"phase": phase, "containerStatuses": [_container(state, False)]}
 
 
 def _container(state: Manifest, is_ready: bool) -> Manifest:

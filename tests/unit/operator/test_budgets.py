@@ -151,6 +151,19 @@ def test_a_hang_names_the_processes_that_stay_behind(operator: Operator, world: 
     assert "process 1" not in message
 
 
+def test_a_clock_that_is_wrong_by_an_hour_is_no_hang(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"hangTimeoutSeconds": 100})
+    world.tick(3607)
+    for step in range(4, 10):
+        world.progress(step)
+        slow = world.files["file:///runs/llama/progress.json"].replace(b"T01:", b"T00:")
+        world.files["file:///runs/llama/progress.json"] = slow
+        hang(operator, 30)
+        assert condition(world, "Running")[1] != "Hang"
+    hang(operator, 300)
+    assert condition(world, "Running")[1] == "Hang"
+
+
 def test_a_run_that_ended_is_no_hang(operator: Operator, world: World) -> None:
     bring_up(operator)
     world.progress(10, "done")
