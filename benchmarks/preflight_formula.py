@@ -109,10 +109,10 @@ def subject_of(case: Case) -> Any:
 
 def measure(case: Case) -> dict[str, Any]:
     """What the compiler says, GiB per device."""
-    from pttrainer.preflight import compiler
+    from pttrainer.preflight import compiling
 
     before = time.process_time()
-    found = compiler.train_step(subject_of(case), "fast")
+    found = compiling.train_step(subject_of(case), "fast")
     return {
         "fits": found.fits,
         "peak": round(found.peak / GIB, 3),
