@@ -20,7 +20,7 @@ from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.here import Here
 from pttrainer.preflight.outside import Buffer
 from pttrainer.preflight.passes import CUT, DECODE, PREFILL, PUT, ROLLOUT, SCORING, TRAIN_STEP, WEIGHTS, others
-from pttrainer.preflight.sampling import cache_bytes, plan_of, sampler
+from pttrainer.preflight.sampling import plan_of, rows_bytes, sampler
 from pttrainer.preflight.subject import Subject
 from pttrainer.preflight.verdict import Level, Program, Stage
 
@@ -172,7 +172,7 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
         # While the cache is made larger, the old half of it is there too.
         there, held = sampler(of), decisive[DECODE].arguments
         plan = plan_of(there)
-        growing = cache_bytes(there, plan.rows, plan.slots // 2)
+        growing = rows_bytes(there, plan.rows, plan.slots // 2)
         peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
         if plan.is_refilled:  # rows wait while the next prompts are computed
             computed = sampling.weights_bytes(of.form, there.shape)
