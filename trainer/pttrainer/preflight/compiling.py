@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from pttrainer import compiler_flags, sharding
+from ptapi import compiler_flags
+from pttrainer import sharding
 from pttrainer.preflight import chips, here
 from pttrainer.preflight.collectives import collectives
 from pttrainer.preflight.compiler import Answer, Compiled, deeper, out_of_memory
