@@ -66,28 +66,39 @@ CASES = (
     _case("qwen3-30b-a3b", "v6e-32", "grpo", 32, 4096, **LORA),
     _case("llama3.1-70b", "v5p-128", "grpo", 64, 4096, held=True),
     _case("llama3.1-70b", "v6e-64", "sft", 16, 4096, parallelism={"fsdp": 16, "tensor": 4}),
-    _case("llama3.1-70b", "v6e-16", "sft", 16, 2048, held=True, **QLORA),
+    _case("llama3.1-70b", "v6e-16", "sft", 16, 2048, **QLORA),
     _case("llama3.1-8b", "v5e-16", "sft", 32, 4096, slices=2),
     _case("mistral-7b", "v5e-16", "sft", 8, 4096, parallelism={"fsdp": 8, "tensor": 2}, held=True),
     _case("llama3.2-1b", "v5e-4", "sft", 8, 2048),
-    _case("qwen3-32b", "v5p-32", "sft", 16, 4096, held=True, **LORA),
+    _case("qwen3-32b", "v5p-32", "sft", 16, 4096, **LORA),
     _case("llama3.2-3b", "v6e-8", "sft", 8, 2048, remat="none"),
     _case("qwen3-8b", "v6e-16", "sft", 8, 8192, parallelism={"fsdp": 8, "sequence": 2}, held=True),
     _case("qwen3-30b-a3b", "v5p-64", "sft", 32, 4096, parallelism={"fsdp": 8, "expert": 4}),
     _case("qwen3-14b", "v6e-32", "grpo", 64, 2048),
     _case("llama3.1-8b", "v5p-16", "dpo", 16, 4096, held=True),
     _case("gemma3-12b", "v5p-32", "sft", 16, 4096, held=True),
-    _case("qwen3-8b", "v6e-16", "grpo", 32, 4096, held=True, **LORA),
-    _case("gemma3-27b", "v6e-16", "dpo", 16, 2048, held=True, **QLORA),
+    _case("qwen3-8b", "v6e-16", "grpo", 32, 4096, **LORA),
+    _case("gemma3-27b", "v6e-16", "dpo", 16, 2048, **QLORA),
     _case("qwen3-1.7b", "v6e-4", "sft", 16, 4096, microBatchSize=8, held=True),
-    _case("gemma3-12b", "v6e-32", "sft", 32, 4096, held=True, **LORA),
+    _case("gemma3-12b", "v6e-32", "sft", 32, 4096, **LORA),
     _case("qwen3-30b-a3b", "v5e-64", "sft", 64, 2048, held=True, **QLORA),
     _case("qwen3-8b", "v5p-32", "sft", 16, 16384, held=True),
     _case("llama3.2-3b", "v5e-32", "dpo", 64, 2048, microBatchSize=32),
     _case("qwen3-14b", "v5p-32", "dpo", 16, 4096, held=True),
     _case("gemma3-27b", "v6e-64", "sft", 64, 4096, held=True),
-    _case("gemma2-27b", "v6e-16", "sft", 16, 2048, held=True, **LORA),
-    _case("mistral-7b", "v5e-8", "grpo", 16, 4096, microBatchSize=8, held=True, **QLORA),
+    _case("gemma2-27b", "v6e-16", "sft", 16, 2048, **LORA),
+    _case("mistral-7b", "v5e-8", "grpo", 16, 4096, microBatchSize=8, **QLORA),
+    _case("qwen3-4b", "v6e-8", "dpo", 16, 4096, held=True, **QLORA),
+    _case("gemma3-4b", "v5p-8", "grpo", 16, 4096, held=True, **LORA),
+    _case("llama3.1-8b", "v5e-4", "sft", 16, 2048, microBatchSize=4, held=True, **QLORA),
+    _case("qwen3-30b-a3b", "v5p-32", "sft", 32, 4096, held=True, **LORA),
+    _case("qwen3-32b", "v6e-8", "grpo", 32, 2048, microBatchSize=8, held=True, **QLORA),
+    _case("llama3.2-3b", "v5p-8", "dpo", 32, 2048, microBatchSize=8, held=True, **LORA),
+    _case("mistral-7b", "v5e-8", "sft", 8, 4096, parallelism={"fsdp": 4, "tensor": 2}, held=True, **LORA),
+    _case("mistral-7b", "v6e-4", "sft", 8, 2048, **QLORA),
+    _case("gemma3-4b", "v6e-8", "grpo", 16, 4096, microBatchSize=8, **QLORA),
+    _case("qwen3-8b", "v5e-8", "grpo", 32, 2048, microBatchSize=8, **QLORA),
+    _case("llama3.1-8b", "v5e-8", "grpo", 16, 4096, microBatchSize=8, **QLORA),
 )
 
 
@@ -109,10 +120,10 @@ def subject_of(case: Case) -> Any:
 
 def measure(case: Case) -> dict[str, Any]:
     """What the compiler says, GiB per device."""
-    from pttrainer.preflight import compiler
+    from pttrainer.preflight import compiling
 
     before = time.process_time()
-    found = compiler.train_step(subject_of(case), "fast")
+    found = compiling.train_step(subject_of(case), "fast")
     return {
         "fits": found.fits,
         "peak": round(found.peak / GIB, 3),

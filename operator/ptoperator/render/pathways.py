@@ -11,6 +11,7 @@ Headless, the servers are all there is. With elastic slices a lost worker ends n
 
 from __future__ import annotations
 
+from ptapi import compiler_flags
 from ptoperator import labels, names
 from ptoperator.render.env import controller_env, from_annotation, from_label, value
 from ptoperator.render.layout import Layout
@@ -148,6 +149,7 @@ def _proxy(layout: Layout) -> Manifest:
             f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
             f"--gcs_scratch_location={_scratch(layout)}",
             *_elastic_flags(layout),
+            *compiler_flags.arguments(layout.accelerator.generation),
             *layout.job.spec.pathways.proxy_args,
         ],
         "env": [

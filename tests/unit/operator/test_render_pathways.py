@@ -46,6 +46,7 @@ DIFFERENT = {
         for job, kind, index in ((0, "initContainers", 0), (0, "initContainers", 1), (1, "containers", 0))
     },
 }  # fmt: skip
+OF_TPU7X = {"spec.replicatedJobs[0].template.spec.template.spec.initContainers[1].args": "a flag its compiler needs"}
 
 
 def made(accelerator: str = "v6e-16", slices: int = 1, **spec: Any) -> Manifest:
@@ -91,7 +92,8 @@ def covers(intended: str, path: str) -> bool:
 @pytest.mark.parametrize(("accelerator", "slices"), SLICES)
 def test_ours_is_googles_builders_but_for_the_intended_differences(accelerator: str, slices: int) -> None:
     found = differences(made(accelerator, slices), googles(accelerator, slices))
-    assert {path for path in found if not any(covers(intended, path) for intended in DIFFERENT)} == set()
+    intended = [*DIFFERENT, *(OF_TPU7X if accelerator.startswith("tpu7x") else ())]
+    assert {path for path in found if not any(covers(each, path) for each in intended)} == set()
 
 
 def test_every_intended_difference_is_one() -> None:
@@ -116,6 +118,13 @@ def test_the_resource_manager_is_told_the_slices_in_pathways_words(accelerator: 
     workers = rendered["spec"]["replicatedJobs"][1]
     assert (workers["replicas"], workers["template"]["spec"]["completions"]) == (2, vms)
     assert pod(rendered, 1)["containers"][0]["resources"] == {"limits": {"google.com/tpu": 4}}
+
+
+def test_what_a_generations_compiler_needs_is_told_to_the_proxy_before_the_users_own_words() -> None:
+    own = "--xla_tpu_enable_latency_hiding_scheduler=true"
+    proxy = pod(made("tpu7x-128", pathways={"enabled": True, "proxyArgs": [own]}), 0)["initContainers"][1]
+    assert proxy["args"][-2:] == ["--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false", own]
+    assert not [word for word in pod(made(), 0)["initContainers"][1]["args"] if "xla" in word]
 
 
 def test_the_trainer_reaches_all_chips_through_the_proxy_and_waits_for_no_peers() -> None:

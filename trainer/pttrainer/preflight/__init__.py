@@ -5,7 +5,8 @@ formula    memory of a step in milliseconds, without the TPU compiler and withou
 sampling   how completions are sampled: rows, cache, mesh; `passes`: what a job runs beside its step
 inputs     a subject as jax's shapes on shardings, and the step that takes them
 programs   the functions that training jits, lowered from shapes: the step, the scoring pass; `rollouts`
-compiler    the TPU compiler (libtpu) on them: memory to the byte, or that they do not fit
+compiler    the TPU compiler (libtpu) asked about them: memory to the byte, or that they do not fit; `compiling`, the
+            child that it runs in
 outside    what lives on a chip beside the step: rollout weights, their cache, reference weights
 estimate   FLOPs, collectives and bytes as a roofline of step time, chip-hours, cost
 advice     what to change when it does not fit, each change tried with the formula

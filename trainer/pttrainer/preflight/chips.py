@@ -79,7 +79,7 @@ TOO_LARGE_TO_COMPILE = ("gpt_oss",)
 
 
 def why_no_compiler(slice_: Slice, family: str) -> str | None:
-    """Why the formula must do; None where the compiler can be asked."""
+    """Why the formula must do; None where the compiler can be asked, which may not know these chips (`why_unknown`)."""
     if isinstance(slice_, Here):
         return None
     if family in TOO_LARGE_TO_COMPILE:
@@ -92,9 +92,15 @@ def why_no_compiler(slice_: Slice, family: str) -> str | None:
     if expected is None or not libtpu.startswith(f"{expected}."):
         wanted = f"libtpu {expected}.x" if expected else "a jax of series " + ", ".join(LIBTPU_OF_JAX)
         return f"libtpu {libtpu} does not match jax {jax}; accepted: {wanted}"
+    return None
+
+
+def why_unknown(slice_: Slice) -> str | None:
+    """Why the compiler cannot answer for these chips; None where it can. Imports jax and libtpu."""
     try:
         devices(slice_)
     except Exception as error:  # libtpu raises several kinds; all mean that it cannot answer
+        libtpu = importlib.metadata.version("libtpu")
         return f"libtpu {libtpu} does not know {topology_name(slice_)}: {str(error).splitlines()[0]}"
     return None
 

@@ -1,4 +1,4 @@
-"""The TPU compiler on the job's own programs: do they fit, and with how much memory.
+"""The TPU compiler asked about the job's own programs: do they fit, and with how much memory.
 
 Two levels. `fast` (no optimisation) refuses what is hopeless and costs seconds; `full` is the compile that training
 uses. A step that does not fit is refused by the compiler with the memory that it would need. Whether it compiles
@@ -6,28 +6,24 @@ decides, not the sum of its parts: the compiler spends free memory on speed, and
 
 A rollout's programs hold every layer by itself, so their fast compile is of two shallow models, and what the whole one
 takes follows from them.
+
+The compiler runs in a child (`compiling`), which alone imports jax: both start at once.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import re
 import resource
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from ptapi.spec import PostTrainJobSpec
-from pttrainer import compiler_flags, sharding
 from pttrainer.models import ModelConfig
 from pttrainer.preflight import chips, here
-from pttrainer.preflight.collectives import Traffic, collectives, grown
-from pttrainer.preflight.passes import ROLLOUT, TRAIN_STEP
-from pttrainer.preflight.programs import LOWERED, shallow
+from pttrainer.preflight.collectives import Traffic, grown
 from pttrainer.preflight.subject import Subject, subject
 from pttrainer.preflight.verdict import Level
 
@@ -71,7 +67,6 @@ class Compiled:
 
 Answer = dict[str, Compiled]
 """By name of program."""
-NOTHING = Compiled(True, 0.0, 0)
 
 
 def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = None) -> Answer | str:
@@ -99,22 +94,6 @@ def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = Non
     return found
 
 
-def train_step(of: Subject, level: Level) -> Compiled:
-    """Compiles the step that this job trains with. Nothing is allocated or run."""
-    return compiled(of, TRAIN_STEP, level)[TRAIN_STEP]
-
-
-def compiled(of: Subject, name: str, level: Level) -> Answer:
-    """Compiles what a name stands for (`programs.LOWERED`), up to the first program that is refused."""
-    pair = shallow(of) if name == ROLLOUT and level == "fast" else None
-    if pair is None:
-        return _compiled(of, name, level)
-    few, more = (_compiled(each, name, level) for each in pair)
-    steps = (of.config.layers - pair[0].config.layers) / (pair[1].config.layers - pair[0].config.layers)
-    has = chips.usable_bytes(of.slice)
-    return {program: deeper(few[program], more[program], steps, has) for program in few if program in more}
-
-
 def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
     """What a model takes with `steps` times as many layers more as `more` has more than `few`. A refused one says what
     it needs, too."""
@@ -135,31 +114,6 @@ def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
     )
 
 
-def _compiled(of: Subject, name: str, level: Level) -> Answer:
-    mesh = sharding.make_mesh(of.shape, chips.devices(of.training_slice))
-    devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
-    is_tpu = not isinstance(of.slice, here.Here)
-    flags = compiler_flags.NEEDED.get(of.slice.generation)
-    found: Answer = {}
-    with jax.set_mesh(mesh), _level(level):
-        programs, made, asked = LOWERED[name](of, mesh), None, None
-        while True:
-            started = time.monotonic()
-            try:
-                asked = programs.send(made)
-                made = asked.program.compile(compiler_options=flags)
-            except StopIteration:
-                return found
-            except jax.errors.JaxRuntimeError as error:
-                needs = out_of_memory(str(error))
-                if needs is None or asked is None:
-                    raise
-                return found | {asked.name: Compiled(False, time.monotonic() - started, needs[0], has=needs[1])}
-            one = _measured(made, time.monotonic() - started, devices, asked.turns, is_tpu=is_tpu)
-            before = found.get(asked.name, NOTHING)
-            found[asked.name] = one if asked.times is None else before.beside(one, asked.times)
-
-
 def _answer(
     prepare: Callable[[], None],
     sender: Any,
@@ -169,8 +123,12 @@ def _answer(
 ) -> None:
     """The child: what the compiler said, or what it raised, into the pipe."""
     prepare()
+    gc.disable()  # nearly all that is made here stays to the end, and looking through it takes a second
+    from pttrainer.preflight import compiling
+
     try:
-        sender.send(compiled(subject(*asked), name, level))
+        of = subject(*asked)
+        sender.send(chips.why_unknown(of.slice) or compiling.compiled(of, name, level))
     except Exception as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
 
@@ -189,34 +147,6 @@ def out_of_memory(message: str) -> tuple[int, int] | None:
         return None
     needs, has = _NEEDS.search(message), _HAS.search(message)
     return None if needs is None or has is None else (_bytes(needs), _bytes(has))
-
-
-def _measured(compiled: Any, seconds: float, devices_per_slice: int, turns: int | None, *, is_tpu: bool) -> Compiled:
-    memory = compiled.memory_analysis()
-    arguments, temporaries, output = (
-        int(size) for size in (memory.argument_size_in_bytes, memory.temp_size_in_bytes, memory.output_size_in_bytes)
-    )
-    # A TPU's compiler knows when each buffer is there. Other backends take all temporaries as one, for the whole run.
-    together = arguments + temporaries + output - int(memory.alias_size_in_bytes)
-    return Compiled(
-        True,
-        seconds,
-        peak=int(memory.peak_memory_in_bytes) if is_tpu else together,
-        arguments=arguments,
-        temporaries=temporaries,
-        output=output,
-        traffic=tuple(collectives(compiled.as_text(), devices_per_slice, turns)),
-    )
-
-
-@contextmanager
-def _level(level: Level) -> Iterator[None]:
-    before = jax.config.values["jax_optimization_level"]
-    jax.config.update("jax_optimization_level", "O0" if level == "fast" else before)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_optimization_level", before)
 
 
 def _bytes(match: re.Match[str]) -> int:

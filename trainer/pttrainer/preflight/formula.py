@@ -6,12 +6,16 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
 
     loss        R + head · V·D/t + logits · N·V/t
                                               the head gathered, its gradient, and the logits of a chunk of N tokens;
-                                              more where it is the embedding, too, less where it is frozen; logits
-                                              are fewer there, where the loss is one of tokens
+                                              more where it is the embedding, too; logits are fewer there, where the
+                                              loss is one of tokens
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
     accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only; with
                                               them, the loss keeps a second sum of a head that is not the embedding
+
+Where they are frozen, embedding and head are gathered as they are stored, then converted to the compute format: the
+head before its logits, while R is there; one that is the embedding, too, before the first layer, where the loss is one
+of tokens. With micro-batches, both are made once for all of them and stay.
 
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`Fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
@@ -23,6 +27,7 @@ from dataclasses import dataclass
 
 from pttrainer.algorithms.traits import by_token
 from pttrainer.models import ModelConfig
+from pttrainer.models.declared import ITEM_BYTES
 from pttrainer.preflight import chips, outside, shares
 from pttrainer.preflight.outside import Buffer
 from pttrainer.preflight.subject import Subject
@@ -35,7 +40,6 @@ class Fitted:
 
     tied_head: float = 7.9
     head: float = 7.0
-    frozen_head: float = 4.9
     second_head: float = 4.0
     logits: float = 10.0
     tied_logits: float = 4.0
@@ -44,6 +48,7 @@ class Fitted:
     normed_attention: float = 12.0
     routed: float = 8.0
     gathered: float = 1.5
+    gathered_frozen: float = 3.0
     gathered_experts: float = 5.5
     frozen_experts: float = 4.6
 
@@ -94,22 +99,7 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     if of.critic is not None and of.critic.form is not None:
         # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
         kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
-    is_frozen, is_split = of.form.adapters is not None, of.spec.training.batch_size != of.micro_rows
-    each = fitted.frozen_head if is_frozen else fitted.tied_head if config.tied_head else fitted.head
-    if is_split and not is_frozen and not config.tied_head:
-        each += fitted.second_head
-    head = each * config.vocab_size * config.d_model / tensor
-    # Losses of whole rows (`by_token` false) go another way: a chunk's logits are made again in the backward pass.
-    is_lean = config.tied_head and not is_frozen and by_token(of.spec.algorithm)
-    of_logits = fitted.tied_logits if is_lean else fitted.logits
-    logits = of_logits * of.head_tokens_per_device * config.vocab_size / tensor
-    loss = [
-        kept,
-        Buffer("head, gathered, and its gradient", int(head), "train"),
-        Buffer(
-            "logits of a chunk", int(logits), "train", f"[{of.head_tokens_per_device}, {config.vocab_size // tensor}]"
-        ),
-    ]
+    losses, stay = _frozen_head(of, kept, fitted) if of.form.adapters else ([_loss(of, kept, fitted)], [])
     guidance = [kept, *_guidance(of)]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
@@ -118,11 +108,52 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         Buffer("activations of a layer", int(activations), "train", _widths(of)),
         Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
     ]
-    if not is_split:
-        return [loss, layer, guidance]
+    phases = [*losses, layer, guidance]
+    if not _is_split(of):
+        return phases
     accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
-    so_far = Buffer("gradients so far", gradients, "train")
-    return [[*loss, so_far], [*layer, so_far], [*guidance, so_far], accumulated]
+    stay.append(Buffer("gradients so far", gradients, "train"))
+    return [*([*phase, *stay] for phase in phases), accumulated]
+
+
+def _is_split(of: Subject) -> bool:
+    return of.spec.training.batch_size != of.micro_rows
+
+
+def _loss(of: Subject, kept: Buffer, fitted: Fitted) -> list[Buffer]:
+    """Of a head that is trained."""
+    config = of.config
+    each = fitted.tied_head if config.tied_head else fitted.head
+    if _is_split(of) and not config.tied_head:
+        each += fitted.second_head
+    head = each * config.vocab_size * config.d_model / of.axis("tensor")
+    # Losses of whole rows (`by_token` false) go another way: a chunk's logits are made again in the backward pass.
+    is_lean = config.tied_head and by_token(of.spec.algorithm)
+    return [
+        kept,
+        Buffer("head, gathered, and its gradient", int(head), "train"),
+        _logits(of, fitted.tied_logits if is_lean else fitted.logits),
+    ]
+
+
+def _frozen_head(of: Subject, kept: Buffer, fitted: Fitted) -> tuple[list[list[Buffer]], list[Buffer]]:
+    """Embedding and head gathered, and the loss; and what of them stays through all micro-batches."""
+    config, logits = of.config, _logits(of, fitted.logits)
+    numbers = config.vocab_size * config.d_model // of.axis("tensor")
+    stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.form.param_dtype, of.form.compute_dtype))
+    # One after the other, so that there is one at a time in the format that it is stored in.
+    gathered = [Buffer("embedding or head, gathered as stored", stored, "train")] if stored != computed else []
+    if _is_split(of):
+        tables = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
+        return [gathered, [kept, logits]], [tables]
+    head = Buffer("head, gathered", computed, "train")
+    is_early = config.tied_head and by_token(of.spec.algorithm)
+    return [[*([] if is_early else [kept]), *gathered, head], [kept, head, logits]], []
+
+
+def _logits(of: Subject, each: float) -> Buffer:
+    tokens, words = of.head_tokens_per_device, of.config.vocab_size // of.axis("tensor")
+    return Buffer("logits of a chunk", int(each * tokens * words), "train", f"[{tokens}, {words}]")
 
 
 def _widths(of: Subject) -> str:
@@ -174,11 +205,12 @@ def _gathered(of: Subject, fitted: Fitted) -> float:
     are gathered at once, and so are their gradients."""
     config = of.config
     attention = config.d_model * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
+    dense = fitted.gathered if of.form.adapters is None else fitted.gathered_frozen
     if config.experts is None:
-        return fitted.gathered * (attention + 3 * config.d_model * config.d_ff)
+        return dense * (attention + 3 * config.d_model * config.d_ff)
     experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
     each = fitted.gathered_experts if of.form.adapters is None else fitted.frozen_experts
-    return fitted.gathered * attention + each * experts
+    return dense * attention + each * experts
 
 
 def _state(of: Subject) -> list[Buffer]:

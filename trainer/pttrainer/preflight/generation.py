@@ -106,6 +106,6 @@ def _token(of: Subject, plan: Plan, slots: float, weights: int, traffic: Sequenc
     seen = plan.prompt_tokens + slots
     weighed = config.layers * products.active_weights(config) + config.vocab_size * config.d_model
     scores = 4.0 * config.heads * config.head_dim * config.layers * seen
-    cache = sampling.prompts_bytes(of, plan) + sampling.cache_bytes(of, rows, 1) * slots
+    cache = sampling.prompts_bytes(of, plan) + sampling.rows_bytes(of, rows, 1) * slots
     idle = max(1.0, of.row_shards / rows)
     return roofline(of.sampling_slice, idle * rows * (2.0 * weighed + scores), weights + cache, traffic)

@@ -107,7 +107,7 @@ def _vllm(of: Subject, vllm: Vllm) -> list[Buffer]:
 def _cache(of: Subject, plan: Plan) -> list[Buffer]:
     """Keys and values of the rows that are sampled at once and of their prompts; refilled, the next prompts, too."""
     pool = sampling.cache_bytes(of, plan.pool, plan.prompt_slots) if plan.is_refilled else 0
-    own = sampling.cache_bytes(of, plan.rows, plan.slots)
+    own = sampling.rows_bytes(of, plan.rows, plan.slots)
     config = of.config
     slots = f"{2 * config.layers} x {config.kv_heads} heads x {config.head_dim}, {plan.slots} slots of {plan.rows} rows"
     return [
@@ -118,7 +118,7 @@ def _cache(of: Subject, plan: Plan) -> list[Buffer]:
 
 def _draft_cache(of: Subject, plan: Plan, draft: Form) -> Buffer:
     """Its keys and values, of prompts too, in proportion to the model's."""
-    own = sampling.cache_bytes(of, plan.rows, plan.slots) + sampling.prompts_bytes(of, plan)
+    own = sampling.rows_bytes(of, plan.rows, plan.slots) + sampling.prompts_bytes(of, plan)
     size = own * sizes.token_bytes(draft) // sizes.token_bytes(of.form)
     return Buffer("cache of the draft", size, "rollout")
 
@@ -138,7 +138,7 @@ def _working(of: Subject, plan: Plan) -> Buffer:
         * max(plan.ahead, 1)
         * config.vocab_size
         // tensor,
-        "the smaller cache while it grows": sampling.cache_bytes(of, plan.rows, plan.slots // 2),
+        "the smaller cache while it grows": sampling.rows_bytes(of, plan.rows, plan.slots // 2),
     }
     name = max(each, key=lambda name: each[name])
     return Buffer(name, each[name], "rollout")

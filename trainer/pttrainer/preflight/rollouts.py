@@ -80,7 +80,7 @@ def lowered(of: Subject, mesh: Mesh) -> Programs:
         yield from _transfer(of, there, of.model.whole(held.frozen, held.state.params))
     else:
         there = _other_mesh(of)
-    plan = plan_of(sampler(of), filled=sharding.chip()[0] == "tpu")
+    plan = plan_of(sampler(of))
     form = draft_of(of)
     weights, draft = weights_of(of.model, there), None if form is None else Model.of(form)
     how = replace(sampling_of(of.spec), stop=(), max_length=0, max_new_tokens=0)

@@ -12,6 +12,7 @@ from ptapi.spec import PostTrainJobSpec
 from pttrainer import division
 from pttrainer.model_form import draft_of as draft_form
 from pttrainer.models import Form
+from pttrainer.models.config import LANES
 from pttrainer.preflight import chips, shares
 from pttrainer.preflight.subject import Subject, silent
 from pttrainer.rollout import sizes
@@ -87,16 +88,14 @@ def _deep(of: Subject) -> Subject:
     return of.whole or of
 
 
-def plan_of(of: Subject, *, filled: bool = False) -> Plan:
-    """As the engine would do it: prompts fill what completions leave of a row. Here and below, of the `sampler`.
-
-    filled: with heads as pages of a TPU hold them (`sizes.token_bytes`)."""
+def plan_of(of: Subject) -> Plan:
+    """As the engine would do it: prompts fill what completions leave of a row. Here and below, of the `sampler`."""
     rollout, length = of.spec.rollout, of.spec.training.sequence_length
     completions = of.spec.training.batch_size
     samples = of.spec.algorithm.samples_per_prompt
     cache = int(chips.usable_bytes(of.slice) * sizes.CACHE_SHARE)
     guessed, draft = ahead(of.spec), draft_of(of)
-    each = sum(sizes.token_bytes(form, filled=filled) for form in (_deep(of).form, draft) if form is not None)
+    each = sum(sizes.token_bytes(form, filled=_is_tpu(of)) for form in (_deep(of).form, draft) if form is not None)
     most = rollout.slots or sizes.rows_within(each * (length + guessed), math.prod(of.shape), cache)
     rows = min(completions, max(most - most % of.row_shards, 1))
     pool = completions // samples if rows == completions else max(1, rows // samples)
@@ -128,13 +127,35 @@ def weights_bytes(form: Form, shape: division.Shape) -> int:
     return form.config.layers * of_layer + tables
 
 
-def cache_bytes(of: Subject, rows: int, slots: int) -> int:
-    """Keys and values of a device: rows and key heads are split where all parts are equal (`Decoding`)."""
+def cache_bytes(of: Subject, rows: int, slots: int, *, filled: bool = False) -> int:
+    """Keys and values of a device: rows and key heads are split where all parts are equal (`Decoding`). filled: as
+    pages hold them."""
     here = rows // of.row_shards if rows % of.row_shards == 0 else rows
     tensor, heads = of.axis("tensor"), of.config.kv_heads
-    return here * slots * sizes.token_bytes(of.form) // (tensor if heads % tensor == 0 else 1)
+    return here * slots * sizes.token_bytes(of.form, filled=filled) // (tensor if heads % tensor == 0 else 1)
+
+
+def rows_bytes(of: Subject, rows: int, slots: int) -> int:
+    """Those of rows that are sampled."""
+    return cache_bytes(of, rows, slots, filled=is_paged(of, rows))
 
 
 def prompts_bytes(of: Subject, plan: Plan) -> int:
     """What rows read of their prompts: one copy for all samples of a prompt, or, refilled, a copy for each row."""
-    return cache_bytes(of, plan.rows if plan.is_refilled else plan.pool, plan.prompt_slots)
+    rows = plan.rows if plan.is_refilled else plan.pool
+    return cache_bytes(of, rows, plan.prompt_slots, filled=is_paged(of, plan.rows))
+
+
+def is_paged(of: Subject, rows: int) -> bool:
+    """Whether rows are sampled from pages, which hold heads of 64 as if they had 128; else from a dense cache, which
+    the compiler lays out without gaps. As `paged_attention.is_chosen` decides for bfloat16."""
+    config, tensor = of.config, of.axis("tensor")
+    if not _is_tpu(of) or config.sinks or config.head_dim > LANES or ahead(of.spec):
+        return False
+    pairs, odd = divmod(config.kv_heads, tensor)
+    is_even = not (odd or rows % of.row_shards or config.heads % tensor)
+    return is_even and (pairs in (1, 2, 4) or pairs % 8 == 0)
+
+
+def _is_tpu(of: Subject) -> bool:
+    return of.slice.generation in chips.USABLE_GIB

@@ -12,20 +12,17 @@ beside a program (`outside`) counts at every stage: the compiler does not know o
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pttrainer import placement
-from pttrainer.preflight import chips, formula, outside, sampling, shares
+from pttrainer.preflight import chips, compiler, formula, outside, sampling, shares
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.here import Here
 from pttrainer.preflight.outside import Buffer
 from pttrainer.preflight.passes import CUT, DECODE, PREFILL, PUT, ROLLOUT, SCORING, TRAIN_STEP, WEIGHTS, others
-from pttrainer.preflight.sampling import cache_bytes, plan_of, sampler
+from pttrainer.preflight.sampling import plan_of, rows_bytes, sampler
 from pttrainer.preflight.subject import Subject
 from pttrainer.preflight.verdict import Level, Program, Stage
-
-if TYPE_CHECKING:  # with it comes jax; imported when it is asked
-    from pttrainer.preflight import compiler
 
 Depth = Literal["auto", "formula", "fast", "full"]
 LEVELS: tuple[Level, ...] = ("fast", "full")
@@ -132,8 +129,6 @@ def _is_close(of: Subject, found: Weighed, names: set[str]) -> bool:
 def _ask(of: Subject, name: str, level: Level, until: float | None, found: Weighed) -> compiler.Answer | None:
     """One compile, noted in `found`; None where there is no answer."""
     left = None if until is None else max(0.0, until - time.monotonic())
-    from pttrainer.preflight import compiler
-
     answer = compiler.in_a_child(of, name, level, left)
     if isinstance(answer, str):
         known = {one.name for one in found.programs if one.stage != "formula"}
@@ -177,7 +172,7 @@ def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buff
         # While the cache is made larger, the old half of it is there too.
         there, held = sampler(of), decisive[DECODE].arguments
         plan = plan_of(there)
-        growing = cache_bytes(there, plan.rows, plan.slots // 2)
+        growing = rows_bytes(there, plan.rows, plan.slots // 2)
         peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
         if plan.is_refilled:  # rows wait while the next prompts are computed
             computed = sampling.weights_bytes(of.form, there.shape)

@@ -12,7 +12,7 @@ from tests.builders.preflight import job
 
 from ptapi.load import dump_job
 from pttrainer.__main__ import main
-from pttrainer.preflight import compiler, formula, here, shares, table
+from pttrainer.preflight import compiler, compiling, formula, here, shares, table
 from pttrainer.preflight.judge import judge
 from pttrainer.preflight.passes import TRAIN_STEP
 from pttrainer.preflight.subject import subject
@@ -23,7 +23,7 @@ ASKED = job("tiny", "v6e-8", batchSize=8, sequenceLength=64)
 @pytest.fixture(scope="module")
 def compiled() -> compiler.Answer:
     """The step, compiled in this process for its eight devices."""
-    return compiler.compiled(subject(ASKED.spec, slice_=here.look()), TRAIN_STEP, "full")
+    return compiling.compiled(subject(ASKED.spec, slice_=here.look()), TRAIN_STEP, "full")
 
 
 def of_a_device(monkeypatch: pytest.MonkeyPatch, compiled: compiler.Answer, memory: int) -> Any:

@@ -9,6 +9,9 @@ import pytest
 from tests.builders.preflight import spec
 
 from pttrainer import sharding
+from pttrainer.models import PRESETS
+from pttrainer.models.paged_attention import Problem, is_chosen
+from pttrainer.models.published import RAW
 from pttrainer.preflight import rollouts, sampling
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import estimate
@@ -52,6 +55,32 @@ def test_rows_that_do_not_fit_at_once_are_refilled() -> None:
     assert (whole.rows, whole.pool, whole.is_refilled, whole.tokens) == (64, 8, False, 1024)
     # 16, because 20 do not divide over 8 devices; the pool has as many prompts as rows need.
     assert (few.rows, few.pool, few.is_refilled, few.tokens) == (16, 2, True, 4 * 1024)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+@pytest.mark.parametrize("model", [*PRESETS, *RAW])
+def test_pages_are_counted_where_the_sampler_takes_them(model: str, tensor: int) -> None:
+    parallelism = {"fsdp": 4 // tensor, "tensor": tensor}
+    of = subject(spec(model, "v5e-4", algorithm="grpo", batchSize=8, parallelism=parallelism))
+    config = of.config
+    for rows in (6, 8):
+        problem = Problem(
+            "tpu", "TPU v5 lite", "bfloat16", rows, config.heads, config.kv_heads, config.head_dim, config.sinks,
+            row_shards=4 // tensor, head_shards=tensor,
+        )  # fmt: skip
+        assert sampling.is_paged(of, rows) == is_chosen(problem)
+
+
+def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts() -> None:
+    """As the compiler says of Llama 3.2 1B on v5e-4: 37 rows a device of 1,024 + 1,024 tokens, 4.77 GiB with a page
+    more for each row; 18 prompts, of which each device holds all, 0.56."""
+    rollout = {"maxNewTokens": 1024}
+    of = subject(spec("llama3.2-1b", "v5e-4", algorithm="grpo", batchSize=256, sequenceLength=2048, rollout=rollout))
+    plan = sampling.plan_of(of)
+    assert (plan.rows, plan.pool) == (148, 18)
+    paged = sampling.rows_bytes(of, plan.rows, plan.slots) + sampling.prompts_bytes(of, plan)
+    assert paged == 37 * 2048 * 2 * 16 * 8 * 128 * 2 == pytest.approx(4.77 * 2**30, rel=0.04)
+    assert sampling.cache_bytes(of, plan.pool, plan.prompt_slots) == pytest.approx(0.5625 * 2**30)
 
 
 def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:

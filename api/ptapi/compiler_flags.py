@@ -1,4 +1,5 @@
-"""Flags without which the TPU compiler cannot compile our programs, by generation: for training and preflight alike.
+"""Flags without which the TPU compiler cannot compile our programs, by generation: for training, for preflight,
+and for Pathways' proxy, which takes them as its own.
 
 Left out: flags that make programs faster. Those are the user's (`spec.env`, LIBTPU_INIT_ARGS), whose word is the last.
 """
@@ -14,5 +15,9 @@ NEEDED: dict[str, dict[str, str]] = {"tpu7x": {"xla_tpu_enable_sparse_core_colle
 
 def init_args(accelerator: str, given: str = "") -> str:
     """LIBTPU_INIT_ARGS for this type of accelerator. given: what it is already; of two flags the last one counts."""
-    needed = (f"--{name}={value}" for name, value in NEEDED.get(resolve(accelerator).generation, {}).items())
-    return " ".join([*needed, *given.split()])
+    return " ".join([*arguments(resolve(accelerator).generation), *given.split()])
+
+
+def arguments(generation: str) -> list[str]:
+    """As a command takes them: `--name=value`."""
+    return [f"--{name}={value}" for name, value in NEEDED.get(generation, {}).items()]
