@@ -64,7 +64,9 @@ def samples(run: Path, step: int | None) -> tuple[int, list[Row]]:
     """The samples of a step (None: the newest). Raises MissingError, naming the steps there are."""
     steps = sample_steps(run)
     if not steps:
-        raise MissingError(f"{run / 'samples'}: no samples yet", "only what samples (grpo, ppo, on-policy distill) writes them")
+        raise MissingError(
+            f"{run / 'samples'}: no samples yet", "only what samples (grpo, ppo, on-policy distill) writes them"
+        )
     chosen = steps[-1] if step is None else step
     if chosen not in steps:
         known = ", ".join(map(str, steps if len(steps) <= 12 else [*steps[:6], "...", *steps[-6:]]))

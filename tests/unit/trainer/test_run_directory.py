@@ -189,6 +189,14 @@ def test_whoever_waits_for_something_that_has_a_limit_is_alive_for_watchdog_and_
     assert progress(place).stage == "training"
 
 
+def test_a_file_in_the_place_of_the_run_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    place = Directory(tmp_path / "runs" / "job")
+    for put in (place.write, place.append):
+        with pytest.raises(StorageError, match=r"runs/job/a\.json: cannot be written: (Not a directory|File exists)"):
+            put("a.json", b"{}")
+
+
 def test_attempts_and_seconds_add_up_over_restarts(tmp_path: Path) -> None:
     place = Directory(tmp_path)
     for attempt in (1, 2, 3):
