@@ -76,8 +76,8 @@ class Child:
         process.wait()
 
     def component(self) -> Component:
-        alive = self.is_alive and self._process is not None
-        return Component(self.name, self._process.pid if alive and self._process else None, self._restarts)
+        process = self._process if self.is_alive else None
+        return Component(self.name, process.pid if process else None, self._restarts)
 
     def last_words(self, lines: int = 5) -> str:
         try:

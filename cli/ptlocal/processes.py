@@ -62,8 +62,8 @@ def born(pid: int) -> float | None:
 
 def marked(name: str, value: str) -> list[psutil.Process]:
     """Processes whose environment has `name=value`, except this one."""
-    wanted, me = (name, value), os.getpid()
-    return [p for p in _own_processes() if p.pid != me and _environment(p).get(wanted[0]) == wanted[1]]
+    me = os.getpid()
+    return [p for p in _own_processes() if p.pid != me and _environment(p).get(name) == value]
 
 
 def in_session(leader: int, since: float) -> list[psutil.Process]:

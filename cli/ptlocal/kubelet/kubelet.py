@@ -7,6 +7,7 @@ and CPU limits are counted by the scheduler and not enforced.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -22,13 +23,14 @@ from ptlocal.jobset import names as jobset_names
 from ptlocal.kubelet import node as nodes
 from ptlocal.kubelet.command import base_environment
 from ptlocal.kubelet.logserver import serve_logs
-from ptlocal.kubelet.podrun import NODE_SHUTDOWN, RECORD, PodRun, Stop, Surroundings
+from ptlocal.kubelet.podrun import RECORD, PodRun, Stop, Surroundings, node_shutdown, own_grace_s
 from ptlocal.kubelet.ports import PortMap
 from ptlocal.kubelet.references import references
 from ptlocal.layout import Layout
 from ptlocal.processes import POD_MARK, kill_all, marked
 from ptlocal.workqueue import Worker
 from ptoperator.kube import Kube, NotFound
+from ptoperator.manifests import is_deleting
 from ptoperator.resources import PODS, Manifest
 
 log = logging.getLogger(__name__)
@@ -130,9 +132,7 @@ class Kubelet:
         return again_s
 
     def _shutdown_stop(self, pod: Manifest) -> Stop:
-        grace_s = float(pod["spec"].get("terminationGracePeriodSeconds", 30))
-        grace_s = max(0.0, min(grace_s, self._deadline - time.monotonic()))
-        return Stop(grace_s, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN)
+        return node_shutdown(max(0.0, min(own_grace_s(pod), self._deadline - time.monotonic())))
 
     def _adopt(self, pod: Manifest) -> PodRun:
         uid = pod["metadata"]["uid"]
@@ -158,13 +158,11 @@ class Kubelet:
 
     def _let_go(self, pod: Manifest) -> None:
         """A pod that is over and being deleted: the kubelet's word lets the API server remove the object."""
+        if not is_deleting(pod):
+            return
         meta = pod["metadata"]
-        if not meta.get("deletionTimestamp"):
-            return
-        try:
+        with contextlib.suppress(NotFound):
             self._kube.delete(PODS, meta["name"], meta["namespace"], grace_s=0, uid=meta["uid"])
-        except NotFound:
-            return
 
     def _gone(self, uid: str) -> None:
         """The object is gone, perhaps by force: nothing of it may stay."""

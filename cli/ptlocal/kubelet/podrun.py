@@ -22,10 +22,12 @@ from ptlocal.kubelet.sources import NotReady, References, environment
 from ptlocal.kubelet.values import Rewriter
 from ptlocal.kubelet.volumes import mounts_of, prepare
 from ptlocal.layout import Layout
+from ptoperator.manifests import is_deleting
 from ptoperator.resources import Manifest
 
 PREEMPT = "local.posttrain.dev/preempt"
 """Annotation: behave as if the node were preempted, with this many seconds of notice."""
+_USUAL_GRACE_S = 30.0  # Kubernetes' own
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -40,7 +42,17 @@ class Stop:
     disruption: tuple[str, str] | None = None
 
 
-NODE_SHUTDOWN = ("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.")
+_NODE_SHUTDOWN = ("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.")
+
+
+def node_shutdown(grace_s: float) -> Stop:
+    """The machine goes away, or did: the pod fails through no fault of its own."""
+    return Stop(grace_s, "Terminated", _NODE_SHUTDOWN[1], fails=True, disruption=_NODE_SHUTDOWN)
+
+
+def own_grace_s(pod: Manifest) -> float:
+    """Seconds the pod asks for between SIGTERM and SIGKILL."""
+    return float(pod["spec"].get("terminationGracePeriodSeconds", _USUAL_GRACE_S))
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,8 @@ class Surroundings:
 
 
 class PodRun:
+    """`pod` is the object as it was last seen; `folder` keeps what outlives the kubelet."""
+
     def __init__(self, pod: Manifest, around: Surroundings, wake: Callable[[], None]) -> None:
         self.pod = pod
         self.uid = str(pod["metadata"]["uid"])
@@ -99,7 +113,7 @@ class PodRun:
         by_name = {entry["name"]: entry for entry in old}
         for run in self.containers:
             run.lose(message, by_name.get(run.name))
-        self.request_stop(Stop(0, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN))
+        self.request_stop(node_shutdown(0))
 
     def step(self, pod: Manifest) -> float | None:
         self.pod = pod
@@ -148,13 +162,13 @@ class PodRun:
 
     def _notice_requests(self) -> None:
         meta = self.pod["metadata"]
-        if meta.get("deletionTimestamp"):
+        if is_deleting(self.pod):
             grace_s = meta.get("deletionGracePeriodSeconds")
-            self.request_stop(Stop(float(self._own_grace() if grace_s is None else grace_s)))
+            self.request_stop(Stop(own_grace_s(self.pod) if grace_s is None else float(grace_s)))
         notice = (meta.get("annotations") or {}).get(PREEMPT)
         if notice is not None and not self.is_over and self._stop is None:
-            grace_s = float(notice) if notice.replace(".", "", 1).isdigit() else self._own_grace()
-            self.request_stop(Stop(grace_s, "Terminated", NODE_SHUTDOWN[1], fails=True, disruption=NODE_SHUTDOWN))
+            grace_s = float(notice) if notice.replace(".", "", 1).isdigit() else own_grace_s(self.pod)
+            self.request_stop(node_shutdown(grace_s))
 
     def _past_active_deadline(self) -> float | None:
         deadline_s = self.pod["spec"].get("activeDeadlineSeconds")
@@ -164,11 +178,8 @@ class PodRun:
         if left_s > 0:
             return left_s
         message = "Pod was active on the node longer than the specified deadline"
-        self.request_stop(Stop(self._own_grace(), "DeadlineExceeded", message, fails=True))
+        self.request_stop(Stop(own_grace_s(self.pod), "DeadlineExceeded", message, fails=True))
         return None
-
-    def _own_grace(self) -> float:
-        return float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
 
     def _carry_out(self, step: Next) -> None:
         by_name = {run.name: run for run in self.containers}
