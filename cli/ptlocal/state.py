@@ -23,6 +23,8 @@ class Component:
 
 @dataclass(frozen=True)
 class State:
+    """`message`: what is being started or stopped, or why it failed; `server`: the API server's address."""
+
     phase: Phase
     message: str = ""
     server: str = ""

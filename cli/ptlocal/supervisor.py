@@ -49,11 +49,15 @@ MEMORY_ENV = "POSTTRAIN_LOCAL_MEMORY"
 
 @dataclass(frozen=True)
 class Stop:
+    """To the main loop: somebody wants the end, and gives pods this long."""
+
     grace_s: float
 
 
 @dataclass(frozen=True)
 class Died:
+    """To the main loop: a child ended without being told to."""
+
     child: Child
 
 

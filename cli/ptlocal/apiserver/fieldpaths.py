@@ -20,6 +20,8 @@ MISSING: Any = object()
 
 @dataclass
 class Difference:
+    """Between two states of one object, by path; a part that is owned on its own counts, not what it lies in."""
+
     added: Paths = field(default_factory=set)
     modified: Paths = field(default_factory=set)
     removed: Paths = field(default_factory=set)

@@ -51,6 +51,8 @@ class Manager:
 
 @dataclass
 class Entry:
+    """What one manager owns, and when it said so last (RFC 3339)."""
+
     paths: Paths
     time: str
 

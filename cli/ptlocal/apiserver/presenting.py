@@ -19,6 +19,8 @@ Manifest = dict[str, Any]
 
 
 class Format(Protocol):
+    """How one client wants its answer: `body` is an object as it is stored, `meta` the list's own metadata."""
+
     def one(self, body: bytes) -> bytes: ...
 
     def many(self, bodies: Iterable[bytes], meta: Manifest) -> bytes: ...

@@ -26,6 +26,8 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class Page:
+    """A part of a list. `meta` has its resourceVersion and, if there is more, where to go on."""
+
     bodies: list[bytes]
     meta: Manifest
 

@@ -25,6 +25,8 @@ _EXISTS = re.compile(rf"^(!?)\s*({_KEY})$")
 
 @dataclass(frozen=True)
 class Selectable:
+    """What a selector can ask of one object: its labels, and those of its fields that the kind offers."""
+
     labels: Mapping[str, str]
     fields: Mapping[str, str]
 

@@ -26,6 +26,8 @@ class FieldError:
 
 
 class StatusError(Exception):
+    """A refusal on its way to the client. `code`: the HTTP status; `headers` go with the answer."""
+
     def __init__(
         self,
         code: int,

@@ -39,6 +39,9 @@ CREATE INDEX IF NOT EXISTS journal_by_object ON journal (resource, namespace, na
 
 @dataclass(frozen=True)
 class Row:
+    """One stored object. `rv`: the resourceVersion of its last write; `selectable`: what selectors ask, kept beside
+    the body so that a list need not parse it."""
+
     namespace: str
     name: str
     rv: int

@@ -29,6 +29,11 @@ class Seen:
 
 
 class Subscription:
+    """One watch's queue; None in it says that the watch is over, and `end_reason` why.
+
+    Whoever reads too slowly is cut off as lagging and lists again, so that the queue stays bounded.
+    """
+
     def __init__(self, namespace: str | None, selector: Selector) -> None:
         self.queue: asyncio.Queue[Seen | None] = asyncio.Queue()
         self._namespace = namespace
@@ -38,10 +43,7 @@ class Subscription:
     def offer(self, change: Change, store: Store) -> None:
         if self._namespace is not None and change.namespace != self._namespace:
             return
-        seen = see(change, self._selector, store)
-        if seen is None:
-            return
-        if self.end_reason:
+        if self.end_reason or (seen := see(change, self._selector, store)) is None:
             return
         if self.queue.qsize() >= QUEUE_LENGTH:
             self.end("lagging")

@@ -34,6 +34,11 @@ class Container:
 
 @dataclass
 class Next:
+    """What to do with a pod's containers now, by name, and the phase that follows.
+
+    `backing_off` wait for their next start; `again_s` is when to ask again at the latest, None for no need.
+    """
+
     start: list[str] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)
     backing_off: list[str] = field(default_factory=list)

@@ -18,6 +18,8 @@ _FIRST, _LAST = 20000, 30000
 
 
 class PortMap:
+    """Which local port stands for a pod's port; remembered in a file, so that a restart moves nobody."""
+
     def __init__(self, file: Path, seed: str = "", is_free: Callable[[int], bool] | None = None) -> None:
         """`seed` spreads the clusters of one machine over the range."""
         self._file = file
