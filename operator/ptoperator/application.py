@@ -61,7 +61,8 @@ class Application:
             estimate=Estimates().of,
         )
         self._client = client
-        self.sweeper = Sweeper(client, cloud, settings, namespaces, on_sweep=self.metrics.on_sweep) if cloud else None
+        sweeps = {"on_sweep": self.metrics.on_sweep, "on_leaving": self._on_leaving}
+        self.sweeper = Sweeper(client, cloud, settings, namespaces, **sweeps) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
@@ -136,6 +137,11 @@ class Application:
         """Jobs whose turn may have come look at once."""
         for key in self.memory.next_in_line():
             self._add(key)
+
+    def _on_leaving(self, key: Key) -> None:
+        """A job is being deleted, which may not have been heard."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._add, key)
 
     def _on_leading(self, leads: bool) -> None:
         self.metrics.on_leading(leads)
