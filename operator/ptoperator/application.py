@@ -61,13 +61,16 @@ class Application:
             estimate=Estimates().of,
         )
         self._client = client
-        sweeps = {"on_sweep": self.metrics.on_sweep, "on_leaving": self._on_leaving}
-        self.sweeper = Sweeper(client, cloud, settings, namespaces, **sweeps) if cloud else None
+        self.sweeper = self._sweeper(client, cloud, namespaces) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _sweeper(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> Sweeper:
+        told = self.metrics.on_sweep
+        return Sweeper(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
