@@ -61,12 +61,16 @@ class Application:
             estimate=Estimates().of,
         )
         self._client = client
-        self.sweeper = Sweeper(client, cloud, settings, namespaces, on_sweep=self.metrics.on_sweep) if cloud else None
+        self.sweeper = self._sweeper(client, cloud, namespaces) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _sweeper(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> Sweeper:
+        told = self.metrics.on_sweep
+        return Sweeper(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -136,6 +140,11 @@ class Application:
         """Jobs whose turn may have come look at once."""
         for key in self.memory.next_in_line():
             self._add(key)
+
+    def _on_leaving(self, key: Key) -> None:
+        """A job is being deleted, which may not have been heard."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._add, key)
 
     def _on_leading(self, leads: bool) -> None:
         self.metrics.on_leading(leads)

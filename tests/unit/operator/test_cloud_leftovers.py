@@ -13,7 +13,9 @@ from operator_world import NAMESPACE, World
 from tests.builders.gkemodel import PoolRecord
 
 from ptoperator import labels
-from ptoperator.resources import POSTTRAINJOBS, Manifest
+from ptoperator.apierrors import Forbidden
+from ptoperator.kube import ListResult
+from ptoperator.resources import POSTTRAINJOBS, Manifest, Resource
 from ptoperator.sweeper import Sweeper
 
 NO_RIGHT = exceptions.PermissionDenied("The caller does not have permission")  # type: ignore[no-untyped-call]
@@ -177,6 +179,32 @@ def test_a_pool_that_comes_to_be_after_its_job_was_deleted_is_swept(site: Site) 
     sweep(site)
     site.run(60)
     assert site.model.listed() == []
+
+
+def test_a_job_of_a_namespace_that_goes_is_found_although_nothing_was_heard_of_it(site: Site) -> None:
+    running(site)
+    site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
+    found: list[tuple[str, str]] = []
+    seen = (site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now)
+    Sweeper(*seen, on_leaving=found.append).sweep()
+    assert found == [(NAMESPACE, "llama")]
+
+
+def test_a_namespace_that_may_not_be_read_keeps_its_pools_and_no_others(site: Site) -> None:
+    pool = running(site)
+    orphan = {**pool.labels, labels.POOL_NAMESPACE: "team-b", labels.POOL_JOB_UID: "gone"}
+    manifest: Manifest = {"name": "orphan", "locations": [""], "config": {"resource_labels": orphan}}
+    site.model.pools["orphan"] = PoolRecord(manifest, state="RUNNING")
+    site.world.tick(60)
+
+    class Lister:
+        def list(self, r: Resource, namespace: str | None = None) -> ListResult:
+            if namespace == NAMESPACE:
+                raise Forbidden(403, "Forbidden", "the role went with its namespace")
+            return ListResult([], "1")
+
+    Sweeper(Lister(), site.gke, site.settings, [NAMESPACE, "team-b"], lambda: site.world.api.now).sweep()
+    assert [each.name for each in site.model.listed() if each.state != "STOPPING"] == [pool.name]
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (65, "Failed")])
