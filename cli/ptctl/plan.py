@@ -82,20 +82,24 @@ def plan(
     from ptctl.jobfile import check, read_changed
     from ptctl.prices import read as read_prices
 
-    if fit + matrix + here > 1:
-        raise click.UsageError("--fit, --matrix and --here exclude each other.")
-    if keep and not fit:
-        raise click.UsageError("--keep goes with --fit.")
-    if (accelerator or batch_size) and not matrix:
-        raise click.UsageError(
-            "--accelerator and --batch-size go with --matrix.\nhint: --set accelerator.type=TYPE changes the job"
-        )
-    if depth != "auto" and (quick or fit or matrix):
-        raise click.UsageError("--depth is of the compiler: not with --quick, --fit or --matrix.")
-    if price is not None and (fit or matrix):
-        raise click.UsageError(
-            "--price is of a plan for one accelerator: not with --fit or --matrix.\nhint: --prices FILE"
-        )
+    for is_idle, message in (
+        (fit + matrix + here > 1, "--fit, --matrix and --here exclude each other."),
+        (keep and not fit, "--keep goes with --fit."),
+        (
+            (accelerator or batch_size) and not matrix,
+            "--accelerator, --batch-size: only with --matrix.\nhint: --set accelerator.type=TYPE",
+        ),
+        (
+            depth != "auto" and (quick or fit or matrix),
+            "--depth is of the compiler: not with --quick, --fit or --matrix.",
+        ),
+        (
+            price is not None and (fit or matrix),
+            "--price is of one accelerator: not with --fit or --matrix.\nhint: --prices FILE",
+        ),
+    ):
+        if is_idle:  # a flag that would do nothing
+            raise click.UsageError(message)
     job = read_changed(filename, assignments)
     checked = check(job, filename)
     table = None if prices is None else read_prices(prices)

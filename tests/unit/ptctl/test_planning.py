@@ -138,8 +138,8 @@ def test_a_price_of_the_table_is_the_price_of_the_plan(
     [
         (("--fit", "--matrix"), "exclude each other"),
         (("--keep", "chips"), "--keep goes with --fit"),
-        (("--accelerator", "v6e-16"), "go with --matrix"),
-        (("--batch-size", "64"), "go with --matrix"),
+        (("--accelerator", "v6e-16"), "only with --matrix"),
+        (("--batch-size", "64"), "only with --matrix"),
         (("--quick", "--depth", "full"), "not with --quick"),
         (("--matrix", "--price", "2.70"), "--prices FILE"),
         (("--price", "-1"), "not in the range x>=0"),
