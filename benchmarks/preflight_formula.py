@@ -88,17 +88,15 @@ CASES = (
     _case("gemma3-27b", "v6e-64", "sft", 64, 4096, held=True),
     _case("gemma2-27b", "v6e-16", "sft", 16, 2048, **LORA),
     _case("mistral-7b", "v5e-8", "grpo", 16, 4096, microBatchSize=8, **QLORA),
-    _case("qwen3-4b", "v6e-8", "dpo", 16, 4096, held=True, **QLORA),
+    _case("qwen3-4b", "v6e-8", "dpo", 16, 4096, **QLORA),
     _case("gemma3-4b", "v5p-8", "grpo", 16, 4096, held=True, **LORA),
     _case("llama3.1-8b", "v5e-4", "sft", 16, 2048, microBatchSize=4, held=True, **QLORA),
     _case("qwen3-30b-a3b", "v5p-32", "sft", 32, 4096, held=True, **LORA),
     _case("qwen3-32b", "v6e-8", "grpo", 32, 2048, microBatchSize=8, held=True, **QLORA),
-    _case("llama3.2-3b", "v5p-8", "dpo", 32, 2048, microBatchSize=8, held=True, **LORA),
+    _case("llama3.2-3b", "v5p-8", "dpo", 32, 2048, microBatchSize=8, **LORA),
     _case("mistral-7b", "v5e-8", "sft", 8, 4096, parallelism={"fsdp": 4, "tensor": 2}, held=True, **LORA),
-    _case("mistral-7b", "v6e-4", "sft", 8, 2048, **QLORA),
-    _case("gemma3-4b", "v6e-8", "grpo", 16, 4096, microBatchSize=8, **QLORA),
-    _case("qwen3-8b", "v5e-8", "grpo", 32, 2048, microBatchSize=8, **QLORA),
-    _case("llama3.1-8b", "v5e-8", "grpo", 16, 4096, microBatchSize=8, **QLORA),
+    _case("qwen3-8b", "v6e-8", "dpo", 32, 2048, microBatchSize=8, held=True, **LORA),
+    _case("mistral-7b", "v6e-8", "dpo", 16, 2048, held=True, **QLORA),
 )
 
 

@@ -149,7 +149,7 @@ def _proxy(layout: Layout) -> Manifest:
             f"--resource_manager_address=$(PATHWAYS_HEAD):{names.PATHWAYS_RM_PORT}",
             f"--gcs_scratch_location={_scratch(layout)}",
             *_elastic_flags(layout),
-            *compiler_flags.arguments(layout.accelerator.generation),
+            *_compiler_flags(layout),
             *layout.job.spec.pathways.proxy_args,
         ],
         "env": [
@@ -159,6 +159,11 @@ def _proxy(layout: Layout) -> Manifest:
         "ports": _ports(names.PATHWAYS_PROXY_PORT),
         "resources": {"limits": {"cpu": "16", "memory": "100G"}},
     }
+
+
+def _compiler_flags(layout: Layout) -> list[str]:
+    """What our own trainer's programs need; other trainers know what theirs do."""
+    return compiler_flags.arguments(layout.accelerator.generation) if layout.job.spec.runtime.is_native else []
 
 
 def _worker(layout: Layout) -> Manifest:

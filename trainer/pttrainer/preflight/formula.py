@@ -14,8 +14,8 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
                                               them, the loss keeps a second sum of a head that is not the embedding
 
 Where they are frozen, embedding and head are gathered as they are stored, then converted to the compute format: the
-head before its logits, while R is there; one that is the embedding, too, before the first layer, where the loss is one
-of tokens. With micro-batches, both are made once for all of them and stay.
+head before its logits, while R is there; one that is the embedding, too, before the first layer. With micro-batches,
+both are made once for all of them and stay. A loss of whole rows gathers the head for each chunk of logits.
 
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`Fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
@@ -143,12 +143,13 @@ def _frozen_head(of: Subject, kept: Buffer, fitted: Fitted) -> tuple[list[list[B
     stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.form.param_dtype, of.form.compute_dtype))
     # One after the other, so that there is one at a time in the format that it is stored in.
     gathered = [Buffer("embedding or head, gathered as stored", stored, "train")] if stored != computed else []
-    if _is_split(of):
-        tables = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
-        return [gathered, [kept, logits]], [tables]
     head = Buffer("head, gathered", computed, "train")
-    is_early = config.tied_head and by_token(of.spec.algorithm)
-    return [[*([] if is_early else [kept]), *gathered, head], [kept, head, logits]], []
+    both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
+    here, stay = ([], [both]) if _is_split(of) else ([head], [])
+    if not by_token(of.spec.algorithm):
+        return [[kept, *gathered, *here, logits]], stay
+    is_early = config.tied_head or _is_split(of)
+    return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay
 
 
 def _logits(of: Subject, each: float) -> Buffer:
