@@ -95,6 +95,7 @@ CASES = (
     _case("qwen3-32b", "v6e-8", "grpo", 32, 2048, microBatchSize=8, held=True, **QLORA),
     _case("llama3.2-3b", "v5p-8", "dpo", 32, 2048, microBatchSize=8, **LORA),
     _case("mistral-7b", "v5e-8", "sft", 8, 4096, parallelism={"fsdp": 4, "tensor": 2}, held=True, **LORA),
+    _case("mistral-7b", "v6e-4", "sft", 8, 2048, **QLORA),
     _case("qwen3-8b", "v6e-8", "dpo", 32, 2048, microBatchSize=8, held=True, **LORA),
     _case("mistral-7b", "v6e-8", "dpo", 16, 2048, held=True, **QLORA),
 )

@@ -1,4 +1,4 @@
-"""The formula's verdict on 81 jobs, to the last bit: what a change of code must leave as it was.
+"""The formula's verdict on many jobs, to the last bit: what a change of code must leave as it was.
 
 `UPDATE_GOLDEN=1` writes the figures anew, for a change that means to move them.
 """
