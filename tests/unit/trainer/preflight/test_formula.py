@@ -36,8 +36,8 @@ def test_the_table_of_the_docs_is_that_of_the_formula() -> None:
     assert benchmark.with_table(page, benchmark.table(MEASURED)) == page
 
 
-def test_a_quarter_of_the_cases_at_least_was_held_out() -> None:
-    assert sum(case.held for case in CASES) * 4 >= len(CASES)
+def test_a_third_of_the_cases_at_least_was_held_out() -> None:
+    assert sum(case.held for case in CASES) * 3 >= len(CASES)
 
 
 def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_of_their_own() -> None:
