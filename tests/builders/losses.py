@@ -69,6 +69,7 @@ POLICY: dict[str, tuple[str, Clip]] = {
     "dapo": ("dapo", Clip(0.2, 0.28)),
     "cispo": ("cispo", Clip(0.2, 1.3)),
     "gspo": ("gspo", Clip(3e-2, 4e-2)),
+    "gspo-token": ("gspo-token", Clip(3e-2, 4e-2)),
 }
 """Our variant and clip of each case."""
 

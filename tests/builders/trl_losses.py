@@ -23,6 +23,9 @@ from trl.experimental.orpo import ORPOTrainer
 _identity = SimpleNamespace(
     device="cpu", num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
 )
+BY_SEQUENCE = ("gspo", "gspo-token")
+"""TRL has no GSPO-token any more. Where all tokens of a sequence have one advantage, its value and gradient are GSPO's
+(2507.18071, section 4.3)."""
 TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo"}
 
 
@@ -55,7 +58,7 @@ def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
             use_bias_correction_kl=True, delta=1.4 if case == "grpo-two-sided" else None, steps_per_generation=1
         ),
         model=SimpleNamespace(training=True), accelerator=_identity, aux_loss_enabled=False, top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None, importance_sampling_level="sequence" if case == "gspo" else "token",
+        off_policy_mask_threshold=None, importance_sampling_level="sequence" if case in BY_SEQUENCE else "token",
         beta=losses.BETA_KL if case == "grpo-kl" else 0.0, loss_type=TRL_POLICY.get(case, "grpo"),
         epsilon_low=clip.low, epsilon_high=clip.high, use_vllm=False, current_gradient_accumulation_steps=1,
         max_completion_length=losses.MAX_NEW, _entropy_bonus_enabled=False, _metrics={"train": defaultdict(list)},

@@ -14,7 +14,7 @@ from tests.builders.trl_losses import theirs
 
 TOLERANCE = 1e-5
 """Largest difference of a loss and of any entry of its gradient. Not to be loosened."""
-MEANS_OVER_SEQUENCES = ("grpo", "grpo-two-sided", "grpo-kl", "gspo")
+MEANS_OVER_SEQUENCES = ("grpo", "grpo-two-sided", "grpo-kl", "gspo", "gspo-token")
 FIRST, LAST = (int(x) for x in os.environ.get("PARITY_SEEDS", "0:3").split(":"))
 
 

@@ -133,7 +133,7 @@ class Reporter:
         typical = statistics.median(self._durations)
         self._update(
             step=step,
-            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+            metrics=_finite(metrics),
             seconds_per_step=typical,
             eta_seconds=typical * (self._document.total_steps - step),
         )
@@ -147,7 +147,7 @@ class Reporter:
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """An evaluation is done."""
         if metrics:
-            self._update(metrics={**self._document.metrics, **metrics})
+            self._update(metrics={**self._document.metrics, **_finite(metrics)})
             self.note(f"eval at step {step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
     def checkpoint(self, step: int, uri: str, best: BestRef | None = None) -> None:
@@ -177,6 +177,11 @@ class Reporter:
             self._bar.console.print(text, highlight=False, markup=False)
         else:
             print(text, file=file, flush=True)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no word for the others."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _read(place: Place) -> Progress | None:

@@ -119,4 +119,5 @@ class RunPolicy(SpecModel):
     termination_grace_period_seconds: NonNegativeInt = 300
     """Time between SIGTERM and SIGKILL; enough to save a checkpoint."""
     hang_timeout_seconds: PositiveInt | None = None
-    """No step for this long is a hang. Unset: the larger of 10 minutes and 5 × the median step."""
+    """No step for this long is a hang; waiting for rewards and environments, which have limits of their own, is none.
+    Unset: the larger of 10 minutes and 5 × the median step."""

@@ -377,6 +377,16 @@ def test_micro_batches_on_eight_devices_are_the_same_step_for_policy_and_critic(
         np.testing.assert_allclose(list(here.values()), list(there.values()), rtol=2e-4, atol=2e-5)
 
 
+def test_a_critic_of_its_own_that_is_split_by_fsdp_and_tensor_is_the_same_as_whole() -> None:
+    before, whole, metrics = after(OF_ITS_OWN)
+    _, split, of_split = after(OF_ITS_OWN, (1, 4, 2))
+    assert moved(before.critic.params["model"], whole.critic.params["model"]) > 1e-6
+    for one, other in ((whole.params, split.params), (whole.critic.params, split.critic.params)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), one, other)
+    for here, there in zip(metrics, of_split, strict=True):
+        np.testing.assert_allclose(list(here.values()), list(there.values()), rtol=2e-4, atol=2e-5)
+
+
 def test_the_critic_comes_nearer_to_its_returns() -> None:
     _, _, metrics = after(HEAD)
     assert metrics[1]["critic/loss"] < metrics[0]["critic/loss"]

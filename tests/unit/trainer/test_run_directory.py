@@ -159,11 +159,14 @@ def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFi
     reporter.start(0, 4)
     for step in (1, 2):
         reporter.finished_step(step, {"loss": 0.5, "tokens_per_second": 7.0}, seconds=2.0)
+    reporter.evaluated(2, {"eval/loss": 0.25, "eval/reward": float("nan")})
     reporter.checkpoint(2, "file:///x/2")
     reporter.stage("saving")
     found = progress(place)
     assert (found.job_uid, found.attempt, found.stage, found.step, found.total_steps) == ("u-1", 1, "saving", 2, 4)
     assert (found.seconds_per_step, found.eta_seconds, found.metrics["loss"]) == (2.0, 4.0, 0.5)
+    assert found.metrics["eval/loss"] == 0.25
+    assert "eval/reward" not in found.metrics
     assert found.checkpoint is not None
     assert found.checkpoint.step == 2
     assert found.updated.endswith("Z")

@@ -91,8 +91,14 @@ def test_figures_of_every_reward_leave_out_what_is_missing() -> None:
     assert (facts["reward/a"], facts["reward/a/min"], facts["reward/a/max"]) == (0.5, 0.0, 1.0)
     assert facts["reward/a/std"] == pytest.approx(np.std([1, 0], ddof=1))
     assert (facts["reward/b"], facts["reward/b/missing"]) == (0.5, 0.0)
-    nothing = reward_facts([Group(None, [sample(a=np.nan)])])  # type: ignore[arg-type]
-    assert all(np.isfinite(value) for value in nothing.values())
+
+
+def test_a_reward_that_failed_for_all_is_a_gap_in_the_curve_and_no_0_which_could_be_the_best() -> None:
+    lost = [Sample([1], np.zeros(1), True, "", {"a": np.nan}, np.nan)] * 2
+    facts = reward_facts([Group(None, lost)])  # type: ignore[arg-type]
+    of_missing = {"reward/missing", "reward/a/missing"}
+    assert {name for name, value in facts.items() if value == 1.0} == of_missing
+    assert all(np.isnan(facts[name]) for name in set(facts) - of_missing)
 
 
 def test_a_step_s_samples_are_lines_for_programs_and_a_table_for_people(tmp_path: Path) -> None:

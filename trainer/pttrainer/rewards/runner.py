@@ -92,9 +92,3 @@ class Runner:
                 f"spec.rewards[{name}]: {counted}; hint: the function must return a float for every sample"
             )
         print(f"reward {name}: {counted}", file=sys.stderr)
-
-
-def mean(values: np.ndarray) -> float:
-    """Mean of the values that are there; 0 where there are none."""
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if there.size else 0.0

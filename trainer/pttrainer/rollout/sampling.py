@@ -22,7 +22,7 @@ from pttrainer import rewards
 from pttrainer.algorithms.protocol import Context
 from pttrainer.data.prompts import Question
 from pttrainer.models import Params
-from pttrainer.rewards.runner import Runner, Scores, mean
+from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout import groups, judging
 from pttrainer.rollout.figures import spread
 from pttrainer.rollout.groups import Group
@@ -136,9 +136,11 @@ def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
 
 
 def _of_rewards(name: str, values: np.ndarray) -> dict[str, float]:
+    """NaN, a gap in the curve, where no sample has the reward: 0 would be one, and could be the best."""
     is_missing = np.isnan(values)
+    there = values[~is_missing] if not is_missing.all() else values
     return {
-        name: mean(values),
-        **spread(name, values[~is_missing], ddof=1),
+        name: float(there.mean()),
+        **spread(name, there, ddof=1),
         f"{name}/missing": float(is_missing.mean()),
     }
