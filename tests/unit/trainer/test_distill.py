@@ -64,7 +64,7 @@ def context(directory: Path, mesh: Any = None, **spec: Any) -> Context:
         }
     )  # fmt: skip
     used = {"model": MODEL, "tokenizer": byte_tokenizer(), "chat": CHAT, "mesh": mesh, "leader": True}
-    unused = ("score", "initial_params", "place", "fetch", "run")
+    unused = ("score", "initial_params", "place", "fetch", "alive", "run")
     quiet = {"note": lambda text: None, "save_samples": lambda step, rows: None}
     return Context(spec=whole, **cast(Any, used | quiet | dict.fromkeys(unused)))
 

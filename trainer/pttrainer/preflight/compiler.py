@@ -13,7 +13,6 @@ The compiler runs in a child (`compiling`), which alone imports jax: both start 
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import re
 import resource
 from collections.abc import Callable
@@ -72,6 +71,8 @@ Answer = dict[str, Compiled]
 def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = None) -> Answer | str:
     """Programs compiled in a process of its own, because a compiler that meets a bug of its own, or takes too much
     host memory, ends its process. A text: why there is no answer."""
+    import multiprocessing  # not needed by the formula, which answers in a blink
+
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
     here_ = of.slice if isinstance(of.slice, here.Here) else None
