@@ -103,5 +103,4 @@ def _turns(row: Row) -> list[tuple[str, bool]]:
     turns = row.get("turns")
     if not isinstance(turns, list):
         return [(str(row.get("completion", "")), True)]
-    said = [turn.get("role") == "assistant" for turn in turns]
-    return [(f"{turn.get('role', '')}: {turn.get('content', '')}", own) for turn, own in zip(turns, said, strict=True)]
+    return [(f"{turn.get('role', '')}: {turn.get('content', '')}", turn.get("role") == "assistant") for turn in turns]

@@ -14,13 +14,13 @@ from typing import Any
 import click
 import pytest
 import yaml
+from tests.builders.verbs import verbs
 
 from ptapi.load import parse_job
 from ptapi.schema import structural
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
 from ptctl import foreign
-from ptctl.lazygroup import LazyGroup
 from ptctl.prices import read as read_prices
 from ptctl.root import root
 
@@ -105,7 +105,7 @@ def commands() -> Iterator[tuple[str, str]]:
     """(where, command line) of ptctl, from fenced blocks and from the examples of every help."""
     for where, text in [block for language in ("bash", "") for block in blocks(language)]:
         yield from ((where, line) for line in _lines(text))
-    for path, command in _tree(root, ()):
+    for path, command in verbs():
         yield from ((f"{' '.join(path)} --help", line) for line in _lines(getattr(command, "examples", "")))
 
 
@@ -115,15 +115,6 @@ def _lines(text: str) -> Iterator[str]:
             words = re.match(r"\s*\$?\s*((?:ptctl|python -m pttrainer) [^)#>]*?)\s*(?:[)#>].*)?$", part)
             if words:
                 yield words[1]
-
-
-def _tree(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    if isinstance(command, LazyGroup):
-        for name in command.table:
-            child = command.get_command(click.Context(command), name)
-            assert child is not None
-            yield from _tree(child, (*path, name))
 
 
 def parse(line: str) -> None:

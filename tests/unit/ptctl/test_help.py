@@ -7,30 +7,15 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
+from tests.builders.verbs import verbs
 
 from ptctl.lazygroup import LazyGroup
-from ptctl.root import root
 
 GOLDEN = Path(__file__).parent / "golden"
-
-
-def commands(
-    group: click.Command, path: tuple[str, ...] = ("ptctl",)
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, group
-    if isinstance(group, LazyGroup):
-        for name in group.table:
-            command = group.get_command(click.Context(group), name)
-            assert command is not None
-            yield from commands(command, (*path, name))
-
-
-ALL = dict(commands(root))
+ALL = dict(verbs())
 
 
 def help_of(path: tuple[str, ...]) -> str:
