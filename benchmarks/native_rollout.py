@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from pttrainer import large_pages
 from pttrainer.distributed import initialize, prepare_environment
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
@@ -35,4 +36,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    large_pages.use()
     main()

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import time
 
+from pttrainer import large_pages
 from pttrainer.distributed import initialize, prepare_environment
 
 
@@ -70,4 +71,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    large_pages.use()
     main()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ptapi.failures import ExitCode
+from pttrainer import large_pages
 from pttrainer.commands import data, export, logits, preflight
 
 
@@ -40,4 +41,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    if "run" in sys.argv[1:2]:  # the other verbs compute little, and start sooner without
+        large_pages.use()
     sys.exit(main())

@@ -1,6 +1,6 @@
 """Processes and devices: what must happen before and right after jax wakes up.
 
-The environment is read here and nowhere else:
+The environment is read here and nowhere else (but for GLIBC_TUNABLES, by `large_pages`, before all this):
 
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID   set by the operator for several processes
     POSTTRAIN_SLICE_INDEX, POSTTRAIN_HOST_INDEX,                 instead of JAX_PROCESS_ID, where it is not one of

@@ -118,6 +118,7 @@ def test_a_sample_does_not_depend_on_batch_neighbours_or_order() -> None:
     for p, prompt in enumerate(PROMPTS):
         alone = generate([prompt], 1)
         assert alone.tokens(0) == together.tokens(3 * p)
+        np.testing.assert_allclose(alone.logps_NT[0], together.logps_NT[3 * p], atol=1e-5)
     backwards = generate(PROMPTS[::-1], samples=3)
     assert backwards.tokens(0) == together.tokens(6)
     np.testing.assert_allclose(backwards.logps_NT[0], together.logps_NT[6], atol=1e-5)
@@ -163,11 +164,12 @@ def test_every_end_token_ends_a_completion() -> None:
         assert done.ended_N[row] == bool(ends)
 
 
-def test_growing_the_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
+@pytest.mark.parametrize("samples", [1, 2], ids=["in the prompt's slots", "beside a shared prompt"])
+def test_growing_the_cache_changes_nothing(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = generate(PROMPTS, samples=samples, sampling=Sampling(40, 64))
     monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 24)
-    grown = generate(PROMPTS, samples=2, sampling=Sampling(40, 64))
-    for row in range(6):
+    grown = generate(PROMPTS, samples=samples, sampling=Sampling(40, 64))
+    for row in range(3 * samples):
         assert grown.tokens(row) == whole.tokens(row)
     np.testing.assert_allclose(grown.logps_NT, whole.logps_NT, atol=1e-5)
 

@@ -19,22 +19,37 @@ Cache = KVCache | PagedCache
 
 def shared(model: Model, prompts: KVCache, samples: int, slots: int, *, apart: bool = False) -> Cache:
     """The prompts' cache as read by `samples` rows each, with room for `slots` tokens of their own. apart: each row
-    has its own clock, which pages do not know."""
-    if apart:
-        return kv.apart(kv.share(model.config, prompts, samples, slots))
-    rows = prompts.positions_BS.shape[0] * samples
-    if paged_attention.is_chosen(paged_attention.problem_of(model.config, rows, model.compute_dtype)):
-        return pages.share(prompts, samples, slots)
-    return kv.share(model.config, prompts, samples, slots)
+    has its own clock, which pages do not know.
+
+    A row that shares its prompt with nobody goes on in the prompt's slots, in the dense cache: its attention is one
+    pass, not two that are put together.
+    """
+    if samples == 1 and not apart and not _in_pages(model, prompts, samples):
+        return kv.grow(prompts, prompts.positions_BS.shape[1] + slots)
+    return _beside(model, prompts, samples, slots, apart=apart)
 
 
 def idle(model: Model, rows: int, prompt_slots: int, slots: int, *, apart: bool = False) -> Cache:
     """A cache of rows that will take over prompts of up to `prompt_slots` tokens."""
-    return shared(model, kv.empty(model.config, rows, prompt_slots, model.compute_dtype), 1, slots, apart=apart)
+    return _beside(model, kv.empty(model.config, rows, prompt_slots, model.compute_dtype), 1, slots, apart=apart)
+
+
+def _beside(model: Model, prompts: KVCache, samples: int, slots: int, *, apart: bool) -> Cache:
+    """Prompts, which other rows read or which give way to others, and rows' own slots beside them."""
+    if apart:
+        return kv.apart(kv.share(model.config, prompts, samples, slots))
+    if _in_pages(model, prompts, samples):
+        return pages.share(prompts, samples, slots)
+    return kv.share(model.config, prompts, samples, slots)
+
+
+def _in_pages(model: Model, prompts: KVCache, samples: int) -> bool:
+    rows = prompts.positions_BS.shape[0] * samples
+    return paged_attention.is_chosen(paged_attention.problem_of(model.config, rows, model.compute_dtype))
 
 
 def room(cache: Cache) -> int:
-    """Tokens of its own that the oldest row may have."""
+    """Tokens that the oldest row may have: its own, and its prompt's where they stand in the same slots (`shared`)."""
     return pages.room(cache) if isinstance(cache, PagedCache) else cache.positions_BS.shape[1]
 
 

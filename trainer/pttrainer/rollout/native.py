@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from pttrainer import division, sharding
 from pttrainer.models import Model, Params
 from pttrainer.models.declared import Axes, whole_in_decoding
-from pttrainer.rollout import room, sizes
+from pttrainer.rollout import caching, room, sizes
 from pttrainer.rollout.decoding import DISPATCH_TOKENS, Decoding, jitted
 from pttrainer.rollout.ledger import Ledger
 from pttrainer.rollout.prefill import Padded
@@ -144,7 +144,11 @@ class _Run:
     def all_at_once(self) -> None:
         """N rows; the prompts' keys and values are shared."""
         [part] = parts(self._prompts, self._samples, len(self._prompts))
-        self._finish(self._functions["spread"](self._samples, self._slots, self._prefill(part)), None)
+        rows = self._functions["spread"](self._samples, self._slots, self._prefill(part))
+        of_prompt = caching.room(rows.cache) - self._slots
+        self._slots += of_prompt
+        self._most_slots += of_prompt
+        self._finish(rows, None)
 
     def refilled(self, most: int) -> None:
         """B rows, taken over one after the other. The next prompts are computed when a row has to wait for them."""
