@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import re
 import resource
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -124,6 +125,7 @@ def _answer(
 ) -> None:
     """The child: what the compiler said, or what it raised, into the pipe."""
     prepare()
+    sys.modules["IPython"] = None  # type: ignore[assignment]  # flax would import it, where it is, to ask for a notebook
     gc.disable()  # nearly all that is made here stays to the end, and looking through it takes a second
     from pttrainer.preflight import compiling
 
