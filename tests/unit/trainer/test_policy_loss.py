@@ -157,6 +157,15 @@ def test_kl_off_policy_with_k3_is_unbiased_in_value_and_gradient() -> None:
     np.testing.assert_allclose(jax.grad(estimated)(theta), jax.grad(exact)(theta), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("distance", [-80.0, -30.0, -13.0, 13.0, 30.0, 80.0])
+def test_kl_pulls_towards_the_reference_from_however_far(estimator: str, distance: float) -> None:
+    """On-policy, the gradient of either estimator is log π − log π_ref."""
+    logp = jnp.array([-1.5])
+    pull = jax.grad(lambda x: policy_loss.kl(estimator, x, logp - distance, jnp.exp(x - logp))[0])
+    np.testing.assert_allclose(pull(logp), distance, rtol=1e-6)
+
+
 def test_k1_as_a_loss_would_have_no_gradient_which_is_why_it_is_not_here() -> None:
     theta, reference = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
 
