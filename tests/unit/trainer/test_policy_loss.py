@@ -217,11 +217,13 @@ def test_losses_are_the_same_whatever_order_padding_micro_batches_and_devices(na
 def test_a_clip_is_counted_where_it_takes_effect() -> None:
     ratio, advantages = jnp.array([[0.5, 0.5, 1.5, 1.5, 6.0, 6.0]]), jnp.array([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]])
 
-    def counted(name: str) -> list[list[float]]:
+    def counted(name: str, dual: float | None = None) -> list[list[float]]:
         variant = policy_loss.VARIANTS[name]
-        found = policy_metrics.of_ratio(ratio, advantages, variant.clip, cuts_weight=variant.cuts_weight)
+        clip = variant.clip._replace(dual=dual)
+        found = policy_metrics.of_ratio(ratio, advantages, clip, cuts_weight=variant.cuts_weight)
         means = (found[f"clip_fraction/{side}"] for side in ("low", "high"))
         return [np.asarray(mean[0], float)[0].tolist() for mean in means]
 
     assert counted("grpo") == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0]]
+    assert counted("grpo", dual=3.0) == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 1]]
     assert counted("cispo") == [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
