@@ -30,7 +30,9 @@ from pttrainer.head_gradient import gathered
 from pttrainer.models import Model, Params
 
 SMALLEST_REST = 1e-7
-"""Least probability of "any other": its logarithm must be finite."""
+"""Least probability of "any other" where all that is known is what the others leave of 1: its rounding."""
+LEAST_LOGP = -80.0
+"""Least log-prob of "any other" where all are known: there is none where each token is an outcome of its own."""
 
 
 class GuidedStats(NamedTuple):
@@ -80,8 +82,8 @@ class Guide:
     def _outcomes(self, teacher_BCV: Array, student_BCV: Array) -> tuple[Array, Array]:
         if not self.top_k:
             return teacher_BCV, student_BCV
-        top_BCK, ids_BCK = lax.top_k(teacher_BCV, min(self.top_k, teacher_BCV.shape[-1]))
-        return _with_rest(top_BCK), _with_rest(jnp.take_along_axis(student_BCV, ids_BCK, axis=-1))
+        _, ids_BCK = lax.top_k(teacher_BCV, min(self.top_k, teacher_BCV.shape[-1]))
+        return _with_others(teacher_BCV, ids_BCK), _with_others(student_BCV, ids_BCK)
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,7 @@ class Hearsay:
 
         def compared(hidden_BCD: Array, ids_BCK: Array, logps_BCK: Array) -> tuple[Array, Array]:
             student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, whole_VD))
-            same_BCK = jnp.take_along_axis(student_BCV, ids_BCK, axis=-1)
-            return student_BCV, divergence(_with_rest(logps_BCK), _with_rest(same_BCK), self.beta)
+            return student_BCV, divergence(_with_rest(logps_BCK), _with_others(student_BCV, ids_BCK), self.beta)
 
         told = hidden_BTD, batch.teacher_ids_BTK, batch.teacher_logps_BTK
         return _by_chunk(compared, told, batch, self.chunk or chunk_size(*_shape(batch), head_VD.shape[0]))
@@ -146,8 +147,16 @@ def _kl(p_X: Array, q_X: Array) -> Array:
     return jnp.sum(jnp.exp(p_X) * (p_X - q_X), axis=-1)
 
 
+def _with_others(logps_BCV: Array, ids_BCK: Array) -> Array:
+    """These tokens, and as one outcome more all others, added up: what 1 leaves to them is rounding where a student is
+    sure of itself, and without a gradient it would stay so."""
+    others_BCV = jnp.put_along_axis(logps_BCV, ids_BCK, 2 * LEAST_LOGP, axis=-1, inplace=False)
+    rest_BC1 = jnp.maximum(jax.nn.logsumexp(others_BCV, axis=-1, keepdims=True), LEAST_LOGP)
+    return jnp.concatenate([jnp.take_along_axis(logps_BCV, ids_BCK, axis=-1), rest_BC1], axis=-1)
+
+
 def _with_rest(logps_K: Array) -> Array:
-    """One more outcome: all tokens that are not among them."""
+    """One more outcome: all tokens that nothing is known of."""
     rest = jnp.maximum(1.0 - jnp.sum(jnp.exp(logps_K), axis=-1, keepdims=True), SMALLEST_REST)
     return jnp.concatenate([logps_K, jnp.log(rest)], axis=-1)
 

@@ -104,6 +104,20 @@ def test_as_many_outcomes_as_tokens_are_the_whole_vocabulary_and_fewer_never_say
     assert values[2] == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.mark.parametrize("lead", [5.0, 20.0, 40.0])
+def test_a_student_that_is_surer_than_its_teacher_is_held_back_however_sure(lead: float) -> None:
+    """With one outcome and the rest, the gradient of forward KL at the outcome is q − p, as over the vocabulary."""
+    teacher = jnp.log(jnp.array([[[0.6, 0.3, 0.1]]]))
+
+    def loss(logits: Any) -> Any:
+        outcomes = Guide(TINY, 0.0, top_k=1)._outcomes(teacher, jax.nn.log_softmax(logits))
+        return jnp.sum(divergence.divergence(*outcomes, 0.0))
+
+    gradient = jax.grad(loss)(jnp.array([[[lead, 0.0, 0.0]]]))
+    sure = np.exp(lead) / (np.exp(lead) + 2.0)
+    np.testing.assert_allclose(gradient[0, 0, 0], sure - 0.6, rtol=1e-4)
+
+
 def test_logits_of_all_tokens_exist_in_no_pass() -> None:
     b = jax.tree.map(lambda x: jnp.asarray(np.tile(x, (4, 8) if x.shape[1] > 1 else (4, 1))), batch())
     guide = Guide(TINY, 0.5, chunk=4)

@@ -157,6 +157,15 @@ def test_kl_off_policy_with_k3_is_unbiased_in_value_and_gradient() -> None:
     np.testing.assert_allclose(jax.grad(estimated)(theta), jax.grad(exact)(theta), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+@pytest.mark.parametrize("distance", [-80.0, -30.0, -13.0, 13.0, 30.0, 80.0])
+def test_kl_pulls_towards_the_reference_from_however_far(estimator: str, distance: float) -> None:
+    """On-policy, the gradient of either estimator is log π − log π_ref."""
+    logp = jnp.array([-1.5])
+    pull = jax.grad(lambda x: policy_loss.kl(estimator, x, logp - distance, jnp.exp(x - logp))[0])
+    np.testing.assert_allclose(pull(logp), distance, rtol=1e-6)
+
+
 def test_k1_as_a_loss_would_have_no_gradient_which_is_why_it_is_not_here() -> None:
     theta, reference = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
 
@@ -208,11 +217,13 @@ def test_losses_are_the_same_whatever_order_padding_micro_batches_and_devices(na
 def test_a_clip_is_counted_where_it_takes_effect() -> None:
     ratio, advantages = jnp.array([[0.5, 0.5, 1.5, 1.5, 6.0, 6.0]]), jnp.array([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]])
 
-    def counted(name: str) -> list[list[float]]:
+    def counted(name: str, dual: float | None = None) -> list[list[float]]:
         variant = policy_loss.VARIANTS[name]
-        found = policy_metrics.of_ratio(ratio, advantages, variant.clip, cuts_weight=variant.cuts_weight)
+        clip = variant.clip._replace(dual=dual)
+        found = policy_metrics.of_ratio(ratio, advantages, clip, cuts_weight=variant.cuts_weight)
         means = (found[f"clip_fraction/{side}"] for side in ("low", "high"))
         return [np.asarray(mean[0], float)[0].tolist() for mean in means]
 
     assert counted("grpo") == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 0]]
+    assert counted("grpo", dual=3.0) == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 1, 1]]
     assert counted("cispo") == [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]

@@ -137,11 +137,14 @@ def kl(estimator: str, logps_BT: Array, ref_BT: Array, ratio_BT: Array) -> Array
     """KL(policy ‖ reference) per token, as a loss whose gradient is that of the reverse KL.
 
     k2 is ½(lp − ref)². k3 is exp(ref − lp) − (ref − lp) − 1, times the token's ratio w: only so has it the right
-    gradient. k1 = lp − ref is no loss: its expected gradient is 0.
+    gradient, w·(lp − ref)·∇lp. k1 = lp − ref is no loss: its expected gradient is 0.
     """
     if estimator == "k2":
         return 0.5 * jnp.square(logps_BT - ref_BT)
-    return ratio_BT * k3(logps_BT, ref_BT)
+    # The gradient is written out: as the product's it is the difference of two exponentials, which loses its digits
+    # where the reference is far above the policy, and has the wrong sign beyond the clamp of `k3`.
+    slope_BT = lax.stop_gradient(ratio_BT * (logps_BT - ref_BT))
+    return lax.stop_gradient(ratio_BT * k3(logps_BT, ref_BT)) + slope_BT * (logps_BT - lax.stop_gradient(logps_BT))
 
 
 def k3(logps_BT: Array, ref_BT: Array) -> Array:

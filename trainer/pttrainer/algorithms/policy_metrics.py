@@ -32,13 +32,16 @@ def of_policy(
 
 
 def of_ratio(ratio_BT: Array, advantages_BT: Array, clip: Clip, *, cuts_weight: bool = False) -> dict[str, Metric]:
-    """A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0. Where a loss cuts the
-    weight alone (cispo), that is above its bound, whatever A is, and never below."""
+    """A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0, and for A < 0 above the
+    bound of a dual clip. Where a loss cuts the weight alone (cispo), that is above its bound, whatever A is, and never
+    below."""
     if cuts_weight:
         low_BT, high_BT = jnp.zeros_like(ratio_BT, bool), ratio_BT > clip.high
     else:
         low_BT = (ratio_BT < 1.0 - clip.low) & (advantages_BT < 0)
         high_BT = (ratio_BT > 1.0 + clip.high) & (advantages_BT > 0)
+        if clip.dual is not None:
+            high_BT |= (ratio_BT > clip.dual) & (advantages_BT < 0)
     return {
         "clip_fraction": Mean(low_BT | high_BT),
         "clip_fraction/low": Mean(low_BT),

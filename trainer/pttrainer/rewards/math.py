@@ -23,6 +23,9 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its al
 _MARKED = re.compile(r"\$|\\boxed|\\\(|\\\[")
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]|(?<![\\A-Za-z])[A-Za-z]{4,}")
 _NAMED = re.compile(r"\\(?:begin|end|text|mathrm|operatorname)\{[^}]*\}")
+_BOX = re.compile(r"\\boxed\s*\{")
+_BETWEEN = re.compile(r"[$,;]")
+_CLOSING = re.compile(r"\s*(?:\$+|\\\)|\\\])")
 LONGEST = 4_000
 """Characters from the end of a completion that are read: the answer stands there."""
 
@@ -49,4 +52,27 @@ def _last_answer(text: str) -> str:
         text = text.rpartition("</think>")[2]
     if "<answer>" in text:
         text = text.rpartition("<answer>")[2].partition("</answer>")[0]
-    return text.rpartition("####")[2] if "####" in text else text
+    return text.rpartition("####")[2] if "####" in text else _last_boxed(text)
+
+
+def _last_boxed(text: str) -> str:
+    """The text after all boxed answers but the last: math-verify takes several of one line for one set, and whoever
+    boxes again has changed their mind. Boxes that only `,` or `and` stands between are one answer."""
+    after = end = 0
+    for box in _BOX.finditer(text):
+        if box.start() < end:
+            continue  # a box within a box
+        if _BETWEEN.sub(" ", text[end : box.start()]).split() not in ([], ["and"], ["or"]):
+            after = end
+        end = _closed(text, box.end())
+    closing = _CLOSING.match(text, after) if after else None
+    return text[after if closing is None else closing.end() :]
+
+
+def _closed(text: str, at: int) -> int:
+    """Where the brace that was opened before `at` is closed; the end of the text where it never is."""
+    depth = 1
+    while at < len(text) and depth:
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return at
