@@ -139,7 +139,7 @@ class Reporter:
         )
         self._write(every_s=0.0 if step == self._document.total_steps else MIN_INTERVAL_S)
         if self._leader:
-            shown = "  ".join(form.format(metrics[name]) for name, form in LINE_METRICS if name in metrics)
+            shown = "  ".join(_shown(name, form, metrics[name]) for name, form in LINE_METRICS if name in metrics)
             self._print(f"step {step}/{self._document.total_steps}  {shown}  {seconds:.2f} s", file=sys.stdout)
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], completed=step)
@@ -177,6 +177,11 @@ class Reporter:
             self._bar.console.print(text, highlight=False, markup=False)
         else:
             print(text, file=file, flush=True)
+
+
+def _shown(name: str, form: str, value: float) -> str:
+    """A step without a reward has none, which is no number; a loss that is none must be seen."""
+    return "no reward" if name == rundir.REWARD and math.isnan(value) else form.format(value)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:

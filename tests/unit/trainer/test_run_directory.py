@@ -148,6 +148,18 @@ def test_numbers_go_to_tensorboard_too(tmp_path: Path) -> None:
     assert len(list((tmp_path / rundir.TENSORBOARD).iterdir())) == 1
 
 
+def test_a_step_without_a_reward_is_a_gap_in_tensorboard_and_words_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Directory(tmp_path)
+    log = MetricsLog(place, 0, tensorboard=True)
+    log.write(1, {"loss": 1.0, "reward": float("nan")}, 1.0)
+    log.close()
+    assert "NaN" not in caplog.text
+    Reporter(place, "u-1", leader=True).finished_step(1, {"loss": float("nan"), "reward": float("nan")}, seconds=2.0)
+    assert capsys.readouterr().out == "step 1/0  loss nan  no reward  2.00 s\n"
+
+
 def progress(place: Directory) -> rundir.Progress:
     return rundir.Progress.model_validate_json(place.read(rundir.PROGRESS) or b"")
 
