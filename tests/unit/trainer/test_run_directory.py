@@ -212,6 +212,32 @@ def test_a_file_in_the_place_of_the_run_directory_is_named(tmp_path: Path) -> No
             put("a.json", b"{}")
 
 
+def test_a_restarted_run_stands_where_it_stood_until_it_knows_better(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    first = Reporter(place, "u-1", leader=True)
+    first.start(0, 40)
+    first.finished_step(27, {"loss": 0.5}, seconds=2.0)
+    first.checkpoint(24, "file:///x/24")
+    first.stage("saving")
+    again = Reporter(place, "u-1", leader=True)
+    again.stage("loading")
+    found = progress(place)
+    assert (found.attempt, found.stage, found.step, found.total_steps, found.eta_seconds) == (
+        2,
+        "loading",
+        27,
+        40,
+        None,
+    )
+    assert (found.metrics, found.checkpoint and found.checkpoint.step) == ({"loss": 0.5}, 24)
+    again.start(24, 40)
+    again.stage("training")
+    assert (progress(place).step, progress(place).checkpoint) == (24, found.checkpoint)
+    again.start(0, 40)  # none of its checkpoints was good
+    again.stage("training")
+    assert (progress(place).step, progress(place).checkpoint) == (0, None)
+
+
 def test_attempts_and_seconds_add_up_over_restarts(tmp_path: Path) -> None:
     place = Directory(tmp_path)
     for attempt in (1, 2, 3):

@@ -201,8 +201,9 @@ class _Child:
         if answer is not None and "error" not in answer:
             self.told = answer
             return
-        late = f"not loaded within {self._limit_s:g} s"
-        self.broken = answer["error"] if answer else f"{self._died} while the file was loaded" if self._died else late
+        late = f"not imported within {self._limit_s:g} s; hint: what takes long at import belongs into the function"
+        why = f"{self._died} while the file was loaded" if self._died else late
+        self.broken = answer["error"] if answer else f"{self._source['path']}: {why}" if "path" in self._source else why
         self.end()
 
 
