@@ -182,7 +182,7 @@ class _Child:
         assert index is not None
         if answer is not None:
             return index, Reply(answer.get("value"), answer.get("error", ""), seconds=seconds)
-        why = self._died or f"no answer within {self._limit_s:g} s"
+        why = self._died or f"no answer within {round(self._limit_s, 2):g} s"
         self.end()
         self.start()
         return index, Reply(None, why, stopped=True, seconds=seconds)
