@@ -80,9 +80,7 @@ def _lags_whole_batches(spec: PostTrainJobSpec) -> bool:
 
 
 def _samples_while_it_trains(spec: PostTrainJobSpec) -> bool:
-    distill = spec.algorithm.distill
-    is_on_policy = spec.algorithm.learns_from_rewards or (distill is not None and distill.mode == "on-policy")
-    return is_on_policy or spec.rollout.placement == "colocated"
+    return spec.algorithm.is_on_policy or spec.rollout.placement == "colocated"
 
 
 def _leaves_room_for_a_prompt(spec: PostTrainJobSpec) -> bool:

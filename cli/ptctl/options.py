@@ -63,11 +63,28 @@ def all_namespaces(function: Function) -> Function:
     return click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")(function)
 
 
-def job_file(function: Function) -> Function:
-    """-f, for verbs on a file alone."""
+def job_file(*, required: bool = True) -> Callable[[Function], Function]:
+    """-f: one job file."""
     return click.option(
-        "-f", "--filename", metavar="FILE", required=True, help="Job file, YAML or JSON; - is standard input."
-    )(function)
+        "-f",
+        "--filename",
+        metavar="FILE",
+        required=required,
+        multiple=True,
+        callback=_only_one,
+        help="Job file, YAML or JSON; - is standard input.",
+    )
+
+
+def _only_one(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]) -> str | None:
+    """The last of several would win in silence, and the others would never be sent."""
+    if len(files) > 1:
+        raise click.UsageError(
+            f"-f: {len(files)} files ({', '.join(files)}); accepted: one job file at a time.\n"
+            "hint: several jobs: `kubectl apply -f`, or one command for each",
+            ctx,
+        )
+    return files[0] if files else None
 
 
 def assignments(function: Function) -> Function:

@@ -23,7 +23,7 @@ ptctl plan -f job.yaml --matrix --accelerator v6e-16 --accelerator v5p-16 --batc
 
 
 @click.command("plan", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@job_file
+@job_file()
 @assignments
 @click.option("--quick", is_flag=True, help="The formula alone: no compiler, no JAX, half a second.")
 @click.option(

@@ -16,7 +16,7 @@ ptctl train -f job.yaml --set training.steps=3 --set output.uri=file:///tmp/runs
 
 
 @click.command("train", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@job_file
+@job_file()
 @assignments
 @pass_app
 def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:

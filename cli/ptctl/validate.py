@@ -16,7 +16,7 @@ ptctl workload get llama-gsm8k -o yaml | ptctl validate -f -
 
 
 @click.command("validate", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@job_file
+@job_file()
 @pass_app
 def validate(app: App, filename: str) -> None:
     """Check a job file; nothing is sent anywhere.

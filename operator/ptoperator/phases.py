@@ -212,7 +212,9 @@ def _is_training(layout: Layout, seen: Observed, silent_start_s: float) -> bool:
         return True
     progress = own_progress(seen)
     if progress is not None:
-        return progress.stage not in _PREPARING
+        # A shape of batch that comes up later is compiled in the midst of steps: the run does not begin again.
+        is_later = progress.stage == "compiling" and seen.status.phase is Phase.RUNNING
+        return is_later or progress.stage not in _PREPARING
     ages = [clock.seconds_since(started_at(pod), seen.now) for pod in seen.current_pods]
     is_unheard = seen.progress is None
     return is_unheard and all(age is not None and age >= silent_start_s for age in ages)

@@ -140,8 +140,9 @@ def _save(session: Session, done: int) -> None:
 
 
 def _stop(session: Session, done: int, reason: str) -> None:
-    """Saves and ends the run. Before the attempt's first step there is nothing new to save."""
-    if done > session.first_step:
+    """Saves and ends the run. Before the attempt's first step there is nothing new to save, nor after a step that has
+    its checkpoint already."""
+    if done > session.first_step and done not in session.checkpoints.steps():
         _save(session, done)
     session.wait_for_checkpoint()
     saved = "checkpoint saved" if done else "nothing to save yet"

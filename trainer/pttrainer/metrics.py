@@ -32,8 +32,9 @@ class MetricsLog:
         line = {"step": step, "time": round(time_s, 3), **finite}
         self._place.append(rundir.METRICS, (json.dumps(line) + "\n").encode())
         if self._tensorboard:
-            for name, value in metrics.items():
-                self._writer().add_scalar(name, value, step, walltime=time_s)
+            for name, value in finite.items():
+                if value is not None:
+                    self._writer().add_scalar(name, value, step, walltime=time_s)
 
     def write_text(self, step: int, tag: str, text: str) -> None:
         """Markdown for TensorBoard's text tab."""

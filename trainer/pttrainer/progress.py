@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ptapi import rundir
-from ptapi.rundir import BestRef, CheckpointRef, Progress, Stage, TimeSplit
+from ptapi.rundir import BestRef, CheckpointRef, Progress, Stage
 from pttrainer.storage import Place
 
 MIN_INTERVAL_S = 1.0
@@ -64,13 +64,11 @@ class Reporter:
         self._place = place
         self._leader = leader
         before = _read(place)
-        same_job = before is not None and before.job_uid == job_uid
-        self._document = Progress(
-            job_uid=job_uid,
-            attempt=before.attempt + 1 if before is not None and same_job else 1,
-            time=before.time if before is not None and same_job else TimeSplit(),
-            started=(before.started if before is not None and same_job else "") or _now(),
-        )
+        self._document = Progress(job_uid=job_uid, started=_now())
+        if before is not None and before.job_uid == job_uid:
+            # Until this attempt knows better, the run stands where the one before left it.
+            changes = {"attempt": before.attempt + 1, "stage": "loading", "eta_seconds": None}
+            self._document = before.model_copy(update={**changes, "started": before.started or _now()})
         self._stage_since = self._heard = time.monotonic()
         self._written, self._writing = 0.0, threading.Lock()
         self._durations: deque[float] = deque(maxlen=50)
@@ -122,7 +120,8 @@ class Reporter:
 
     def start(self, step: int, total: int) -> None:
         """Training begins after `step` finished steps."""
-        self._update(step=step, total_steps=total)
+        kept = self._document.checkpoint if step else None
+        self._update(step=step, total_steps=total, checkpoint=kept)
         if self._leader and sys.stderr.isatty():
             self._bar = _bar(step, total)
 
@@ -139,7 +138,7 @@ class Reporter:
         )
         self._write(every_s=0.0 if step == self._document.total_steps else MIN_INTERVAL_S)
         if self._leader:
-            shown = "  ".join(form.format(metrics[name]) for name, form in LINE_METRICS if name in metrics)
+            shown = "  ".join(_shown(name, form, metrics[name]) for name, form in LINE_METRICS if name in metrics)
             self._print(f"step {step}/{self._document.total_steps}  {shown}  {seconds:.2f} s", file=sys.stdout)
             if self._bar is not None:
                 self._bar.update(self._bar.task_ids[0], completed=step)
@@ -177,6 +176,11 @@ class Reporter:
             self._bar.console.print(text, highlight=False, markup=False)
         else:
             print(text, file=file, flush=True)
+
+
+def _shown(name: str, form: str, value: float) -> str:
+    """A step without a reward has none, which is no number; a loss that is none must be seen."""
+    return "no reward" if name == rundir.REWARD and math.isnan(value) else form.format(value)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:

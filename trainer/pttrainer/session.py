@@ -32,6 +32,7 @@ from pttrainer import (
     placement,
     samples,
     sharding,
+    spikes,
     two_meshes,
 )
 from pttrainer import step as steps
@@ -270,7 +271,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         frozen=frozen,
         first_step=first,
         commit=parts.commit,
-        spikes=None if algorithm.needs_params else Spikes(training.optimizer.max_grad_norm),
+        spikes=spikes.of_job(job.spec),
         watch=Watch() if job.spec.algorithm.learns_from_rewards else None,
         samples=tables,
         transfer=transfer,

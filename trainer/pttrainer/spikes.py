@@ -5,6 +5,7 @@ deviation (the standard deviation, if they were normal). A step is a spike if it
 
     m + max(8 · s, 0.25 · |m|)
 
+and m is not 0: where most steps lost nothing at all, as with a hinge, there is nothing to compare with.
 Eight deviations, because losses of small batches have long tails; a quarter of the median, because late in a smooth
 run s is next to nothing. Medians do not move when a spike is among the values, and a loss that falls fast is below
 its median, not above. Steps without a finite loss are not among them (`nonfinite` tells of those).
@@ -21,6 +22,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from ptapi import rundir
+from ptapi.spec import PostTrainJobSpec
 
 WINDOW = 64
 LEAST = 20
@@ -35,6 +37,11 @@ MEANINGS = (
     "its gradient was small, so the batch is unlike the others (another language, repeated or cut text) and the "
     "weights are sound; hint: look at the data",
 )
+
+
+def of_job(spec: PostTrainJobSpec) -> Spikes | None:
+    """None where the loss follows the samples of the moment: steps do not compare."""
+    return None if spec.algorithm.is_on_policy else Spikes(spec.training.optimizer.max_grad_norm)
 
 
 class Spikes:
@@ -56,7 +63,7 @@ class Spikes:
             return ""
         median = statistics.median(before)
         spread = 1.4826 * statistics.median(abs(x - median) for x in before)
-        if loss - median <= max(DEVIATIONS * spread, SHARE * abs(median)):
+        if median == 0.0 or loss - median <= max(DEVIATIONS * spread, SHARE * abs(median)):
             return ""
         self._silent_until = step + SILENCE
         return self._line(step, values, median, spread, len(before))

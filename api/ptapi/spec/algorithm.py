@@ -204,6 +204,11 @@ class Algorithm(SpecModel):
         return self.grpo is not None or self.ppo is not None
 
     @property
+    def is_on_policy(self) -> bool:
+        """It trains on completions that the model itself samples."""
+        return self.learns_from_rewards or (self.distill is not None and self.distill.mode == "on-policy")
+
+    @property
     def samples_per_prompt(self) -> int:
         """Completions of each prompt of a batch; 1 where none are sampled."""
         if self.grpo is not None:

@@ -18,7 +18,7 @@ ptctl data check -f job.yaml --set data.train.uri=file:///data/new.parquet
 
 
 @click.command("check", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@job_file
+@job_file()
 @assignments
 @click.option("--part", type=click.Choice(["train", "eval"]), help="Only data.train or data.eval.")
 @click.option("--examples", "count", type=click.IntRange(min=0), default=3, help="Rows to show with their mask (3).")

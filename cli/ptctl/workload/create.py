@@ -16,7 +16,7 @@ from ptctl.choices import ALGORITHMS, BUILTIN_REWARDS
 from ptctl.command import Headed, Verb
 from ptctl.foreign import CREATE
 from ptctl.lazygroup import SETTINGS
-from ptctl.options import to_cluster
+from ptctl.options import job_file, to_cluster
 
 if TYPE_CHECKING:
     from ptoperator.resources import Manifest
@@ -45,7 +45,7 @@ job, training, chips, pods = (
 
 
 @click.command("create", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=CREATE)
-@click.option("-f", "--filename", metavar="FILE", help="Job file, YAML or JSON; - is standard input.")
+@job_file(required=False)
 @job("--workload", metavar="NAME", help="Name of the job.")
 @job("--model", metavar="URI", help="hf://, gs://, file:// or a path; random://tiny for a try.")
 @job("--tokenizer", metavar="URI", help="Tokenizer, if it is not beside the weights.")

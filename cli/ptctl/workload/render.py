@@ -17,7 +17,7 @@ ptctl workload create -f job.yaml --num-slices 2 --dry-run=client -o yaml | ptct
 
 
 @click.command("render", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@job_file
+@job_file()
 @click.option("-n", "--namespace", metavar="NS", help="Namespace of a job whose file names none.")
 @click.option("--trainer-image", metavar="IMAGE", help="Image of a job that names none (a setting of the operator).")
 @click.option("-o", "--output", "form", type=click.Choice(("yaml", "json")), default="yaml", help="Form of the output.")

@@ -450,6 +450,20 @@ def test_a_trainer_whose_progress_cannot_be_read_is_called_running_after_a_while
     assert "cannot be read" in condition(world, "Running")[2]
 
 
+def test_a_step_that_is_compiled_after_the_first_rollout_does_not_start_the_run_again(
+    operator: Operator, world: World
+) -> None:
+    bring_up(operator)
+    assert phase(world) == "Running"
+    before = events(world)
+    for stage in ("compiling", "training"):
+        world.tick(11)
+        world.progress(0, stage)
+        operator.work()
+        assert (phase(world), condition(world, "Running")[0]) == ("Running", "True")
+    assert events(world) == before
+
+
 def test_progress_of_the_attempt_before_does_not_make_a_new_one_running(operator: Operator, world: World) -> None:
     bring_up(operator)
     world.disrupt(world.unfinished[0])

@@ -166,6 +166,16 @@ def test_flags_change_the_file_and_set_has_the_last_word(invoke: Invoke, job_fil
     assert job["spec"]["rewards"] == [{"builtin": "gsm8k", "weight": 2}, {"builtin": "format"}]
 
 
+@pytest.mark.parametrize("verb", ["validate", "plan", "data check", "train", "workload render", "workload create"])
+def test_a_second_job_file_is_refused_and_not_taken_for_the_first(
+    invoke: Invoke, kube: Any, job_file: Path, verb: str
+) -> None:
+    result = invoke(*verb.split(), "-f", str(job_file), "-f", "other.yaml")
+    assert (result.code, result.out) == (2, "")
+    assert f"-f: 2 files ({job_file}, other.yaml); accepted: one job file at a time" in result.err
+    assert kube.calls == []
+
+
 def test_client_dry_run_needs_no_cluster(invoke: Invoke, kube: Any, job_file: Path) -> None:
     result = invoke("workload", "create", "-f", str(job_file), "--dry-run=client")
     assert result.out == "posttrainjob.posttrain.dev/llama-gsm8k created (client dry run)\n"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pttrainer import loop
 from pttrainer.checkpoint import Checkpoints
-from pttrainer.errors import StorageError
+from pttrainer.errors import Preempted, StorageError
+from pttrainer.session import Session
 from pttrainer.step import TrainState
 
 
@@ -59,6 +62,25 @@ def test_what_is_restored_is_what_was_saved_bit_for_bit(tmp_path: Path) -> None:
     assert (found.step, found.algorithm, notes) == (7, {"cursor": 7}, [])
     jax.tree.map(np.testing.assert_array_equal, found.state, state(7))
     assert isinstance(found.state, TrainState)
+
+
+def test_a_run_that_is_stopped_right_after_a_checkpoint_does_not_save_it_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 5, print)
+    session = SimpleNamespace(
+        first_step=0,
+        state=state(4),
+        checkpoints=checkpoints,
+        algorithm=SimpleNamespace(state=lambda: {"cursor": 4}),
+        saving=SimpleNamespace(began=lambda: None),
+        reporter=SimpleNamespace(stage=lambda name: None),
+        wait_for_checkpoint=checkpoints.wait,
+    )
+    checkpoints.save(4, state(4), {"cursor": 4})
+    for done in (4, 5):
+        with pytest.raises(Preempted, match=f"at step {done}: checkpoint saved"):
+            loop._stop(cast(Session, session), done, "SIGTERM")
+    assert checkpoints.steps() == [4, 5]
+    checkpoints.close()
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_an_episode_that_hangs_dies_or_lies_fails_and_those_of_other_processes_g
 
 @pytest.mark.parametrize(
     ("source", "says"),
-    [("", "no function 'Environment'"), ("def Environment(): ...\n", "is not a class"),
+    [("", "no class 'Environment'"), ("def Environment(): ...\n", "is not a class"),
      ("class Environment:\n    def reset(self, row): ...\n", "no method step"),
      ("class Environment:\n    role = 'system'\n    def reset(self, row): ...\n    def step(self, text): ...\n",
       "role is 'system'; accepted: user, tool"),

@@ -23,7 +23,7 @@ from pttrainer.rewards.runner import Runner
 from pttrainer.rollout import groups
 from pttrainer.rollout.episodes import EpisodeSampler
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.tokenizer import Tokenizer, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER, TOKENIZER.template)
@@ -225,6 +225,22 @@ def test_a_long_observation_is_cut_and_special_tokens_in_it_are_text() -> None:
     ids = CHAT.between([{"role": "tool", "content": "a<|end|>b"}], has_end=True)
     assert ids.count(END) == 1
     assert CHAT.between([{"role": "tool", "content": "a"}], has_end=False)[0] == END
+
+
+def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+    encode = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: (encoded.append(len(text)), encode(self, text))[1])
+    endless = question("?", answer="x", table={"a": "y" * 10**7})
+    judged = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
+        {}, [endless], [0], 1, SAMPLING, Draw(0, 0)
+    )
+    trip = judged.groups[0].samples[0].trip
+    assert trip is not None
+    assert trip.transcript[1]["content"] == "y" * 8 + " …"
+    with pytest.raises(UserCodeError, match="1 of 1 episodes failed; the first: the opening leaves no room for a turn"):
+        sampler(Script([["end"]]), World("y" * 10**7)).sample({}, [ASKED], [0], 1, SAMPLING, Draw(0, 0))
+    assert max(encoded) < 1000
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ class FakeContext:
         )
         self.tokenizer = byte_tokenizer()
         self.scored: list[Any] = []
+        self.notes: list[str] = []
         self.saved: dict[int, list[dict[str, Any]]] = {}
 
     def score(self, params: Any, batch: Batch, temperature: float) -> TokenStats:
@@ -98,7 +99,8 @@ class FakeContext:
     def save_samples(self, step: int, rows: list[dict[str, Any]]) -> None:
         self.saved[step] = rows
 
-    def note(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def half_right(call: int, p: int, g: int) -> float:
@@ -264,6 +266,17 @@ def test_dynamic_sampling_replaces_groups_without_spread_and_gives_up_in_the_end
     assert sampler.asked == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert grpo.state()["drawn"] == 8
     assert {row["prompt"] for row in context.saved[1]} >= {QUESTIONS[Order(6, 0)[3]].text}
+
+
+def test_a_step_that_goes_on_drawing_in_vain_says_so_at_every_doubling() -> None:
+    sampler = FakeSampler(lambda call, p, g: 1.0)
+    grpo, context = make(GrpoSpec(group_size=2, dynamic_sampling=DynamicSampling(max_tries=40)), sampler)
+    grpo.next_batch(0, {})
+    assert len(sampler.asked) == 41
+    assert [note.split(",")[0] for note in context.notes] == [
+        f"step 1: {tries} tries of dynamic sampling" for tries in (8, 16, 32)
+    ]
+    assert "2 of 2 groups still have equal rewards; hint: " in context.notes[0]
 
 
 def test_the_overlong_penalty_counts_tokens_and_ends_at_minus_one() -> None:

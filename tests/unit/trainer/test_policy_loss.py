@@ -166,6 +166,17 @@ def test_kl_pulls_towards_the_reference_from_however_far(estimator: str, distanc
     np.testing.assert_allclose(pull(logp), distance, rtol=1e-6)
 
 
+def test_k3_of_log_probs_that_rounding_alone_keeps_apart_is_exact_and_never_negative() -> None:
+    apart = np.array([0.0, 1e-8, -1e-8, 1e-6, -3e-6, 1e-4, -1e-4, 0.02, -0.0999, 0.0999, 0.1001, -0.1001, -2.0, 3.0])
+    apart = apart.astype(np.float32)
+    got = np.asarray(jax.jit(policy_loss.k3)(jnp.zeros_like(apart), apart), np.float64)
+    wide = apart.astype(np.longdouble)
+    assert np.all(got >= 0.0)
+    np.testing.assert_allclose(got[1:], (np.expm1(wide) - wide)[1:].astype(np.float64), rtol=4e-6)
+    slope = jax.vmap(jax.grad(lambda d: policy_loss.k3(jnp.float32(0.0), d)))(jnp.asarray(apart))
+    np.testing.assert_allclose(slope, np.expm1(wide).astype(np.float64), rtol=4e-6)
+
+
 def test_k1_as_a_loss_would_have_no_gradient_which_is_why_it_is_not_here() -> None:
     theta, reference = jnp.array([0.2, -0.5, 0.7]), jax.nn.log_softmax(jnp.array([1.0, 0.1, -0.4]))
 

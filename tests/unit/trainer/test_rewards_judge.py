@@ -148,13 +148,30 @@ def test_a_judge_that_refuses_from_the_start_ends_the_run_and_hides_the_key(
     with pytest.raises(UserCodeError, match="401") as error:
         runner(service, api_key_env="JUDGE_API_KEY").judge(SAMPLES)
     assert "secret" not in str(error.value)
+    assert str(error.value).endswith("the judge's url and model, and at the key in the variable that apiKeyEnv names")
     assert service.headers[0]["Authorization"] == "Bearer sk-very-secret"
 
 
 def test_a_redirect_is_not_followed_because_the_key_would_go_elsewhere(service: Service) -> None:
     service.reply = lambda asked, call: (302, {})
-    with pytest.raises(UserCodeError, match="302"):
+    with pytest.raises(UserCodeError, match=r"302 Found: to http://127\.0\.0\.1:9/, which is not followed because"):
         runner(service).judge(SAMPLES)
+
+
+def test_a_name_in_the_prompt_that_no_row_has_is_told_once(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
+    judge = runner(service, prompt='{anwser} {answer} {lowest} {"a": 1}')
+    judge.judge(SAMPLES)
+    judge.judge(SAMPLES)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("warning: the prompt of judge m says {anwser}, which no row has")
+    assert line.endswith("accepted: answer, completion, highest, lowest, prompt")
+
+
+def test_a_reply_that_is_a_stream_is_shown(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
+    for url in spoken(whole(b'data: {"choices": []}')):
+        reward = Reward.model_validate({"name": "j", "judge": {"url": url, "model": "m", "retries": 0}})
+        assert np.isnan(Runner([reward]).judge(SAMPLES).total).all()
+    assert "the reply is no JSON: 'data: {\"choices\": []}'" in capfd.readouterr().err
 
 
 def spoken(behave: Callable[[socket.socket], Any]) -> Iterator[str]:

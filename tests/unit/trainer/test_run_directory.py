@@ -148,6 +148,18 @@ def test_numbers_go_to_tensorboard_too(tmp_path: Path) -> None:
     assert len(list((tmp_path / rundir.TENSORBOARD).iterdir())) == 1
 
 
+def test_a_step_without_a_reward_is_a_gap_in_tensorboard_and_words_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Directory(tmp_path)
+    log = MetricsLog(place, 0, tensorboard=True)
+    log.write(1, {"loss": 1.0, "reward": float("nan")}, 1.0)
+    log.close()
+    assert "NaN" not in caplog.text
+    Reporter(place, "u-1", leader=True).finished_step(1, {"loss": float("nan"), "reward": float("nan")}, seconds=2.0)
+    assert capsys.readouterr().out == "step 1/0  loss nan  no reward  2.00 s\n"
+
+
 def progress(place: Directory) -> rundir.Progress:
     return rundir.Progress.model_validate_json(place.read(rundir.PROGRESS) or b"")
 
@@ -198,6 +210,32 @@ def test_a_file_in_the_place_of_the_run_directory_is_named(tmp_path: Path) -> No
     for put in (place.write, place.append):
         with pytest.raises(StorageError, match=r"runs/job/a\.json: cannot be written: (Not a directory|File exists)"):
             put("a.json", b"{}")
+
+
+def test_a_restarted_run_stands_where_it_stood_until_it_knows_better(tmp_path: Path) -> None:
+    place = Directory(tmp_path)
+    first = Reporter(place, "u-1", leader=True)
+    first.start(0, 40)
+    first.finished_step(27, {"loss": 0.5}, seconds=2.0)
+    first.checkpoint(24, "file:///x/24")
+    first.stage("saving")
+    again = Reporter(place, "u-1", leader=True)
+    again.stage("loading")
+    found = progress(place)
+    assert (found.attempt, found.stage, found.step, found.total_steps, found.eta_seconds) == (
+        2,
+        "loading",
+        27,
+        40,
+        None,
+    )
+    assert (found.metrics, found.checkpoint and found.checkpoint.step) == ({"loss": 0.5}, 24)
+    again.start(24, 40)
+    again.stage("training")
+    assert (progress(place).step, progress(place).checkpoint) == (24, found.checkpoint)
+    again.start(0, 40)  # none of its checkpoints was good
+    again.stage("training")
+    assert (progress(place).step, progress(place).checkpoint) == (0, None)
 
 
 def test_attempts_and_seconds_add_up_over_restarts(tmp_path: Path) -> None:

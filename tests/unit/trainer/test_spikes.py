@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pttrainer.spikes import LEAST, SILENCE, Spikes
+from ptapi.spec import PostTrainJobSpec
+from pttrainer.spikes import LEAST, SILENCE, Spikes, of_job
 
 CURVES = Path(__file__).parent / "curves"
 
@@ -45,6 +47,39 @@ def test_a_run_that_is_far_too_fast_is_told_so() -> None:
     ((step, line),) = reports(curve("far-too-fast")).items()
     assert step == 92
     assert "the learning rate is too high" in line
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "is_watched"),
+    [
+        ({"sft": {}}, True),
+        ({"dpo": {"loss": "sigmoid"}}, True),
+        ({"dpo": {"loss": "simpo"}}, True),
+        ({"distill": {"teacher": {"uri": "random://tiny"}, "mode": "online"}}, True),
+        ({"distill": {"teacher": {"uri": "random://tiny"}}}, False),
+        ({"grpo": {}}, False),
+        ({"ppo": {}}, False),
+    ],
+)
+def test_losses_of_data_are_watched_and_those_of_own_samples_are_not(
+    algorithm: dict[str, Any], is_watched: bool
+) -> None:
+    spec = PostTrainJobSpec.model_validate(
+        {
+            "model": {"uri": "random://tiny"},
+            "algorithm": algorithm,
+            "data": {"train": {"uri": "file:///none"}},
+            "rewards": [{"builtin": "gsm8k"}] if {"grpo", "ppo"} & set(algorithm) else [],
+            "training": {"batchSize": 8, "sequenceLength": 1024},
+            "accelerator": {"type": "cpu-1"},
+            "output": {"uri": "file:///none"},
+        }
+    )
+    assert (of_job(spec) is not None) is is_watched
+
+
+def test_a_pair_that_is_hard_after_a_hinge_has_become_0_is_no_spike() -> None:
+    assert reports([1.0] * 5 + [0.0] * 30 + [0.4]) == {}
 
 
 def test_the_line_says_which_step_how_far_and_under_which_circumstances() -> None:

@@ -73,6 +73,10 @@ class Loss:
         return loss_BT, metrics
 
 
+FIRST_TOLD = 8
+"""Tries of dynamic sampling in one step after which the log says so."""
+
+
 class Grpo(Loss, Rewarded):
     """Batches from rollouts, with advantages of groups."""
 
@@ -100,10 +104,11 @@ class Grpo(Loss, Rewarded):
         if self._spec.dynamic_sampling is None:
             return judged
         found, replaced = judged.groups, 0
-        for _ in range(self._spec.dynamic_sampling.max_tries):
+        for tries in range(self._spec.dynamic_sampling.max_tries):
             flat = np.flatnonzero(~advantages.has_spread(self._compared(found)))
             if not flat.size:
                 break
+            self._tell_of(step, tries, len(flat), len(found))
             more = self._draw(step, weights)
             spread = advantages.has_spread(self._compared(more.groups))
             fresh = [group for group, has_spread in zip(more.groups, spread, strict=True) if has_spread]
@@ -114,6 +119,15 @@ class Grpo(Loss, Rewarded):
                 found, judged.generate_s + more.generate_s, judged.reward_s + more.reward_s, judged.beside(more)
             )
         return replace(judged, facts={**judged.facts, "groups/replaced": float(replaced)})
+
+    def _tell_of(self, step: int, tries: int, flat: int, groups: int) -> None:
+        """A step that goes on drawing looks like one that hangs: a line at 8 tries, 16, 32, …"""
+        if tries >= FIRST_TOLD and tries & (tries - 1) == 0:
+            self._context.note(
+                f"step {step + 1}: {tries} tries of dynamic sampling, and {flat} of {groups} groups still have equal "
+                "rewards; hint: rewards that differ (a part of the way), other prompts, or a lower "
+                "algorithm.grpo.dynamicSampling.maxTries"
+            )
 
     def _draw(self, step: int, weights: Params) -> Judged:
         """The next prompts, sampled and judged, too long completions punished."""

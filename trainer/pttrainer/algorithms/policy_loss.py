@@ -147,10 +147,17 @@ def kl(estimator: str, logps_BT: Array, ref_BT: Array, ratio_BT: Array) -> Array
     return lax.stop_gradient(ratio_BT * k3(logps_BT, ref_BT)) + slope_BT * (logps_BT - lax.stop_gradient(logps_BT))
 
 
+SMALL = 0.1
+"""Differences of log-probs below which k3 is its series: exp(d) − d − 1 there is what rounding left of 1."""
+
+
 def k3(logps_BT: Array, ref_BT: Array) -> Array:
-    """exp(d) − d − 1 with d = ref − lp: never negative, and unbiased as a value."""
+    """exp(d) − d − 1 with d = ref − lp: never negative, in float32 either, and unbiased as a value."""
     difference_BT = log_ratio(ref_BT, logps_BT)
-    return jnp.exp(difference_BT) - difference_BT - 1.0
+    small_BT = jnp.clip(difference_BT, -SMALL, SMALL)
+    series_BT = 1.0 + small_BT / 3.0 * (1.0 + small_BT / 4.0 * (1.0 + small_BT / 5.0))
+    near_BT = 0.5 * jnp.square(small_BT) * series_BT
+    return jnp.where(jnp.abs(difference_BT) < SMALL, near_BT, jnp.expm1(difference_BT) - difference_BT)
 
 
 LARGEST_IMPORTANCE = 2.0

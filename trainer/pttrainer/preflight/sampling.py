@@ -70,8 +70,7 @@ def samples_rollouts(of: Subject) -> bool:
 
 def has_rollouts(of: Subject) -> bool:
     """Whether it learns from completions of its own."""
-    algorithm = of.spec.algorithm
-    return algorithm.learns_from_rewards or (algorithm.distill is not None and algorithm.distill.mode == "on-policy")
+    return of.spec.algorithm.is_on_policy
 
 
 def sampler(of: Subject) -> Subject:

@@ -19,6 +19,7 @@ import json
 import random
 import re
 import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -54,6 +55,9 @@ LOST_IN_A_ROW = 8
 """For each request under way at once: so many questions that are lost one after the other end a step's questions."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _SCORE = re.compile(r"score\W{0,6}?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
+FILLED_IN = ("prompt", "completion", "lowest", "highest")
+"""Names in braces that a judge's prompt may have beside columns of the row."""
+_WORD = re.compile(r"\{(\w+)\}")
 _ALONE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*\.?\s*")
 
 
@@ -76,8 +80,10 @@ class Endpoint:
         self._calls, self._tokens = answers.calls, answers.tokens
         self._lost = 0
         self._facts: dict[str, float] = {}
+        self._unchecked = set(_WORD.findall(spec.prompt or PROMPT))
 
     def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+        self._tell_of_words(samples)
         questions = [question(self._spec, sample) for sample in samples]
         keys = [self._key_of(asked) for asked in questions]
         fresh = {key: asked for key, asked in zip(keys, questions, strict=True) if key not in self._answers}
@@ -95,6 +101,17 @@ class Endpoint:
             "tokens": float(self._tokens - tokens),
         }
         return [self._verdict(found.get(key) or self._answers[key]) for key in keys]
+
+    def _tell_of_words(self, samples: Sequence[Sample]) -> None:
+        """Once: a name in braces that nothing is called stays in the question, and a judge would not complain."""
+        names, self._unchecked = self._unchecked, set()
+        known = {*FILLED_IN}.union(*(sample.row for sample in samples))
+        for name in sorted(names - known):
+            print(
+                f"warning: the prompt of judge {self._spec.model} says {{{name}}}, which no row has: it is sent as it "
+                f"stands; accepted: {', '.join(sorted(known))}",
+                file=sys.stderr,
+            )
 
     def facts(self) -> Mapping[str, float]:
         facts, self._facts = self._facts, {}
@@ -159,10 +176,13 @@ class Endpoint:
             with self._opener.open(request, timeout=max(deadline - time.monotonic(), 0.05)) as response:
                 answer = _answer(json.loads(_read(response)))
         except urllib.error.HTTPError as error:
-            words = self._without_key(f"{url}: {error.code} {error.reason}: {_beginning(error)}")
+            said = _beginning(error)
+            words = self._without_key(f"{url}: {error.code} {error.reason}{': ' if said else ''}{said}")
             if error.code in _PASSING:
                 raise _Again(words, _retry_after(error)) from error
             raise _Failure(words, stopped=False) from error
+        except json.JSONDecodeError as error:
+            raise _Again(self._without_key(f"{url}: the reply is no JSON: {error.doc[:80]!r}")) from error
         except Exception as error:  # no connection, one that broke, or a reply that is none: the service says anything
             raise _Again(self._without_key(f"{url}: {type(error).__name__}: {error}")) from error
         with self._lock:
@@ -257,7 +277,7 @@ def question(spec: JudgeReward, sample: Sample) -> str:
         "lowest": f"{spec.lowest:g}",
         "highest": f"{spec.highest:g}",
     }
-    return re.sub(r"\{(\w+)\}", lambda found: str(known.get(found[1], found[0])), spec.prompt or PROMPT)
+    return _WORD.sub(lambda found: str(known.get(found[1], found[0])), spec.prompt or PROMPT)
 
 
 def score(text: str) -> float | None:
@@ -278,7 +298,9 @@ def _read(response: Any) -> bytes:
 
 
 def _beginning(error: urllib.error.HTTPError) -> str:
-    """Of what came with it; empty where it does not come."""
+    """Of what came with it, or where it points to; empty where nothing comes."""
+    if "Location" in error.headers:
+        return f"to {error.headers['Location']}, which is not followed because the key would go along"
     try:
         return error.read(300).decode(errors="replace")
     except (OSError, http.client.HTTPException):

@@ -113,7 +113,7 @@ def _tool(source: Source) -> Handler:
 def _environment(source: Source) -> Handler:
     from pttrainer.environments.pythonworld import Episodes
 
-    episodes = Episodes(user.load(source["path"], source["function"]))
+    episodes = Episodes(user.load(source["path"], source["function"], what="class"))
     return Handler(episodes.answer, told=episodes.told)
 
 

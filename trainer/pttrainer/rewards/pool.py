@@ -182,7 +182,7 @@ class _Child:
         assert index is not None
         if answer is not None:
             return index, Reply(answer.get("value"), answer.get("error", ""), seconds=seconds)
-        why = self._died or f"no answer within {self._limit_s:g} s"
+        why = self._died or f"no answer within {round(self._limit_s, 2):g} s"
         self.end()
         self.start()
         return index, Reply(None, why, stopped=True, seconds=seconds)
@@ -201,8 +201,9 @@ class _Child:
         if answer is not None and "error" not in answer:
             self.told = answer
             return
-        late = f"not loaded within {self._limit_s:g} s"
-        self.broken = answer["error"] if answer else f"{self._died} while the file was loaded" if self._died else late
+        late = f"not imported within {self._limit_s:g} s; hint: what takes long at import belongs into the function"
+        why = f"{self._died} while the file was loaded" if self._died else late
+        self.broken = answer["error"] if answer else f"{self._source['path']}: {why}" if "path" in self._source else why
         self.end()
 
 

@@ -22,6 +22,10 @@ from pttrainer.rewards.judges import Judge
 from pttrainer.rewards.pool import Alive
 from pttrainer.storage import Place
 
+CALLED = "the function must return a float for every sample"
+ASKED = "look at the judge's url and model, and at the key in the variable that apiKeyEnv names"
+"""What a reward that fails from the start on needs."""
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -43,6 +47,7 @@ class Runner:
         self._weights = {reward.label: reward.weight for reward in rewards}
         self._judges: dict[str, Judge] = {}
         self._proven: set[str] = set()
+        self._hints = {reward.label: ASKED if reward.judge is not None else CALLED for reward in rewards}
         try:
             for index, reward in enumerate(rewards):
                 where = f"spec.rewards[{index}]"
@@ -88,7 +93,5 @@ class Runner:
         if len(failed) < len(verdicts):
             self._proven.add(name)
         elif name not in self._proven and not any(verdict.stopped for verdict in failed):
-            raise UserCodeError(
-                f"spec.rewards[{name}]: {counted}; hint: the function must return a float for every sample"
-            )
+            raise UserCodeError(f"spec.rewards[{name}]: {counted}; hint: {self._hints[name]}")
         print(f"reward {name}: {counted}", file=sys.stderr)

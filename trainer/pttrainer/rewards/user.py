@@ -40,16 +40,17 @@ MANY = Signature(
 )
 
 
-def load(path: str, function: str, signature: Signature | None = None) -> Callable[..., Any]:
-    """What the file calls `function`; raises RewardCodeError, also where it cannot be called as `signature` says."""
+def load(path: str, function: str, signature: Signature | None = None, *, what: str = "function") -> Callable[..., Any]:
+    """What the file calls `function`, which is a `what`; raises RewardCodeError, also where it cannot be called as
+    `signature` says."""
     if not Path(path).is_file():
         raise RewardCodeError(f"{path}: no such file; hint: the path must exist where the trainer runs")
     found = getattr(_execute(path), function, None)
     accepted = f"; accepted: def {signature.written.format(name=function)}" if signature is not None else ""
     if found is None:
-        raise RewardCodeError(f"{path}: no function {function!r}{accepted}")
+        raise RewardCodeError(f"{path}: no {what} {function!r}{accepted}")
     if not callable(found):
-        raise RewardCodeError(f"{path}: {function} is not a function but {_short(found)}")
+        raise RewardCodeError(f"{path}: {function} is not a {what} but {_short(found)}")
     if signature is not None:
         _check_signature(path, function, found, signature)
     return found  # type: ignore[no-any-return]

@@ -82,6 +82,11 @@ class Episode:
         self.is_open, self.ended, self.error = False, ended, error
 
 
+NO_ROOM = "the opening leaves no room for a turn"
+LONGEST_TOKEN = 64
+"""Characters of text for a token, at most: what is beyond so many for each is not looked at."""
+
+
 class EpisodeSampler(Sampler):
     """An engine, an environment and the job's rewards."""
 
@@ -135,13 +140,15 @@ class EpisodeSampler(Sampler):
             opening = openings[place]
             if opening.error:
                 episode.close(error=opening.error)
+            elif len(opening.text or "") > self._context.spec.training.sequence_length * LONGEST_TOKEN:
+                episode.close(error=NO_ROOM)
             elif opening.text:
                 message = {"role": "user", "content": opening.text}
                 episode.transcript.append(message)
                 asked = [*episode.question.messages, message]
                 episode.prompt = self._context.chat.prompt_ids(asked, episode.question.tools)
                 if len(episode.prompt) >= self._context.spec.training.sequence_length:
-                    episode.close(error="the opening leaves no room for a turn")
+                    episode.close(error=NO_ROOM)
         return episodes
 
     def _next_turn(
@@ -193,8 +200,11 @@ class EpisodeSampler(Sampler):
         tokenizer, most = self._context.tokenizer, self._spec.max_observation_tokens
         if len(text) <= most:  # no token is shorter than a character of ASCII
             return text
-        tokens = tokenizer.encode(text)
-        return text if len(tokens) <= most else tokenizer.decode(tokens[:most]) + " …"
+        # An environment may say a gigabyte, and Python stands still while that is encoded.
+        beginning = text[: most * LONGEST_TOKEN]
+        tokens = tokenizer.encode(beginning)
+        is_whole = len(beginning) == len(text) and len(tokens) <= most
+        return text if is_whole else tokenizer.decode(tokens[:most]) + " …"
 
     def _without_end(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens[:-1] if tokens and tokens[-1] in self._context.tokenizer.eos_ids else tokens
