@@ -21,6 +21,7 @@ import yaml
 from tests.builders import forked, quick
 
 from ptapi import rundir
+from pttrainer import large_pages
 from pttrainer.algorithms import MODULES
 
 Attempt = forked.Process | subprocess.Popen[str]
@@ -50,7 +51,8 @@ def command(
     """`python -m pttrainer WORDS`, with nothing of jax's that these tests were started with. env: more variables."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
     kept = {"JAX_COMPILATION_CACHE_DIR": compiled(), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    own = {"XLA_FLAGS": quick.FLAGS, **kept}
+    pages = {large_pages.VARIABLE: f"{large_pages.TUNABLE}=0"}  # a fork cannot begin once more
+    own = {"XLA_FLAGS": quick.FLAGS, **kept, **pages}
     return forked.start(TRAINER, (program, *words), clean | own | (env or {}), stderr=stderr)
 
 
