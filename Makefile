@@ -24,9 +24,9 @@ $(VENV)/.run: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[operator,trainer,cli]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run
+$(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.run $@
 
 demo: $(VENV)/.run  ## teach a small model to add, through the operator, in an embedded cluster (2 to 5 minutes)
 	@$(BIN)/ptctl demo $(ARGS)

@@ -25,7 +25,7 @@ from ptlocal.state import Component, Phase, State, read_state
 
 Say = Callable[[str], None]
 
-_START_S = 90.0
+_START_S = 400.0  # more than each part has
 _POLL_S = 0.05
 _LOG_LINES = 15
 

@@ -14,7 +14,8 @@ from ptoperator.resources import CRDS, Manifest
 
 T = TypeVar("T")
 
-_LIMIT_S = 60.0
+_LIMIT_S = 300.0
+"""For a machine that is busy with something else: a part that dies ends the wait at once."""
 _POLL_S = 0.03
 
 

@@ -21,6 +21,7 @@ import yaml
 from tests.builders import forked, quick
 
 from ptapi import rundir
+from pttrainer import large_pages
 from pttrainer.algorithms import MODULES
 
 Attempt = forked.Process | subprocess.Popen[str]
@@ -49,7 +50,9 @@ def command(
 ) -> forked.Process:
     """`python -m pttrainer WORDS`, with nothing of jax's that these tests were started with. env: more variables."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
-    own = {"XLA_FLAGS": quick.FLAGS, "JAX_COMPILATION_CACHE_DIR": compiled()}
+    kept = {"JAX_COMPILATION_CACHE_DIR": compiled(), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    pages = {large_pages.VARIABLE: f"{large_pages.TUNABLE}=0"}  # a fork cannot begin once more
+    own = {"XLA_FLAGS": quick.FLAGS, **kept, **pages}
     return forked.start(TRAINER, (program, *words), clean | own | (env or {}), stderr=stderr)
 
 
@@ -66,7 +69,7 @@ def start(path: Path, processes: int = 1) -> list[forked.Process]:
 
 def end(process: Attempt) -> tuple[int, str]:
     """Waits; the exit code, and what was said on stderr."""
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=900)
     assert process.returncode is not None
     return process.returncode, errors
 

@@ -89,7 +89,7 @@ class Cluster:
             self.client.configuration.host + path,
             body=data,
             headers=headers,
-            timeout=60.0,
+            timeout=900,
             retries=False,
             **options,
         )

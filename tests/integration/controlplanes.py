@@ -30,7 +30,7 @@ from ptoperator import kubeconfig as kubeconfigs
 from ptoperator.kube import Kube, NotFound
 from ptoperator.resources import SERVICE_ACCOUNTS
 
-START_S = 120.0
+START_S = 600.0
 
 
 class Processes:

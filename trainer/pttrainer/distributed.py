@@ -7,6 +7,7 @@ The environment is read here and nowhere else (but for GLIBC_TUNABLES, by `large
     POSTTRAIN_HOSTS_PER_SLICE, POSTTRAIN_PROCESSES_PER_HOST,     Kubernetes' own indices
     POSTTRAIN_PROCESS_IN_HOST
     JAX_COMPILATION_CACHE_DIR                                    where compiled steps are kept between runs
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS                   what compiles sooner is not kept (0.2 s)
     XDG_CACHE_HOME                                               else the cache is below it (~/.cache)
     LIBTPU_INIT_ARGS                                             respected, after what a generation needs
                                                                  (`compiler_flags`)
@@ -68,7 +69,8 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
     jax.config.update(
         "jax_compilation_cache_dir", environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache_directory(environ) / "xla")
     )
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    kept_from_s = float(environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", 0.2))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", kept_from_s)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     address = environ.get("JAX_COORDINATOR_ADDRESS")
     if not address:

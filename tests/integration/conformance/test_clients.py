@@ -131,12 +131,12 @@ def _base64(pem: str | None) -> str | None:
 def test_a_kopf_operator_sees_the_whole_life_of_an_object(api: Cluster, widgets: str, operator: list[str],
                                                           namespace: str) -> None:  # fmt: skip
     api.http("POST", widgets, widget("a")).expect(201)
-    eventually(lambda: api.http("GET", f"{widgets}/a").json.get("status") == {"phase": "Created"}, timeout_s=30)
+    eventually(lambda: api.http("GET", f"{widgets}/a").json.get("status") == {"phase": "Created"})
     assert api.http("GET", f"{widgets}/a").json["metadata"]["finalizers"], "kopf adds its finalizer by JSON patch"
     api.http("PATCH", f"{widgets}/a", {"spec": {"size": 7}}, content_type=MERGE).expect(200)
-    eventually(lambda: "update a 7" in operator, timeout_s=30)
+    eventually(lambda: "update a 7" in operator)
     events = f"/api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name%3Da"
-    eventually(lambda: "Resized" in [e["reason"] for e in api.http("GET", events).json["items"]], timeout_s=30)
+    eventually(lambda: "Resized" in [e["reason"] for e in api.http("GET", events).json["items"]])
     api.http("DELETE", f"{widgets}/a").expect(200)
-    eventually(lambda: api.http("GET", f"{widgets}/a").status == 404, timeout_s=30)
+    eventually(lambda: api.http("GET", f"{widgets}/a").status == 404)
     assert operator == ["create a", "update a 7", "delete a"]

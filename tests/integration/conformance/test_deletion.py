@@ -152,4 +152,4 @@ def test_a_deleted_namespace_takes_in_nothing_new_and_goes_when_empty(api: Clust
     eventually(lambda: api.http("GET", f"{maps}/free").status == 404)
     api.http("GET", f"/api/v1/namespaces/{namespace}").expect(200)
     api.http("PATCH", f"{maps}/held", {"metadata": {"finalizers": None}}, content_type=MERGE).expect(200)
-    eventually(lambda: api.http("GET", f"/api/v1/namespaces/{namespace}").status == 404, timeout_s=60)
+    eventually(lambda: api.http("GET", f"/api/v1/namespaces/{namespace}").status == 404)

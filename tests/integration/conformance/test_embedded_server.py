@@ -116,7 +116,7 @@ def test_a_namespace_that_was_being_deleted_goes_on_after_a_restart(tmp_path: Pa
 
 def test_a_second_server_on_the_same_directory_is_refused(server: Cluster) -> None:
     command = [sys.executable, "-m", "ptlocal.apiserver", "--data", str(server.data), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 1
     assert "another API server runs on" in done.stderr
     assert "Traceback" not in done.stderr

@@ -132,11 +132,11 @@ class Jobs:
         job = self.kube.get(POSTTRAINJOBS, name, self.namespace)
         return PostTrainJobStatus.model_validate(job.get("status") or {})
 
-    def wait_phase(self, name: str, *phases: str, timeout_s: float = 120.0) -> PostTrainJobStatus:
+    def wait_phase(self, name: str, *phases: str, timeout_s: float = 600.0) -> PostTrainJobStatus:
         self.wait(lambda: str(self.status(name).phase) in phases, timeout_s, lambda: self.status(name))
         return self.status(name)
 
-    def wait(self, is_so: Callable[[], Any], timeout_s: float = 120.0, shown: Callable[[], Any] = lambda: "") -> None:
+    def wait(self, is_so: Callable[[], Any], timeout_s: float = 600.0, shown: Callable[[], Any] = lambda: "") -> None:
         end = time.monotonic() + timeout_s
         while not is_so():
             assert time.monotonic() < end, f"it did not come to be in {timeout_s:.0f} s: {shown()}"

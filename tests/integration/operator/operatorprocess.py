@@ -69,7 +69,7 @@ class OperatorProcess:
             self._process = forked.start(imported, words, env, stdout=log.fileno(), stderr=subprocess.STDOUT)
 
     def wait_ready(self) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while time.monotonic() < end:
             try:
                 with urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
@@ -110,7 +110,7 @@ class WriteProxy:
 
     def __enter__(self) -> WriteProxy:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(120)
         return self
 
     def __exit__(self, *_: object) -> None:

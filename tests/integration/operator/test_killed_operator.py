@@ -85,8 +85,8 @@ def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, j
             jobs.create("meanwhile")
             time.sleep(4)
             proxy.come_back()
-            jobs.wait_phase("meanwhile", "Succeeded", timeout_s=60)
-            jobs.wait_phase("before", "Succeeded", timeout_s=60)
+            jobs.wait_phase("meanwhile", "Succeeded")
+            jobs.wait_phase("before", "Succeeded")
         finally:
             operator.kill()
     assert not operator.log.read_text().count("lost the API server") > 1

@@ -66,7 +66,7 @@ def ptctl_command(kubeconfig: Path, namespace: str) -> Callable[..., list[str]]:
 def ptctl(ptctl_command: Callable[..., list[str]], tmp_path: Path) -> Run:
     """Run `ptctl WORDS`; never raises on a failing command."""
 
-    def run(*words: str, stdin: str | None = None, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, stdin: str | None = None, timeout_s: float = 900.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ptctl_command(*words),
             input=stdin,

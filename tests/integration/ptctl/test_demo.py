@@ -50,7 +50,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing_running(home: Path, word: str
     while word not in (line := demo.stderr.readline()):
         assert line, "the demo ended before it was interrupted"
     demo.send_signal(number)
-    out, err = demo.communicate(timeout=240)
+    out, err = demo.communicate(timeout=900)
     assert demo.returncode == 130
     assert "nothing is left running" in err
     assert "Traceback" not in err
@@ -64,7 +64,7 @@ def test_a_job_that_fails_ends_the_demo_with_its_own_message(home: Path) -> None
     runs.parent.mkdir()
     runs.write_text("a file where the run directories should be")
     demo = start(home)
-    out, err = demo.communicate(timeout=240)
+    out, err = demo.communicate(timeout=900)
     assert demo.returncode == 1, err
     assert "error: job demo-sft failed: " in err
     assert str(runs) in err.split("error: job demo-sft failed: ")[1].splitlines()[0]

@@ -28,7 +28,7 @@ def _needs_local_files(cluster: Any, kubeconfig: Path) -> None:
 
 def test_a_job_is_submitted_followed_and_looked_at(ptctl: Run, job: Make, tmp_path: Path) -> None:
     assert ptctl("workload", "create", "-f", "-", stdin=job("a", suspend=False)).returncode == 0
-    followed = ptctl("workload", "logs", "a", "-f", timeout_s=180)
+    followed = ptctl("workload", "logs", "a", "-f")
     assert followed.returncode == 0, followed.stderr
     assert "step 3/3" in followed.stdout
     assert followed.stderr.splitlines()[-1] == "job 'a' succeeded"
@@ -47,7 +47,7 @@ def test_a_job_is_submitted_followed_and_looked_at(ptctl: Run, job: Make, tmp_pa
 def test_a_job_whose_data_is_missing_fails_with_its_own_message(ptctl: Run, job: Make, tmp_path: Path) -> None:
     text = job("a", suspend=False, data=tmp_path / "nowhere.jsonl")
     assert ptctl("workload", "create", "-f", "-", stdin=text).returncode == 0
-    done = ptctl("workload", "wait", "a", "--timeout", "120", timeout_s=150)
+    done = ptctl("workload", "wait", "a", "--timeout", "600")
     assert done.returncode == 1
     assert "DataError" in done.stderr
     assert "nowhere.jsonl" in done.stderr
@@ -60,7 +60,7 @@ def test_data_are_looked_at_without_training(job: Make, tmp_path: Path) -> None:
         input=job("look"),
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["data"]
@@ -76,7 +76,7 @@ def test_data_that_a_run_would_end_on_are_a_failure_that_names_them(job: Make, t
         input=job("look", data=tmp_path / "bad.jsonl"),
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 1
     assert "bad.jsonl line 2: column 'text': is a number" in done.stdout
@@ -89,7 +89,7 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
         input=job("solo"),
         text=True,
         capture_output=True,
-        timeout=180,
+        timeout=900,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_train_passes_a_failure_on_as_exit_1_without_a_traceback(job: Make, tmp_
         input=job("solo", data=tmp_path / "nowhere.jsonl"),
         text=True,
         capture_output=True,
-        timeout=180,
+        timeout=900,
         cwd=tmp_path,
     )
     assert (done.returncode, "nowhere.jsonl" in done.stderr) == (1, True)

@@ -54,7 +54,7 @@ def test_client_dry_run_is_what_kubectl_can_apply(kubeconfig: Path, ptctl: Run, 
         input=printed,
         text=True,
         capture_output=True,
-        timeout=180,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert ptctl("workload", "get", "a", "-o", "name").returncode == 0
@@ -69,7 +69,7 @@ def test_a_job_that_exists_is_not_overwritten(ptctl: Run, job: Make) -> None:
 def test_a_namespace_that_does_not_exist_exits_3(kubeconfig: Path, job: Make) -> None:
     words = ["workload", "create", "-f", "-", "-n", "no-such-namespace", "--kubeconfig", str(kubeconfig)]
     done = subprocess.run(
-        [sys.executable, "-m", "ptctl", *words], input=job("a"), text=True, capture_output=True, timeout=180
+        [sys.executable, "-m", "ptctl", *words], input=job("a"), text=True, capture_output=True, timeout=900
     )
     assert (done.returncode, "no-such-namespace" in done.stderr) == (3, True)
 
@@ -124,7 +124,7 @@ def test_wrong_credentials_exit_4(kubeconfig: Path, tmp_path: Path) -> None:
         user["user"] = {"token": "wrong"}
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     words = ["workload", "list", "--kubeconfig", str(tmp_path / "config")]
-    done = subprocess.run([sys.executable, "-m", "ptctl", *words], text=True, capture_output=True, timeout=180)
+    done = subprocess.run([sys.executable, "-m", "ptctl", *words], text=True, capture_output=True, timeout=900)
     assert done.returncode == 4, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -140,6 +140,6 @@ def test_a_cluster_that_is_not_there_is_one_line_and_a_hint(tmp_path: Path) -> N
         )
     )
     words = ["workload", "list", "--kubeconfig", str(tmp_path / "config")]
-    done = subprocess.run([sys.executable, "-m", "ptctl", *words], text=True, capture_output=True, timeout=180)
+    done = subprocess.run([sys.executable, "-m", "ptctl", *words], text=True, capture_output=True, timeout=900)
     assert (done.returncode, done.stdout) == (1, "")
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]

@@ -68,7 +68,7 @@ def eventually(kube: Kube) -> Eventually:
     """Wait until an object is as told: eventually(PODS, name, namespace, lambda pod: ...). None stands for gone."""
 
     def wait(
-        resource: Resource, name: str, namespace: str, is_so: Callable[[Manifest | None], Any], timeout_s: float = 90.0
+        resource: Resource, name: str, namespace: str, is_so: Callable[[Manifest | None], Any], timeout_s: float = 600.0
     ) -> Manifest | None:
         deadline = time.monotonic() + timeout_s
         found: Manifest | None = None

@@ -37,9 +37,7 @@ def test_two_jobs_of_two_processes_each(kube: Kube, namespace: str, eventually: 
     for name in ("one", "two"):
         kube.create(JOBSETS, two_processes(name, namespace))
     for name in ("one", "two"):
-        done = eventually(
-            JOBSETS, name, namespace, lambda j: j and (j.get("status") or {}).get("terminalState"), timeout_s=180
-        )
+        done = eventually(JOBSETS, name, namespace, lambda j: j and (j.get("status") or {}).get("terminalState"))
         pods = kube.list(PODS, namespace, labels=f"jobset.sigs.k8s.io/jobset-name={name}").items
         logs = [list(kube.pod_logs(pod["metadata"]["name"], namespace)) for pod in pods]
         assert done["status"]["terminalState"] == "Completed", logs

@@ -47,7 +47,7 @@ def start_command(home: Path, environment: dict[str, str], *words: str) -> Proce
 
 
 def finish(process: Process) -> tuple[int | None, str]:
-    out, _ = process.communicate(timeout=240)
+    out, _ = process.communicate(timeout=900)
     return process.returncode, out
 
 

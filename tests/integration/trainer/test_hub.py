@@ -31,7 +31,7 @@ def write_job(directory: Path, name: str, model: str, **source: str) -> Path:
 
 def run(job: Path, **env: str) -> subprocess.CompletedProcess[str]:
     process = runs.command("run", str(job), env={"HF_HUB_DISABLE_TELEMETRY": "1", **env})
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=900)
     return subprocess.CompletedProcess(str(job), process.returncode or 0, out, err)
 
 
@@ -147,4 +147,4 @@ def find(directory: Path, endpoint: str, **source: str) -> subprocess.CompletedP
     """In a process of its own: the client reads its environment once."""
     environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(directory / "other-cache")}
     command = [sys.executable, "-c", FIND, json.dumps(source)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)

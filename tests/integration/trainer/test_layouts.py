@@ -132,7 +132,7 @@ def test_a_rank_whose_peer_stands_still_ends_as_a_hang_and_the_run_goes_on_later
         for _ in range(12):
             leader.stdout.readline()
         peer.send_signal(signal.SIGSTOP)
-        out, err = leader.communicate(timeout=120)
+        out, err = leader.communicate(timeout=900)
         assert leader.returncode == ExitCode.HANG, (out[-500:], err[-2000:])
     finally:
         for process in (leader, peer):

@@ -36,7 +36,7 @@ def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, 
         [sys.executable, "-m", "pttrainer", "preflight", str(file), "-o", "json", *words],
         stdout=subprocess.PIPE,
         env=os.environ,
-        timeout=600,
+        timeout=900,
     )
     return done.returncode, json.loads(done.stdout)
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.builders.runs import killed_again_and_again
+from tests.builders import runs
+from tests.builders.runs import metrics
 
 from ptapi import rundir
 from ptapi.failures import ExitCode
@@ -58,16 +58,15 @@ def job(home: Path, name: str, into: Path | None = None, **changes: Any) -> Path
     return path
 
 
-def start(home: Path, path: Path, **environment: str) -> subprocess.Popen[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(home / "xla"), **environment}
-    command = [sys.executable, "-m", "pttrainer", "run", str(path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env={**clean, **environment}, **pipes)  # type: ignore[call-overload, no-any-return]
+def start(home: Path, path: Path, **environment: str) -> runs.Attempt:
+    """Compiled as users' runs are, which other rooms' are not; forked, as their start is the reference's to show."""
+    own = {"XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": str(home / "xla")}
+    return runs.command("run", str(path), env={**own, **environment})
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=300)
+def finish(process: runs.Attempt) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=900)
+    assert process.returncode is not None
     return process.returncode, out, err
 
 
@@ -77,12 +76,6 @@ def run(home: Path, path: Path, **environment: str) -> tuple[int, str, str]:
 
 def directory_of(home: Path, name: str) -> Path:
     return home / "runs" / name
-
-
-def metrics(directory: Path) -> list[dict[str, Any]]:
-    """All logged numbers that do not depend on the clock."""
-    lines = (directory / rundir.METRICS).read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not rundir.is_of_machine(k)} for line in lines]
 
 
 def weights(directory: Path) -> bytes:
@@ -95,10 +88,18 @@ def termination(directory: Path) -> rundir.Termination:
 
 @pytest.fixture(scope="module")
 def reference(home: Path) -> Path:
-    """The run directory of a run that nothing happened to."""
-    code, out, err = run(home, job(home, "reference"))
-    assert code == 0, err
-    assert [line.split("  ")[0] for line in out.splitlines()] == [f"step {i}/{STEPS}" for i in range(1, STEPS + 1)]
+    """The run directory of a run that nothing happened to, in a process that began as users' do."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "pttrainer", "run", str(job(home, "reference"))],
+        env={**clean, "JAX_COMPILATION_CACHE_DIR": str(home / "xla")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()] == [
+        f"step {i}/{STEPS}" for i in range(1, STEPS + 1)
+    ]
     return directory_of(home, "reference")
 
 
@@ -118,7 +119,7 @@ def test_a_run_learns_and_leaves_a_whole_run_directory(reference: Path) -> None:
 
 def test_killed_again_and_again_a_run_ends_as_if_nothing_had_happened(home: Path, reference: Path) -> None:
     path = job(home, "killed")
-    kills = killed_again_and_again(lambda: start(home, path), random.Random(0))
+    kills = runs.killed_again_and_again(lambda: start(home, path), random.Random(0))
     assert kills >= 2
     assert metrics(directory_of(home, "killed")) == metrics(reference)
     assert weights(directory_of(home, "killed")) == weights(reference)
@@ -180,19 +181,13 @@ def test_eight_devices_and_micro_batches_give_the_curve_of_one(home: Path, refer
         accelerator={"type": "cpu-8"},
         training={**training, "steps": STEPS, "microBatchSize": 4, "parallelism": layout},
     )
-    code, _, err = run(home, path)
-    assert code == 0, err
+    runs.run(path)
     assert_same_curve(directory_of(home, "eight"), reference)
 
 
 def test_two_processes_give_the_curve_of_one(home: Path, reference: Path) -> None:
     path = job(home, "two", accelerator={"type": "cpu-1", "slices": 2})
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
-    processes = [start(home, path, JAX_PROCESS_ID=str(rank), **shared) for rank in range(2)]
-    results = [finish(process) for process in processes]
+    results = [finish(process) for process in runs.start(path, processes=2)]
     assert [code for code, _, _ in results] == [0, 0], results
     assert_same_curve(directory_of(home, "two"), reference)
     assert "step 1/" not in results[1][1]

@@ -64,7 +64,7 @@ def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
         503 if len(fake.bodies("/collective_rpc")) == 3 and "completions" in path else None
     )
     [process] = runs.start(path)
-    errors = process.communicate(timeout=500)[1]
+    errors = process.communicate(timeout=900)[1]
 
     assert process.returncode == ExitCode.SERVICE_LOST, errors
     assert "log-probs are the trainer's within" in errors

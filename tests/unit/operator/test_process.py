@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ptoperator", *arguments]
     environment = {**os.environ, **env}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=False)
 
 
 def test_help_shows_examples() -> None:

@@ -41,7 +41,7 @@ class Looks:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             answer = self._answers.pop(0) if self._answers else None
-        self.pause.wait(5)
+        self.pause.wait(60)
         with self._lock:
             self.at_once -= 1
         if isinstance(answer, Exception):
@@ -50,7 +50,7 @@ class Looks:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if is_so():
             return
         await asyncio.sleep(0.01)

@@ -141,7 +141,7 @@ def test_completion_completes_verbs_flags_and_survives_no_cluster(tmp_path: Path
             [sys.executable, "-m", "ptctl"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=900,
             cwd=tmp_path,
             env={
                 "_PTCTL_COMPLETE": "bash_complete",
@@ -202,7 +202,7 @@ def test_output_into_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
         executable="/bin/bash",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
     )
     assert "Traceback" not in done.stderr
     assert done.stderr == ""
@@ -210,5 +210,5 @@ def test_output_into_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 
 def test_without_the_extra_the_missing_package_is_named(tmp_path: Path) -> None:
     code = "import sys; sys.modules['click'] = None; from ptctl.__main__ import run; sys.exit(run([]))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
     assert (done.returncode, "pip install 'posttrain[cli]'" in done.stderr) == (1, True)

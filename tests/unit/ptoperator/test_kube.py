@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,6 +47,7 @@ class Script:
 
     answers: list[Answer] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
+    hung_up: threading.Event = field(default_factory=threading.Event)
     port: int = 0
 
     def kube(self, **access: Any) -> Kube:
@@ -83,8 +83,14 @@ def script() -> Iterator[Script]:
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_one
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            script.hung_up.set()
+
+    server = Server(("127.0.0.1", 0), Handler)
     script.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
@@ -289,7 +295,7 @@ def test_connections_are_reused_and_a_dead_idle_one_is_noticed_before_a_write(sc
     kube = script.kube()
     kube.get(PODS, "a", "ns")
     kube.get(PODS, "a", "ns")
-    time.sleep(0.05)
+    assert script.hung_up.wait(60)
     kube.create(PODS, {"metadata": {"name": "a"}})
     assert ports[0] == ports[1] != ports[2]
 

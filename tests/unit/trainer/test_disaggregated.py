@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from tests.builders import runs
 
 from ptapi import rundir
 from ptapi.load import parse_job
@@ -27,16 +28,14 @@ REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Data, a reward, and one cache of compiled steps for all runs."""
+    """Data and a reward; compiled steps are kept where this room's are."""
     directory = tmp_path_factory.mktemp("disaggregated")
     rows = [json.dumps({"question": f"{i}?", "answer": str(i)}) for i in range(40)]
     (directory / "train.jsonl").write_text("\n".join(rows))
     (directory / "own.py").write_text(REWARD)
-    before = jax.config.values["jax_compilation_cache_dir"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(directory / "xla"))
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", runs.compiled())
         yield directory
-    jax.config.update("jax_compilation_cache_dir", before)
 
 
 def trained(home: Path, name: str, **rollout: Any) -> Path:

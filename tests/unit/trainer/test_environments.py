@@ -217,7 +217,7 @@ OWN = '''
 import time
 def own(city: str, days: int = 1, row=None) -> str:
     """The weather of a city."""
-    time.sleep(60 * (city == "slow"))
+    time.sleep(600 * (city == "slow"))
     return f"{city} {days} {row['answer']}" if city != "bad" else 1 / 0
 '''
 
@@ -229,11 +229,11 @@ def test_a_function_of_the_user_is_told_by_its_annotations_and_fails_alone(made:
     assert function["parameters"]["properties"] == {"city": {"type": "string"}, "days": {"type": "integer"}}
     assert function["parameters"]["required"] == ["city"]
     texts = [hermes("own", city=city) for city in ("Rome", "bad", "slow")]
-    rome, bad, slow = step(tools, *texts, row={"answer": "7"}, left_s=0.5)
+    rome, bad, slow = step(tools, *texts, row={"answer": "7"}, left_s=2.0)
     assert read(rome) == ["Rome 1 7"]
     assert read(bad) == ["error: raised ZeroDivisionError: division by zero (line 6)"]
-    assert read(slow) == ["error: no answer within 0.5 s"]
-    assert slow.seconds >= 0.5 > rome.seconds
+    assert read(slow) == ["error: no answer within 2 s"]
+    assert slow.seconds >= 2.0 > rome.seconds
 
 
 WORLD = """
@@ -243,7 +243,7 @@ class Environment:
         self.count = row["start"]
         return f"count from {self.count}"
     def step(self, text):
-        if text == "hang": time.sleep(60)
+        if text == "hang": time.sleep(600)
         if text == "die": os._exit(3)
         if text == "lie": return ("", float("nan"), False)
         self.count += 1
@@ -265,9 +265,9 @@ def test_a_world_keeps_an_object_for_each_episode(made: Make) -> None:
 def test_an_episode_that_hangs_dies_or_lies_fails_and_those_of_other_processes_go_on(made: Make) -> None:
     world = made(WORLD)
     homes = len(world._pool)
-    for what, says in (("hang", "no answer within 0.3 s"), ("die", "its process died"), ("lie", "returned nan")):
+    for what, says in (("hang", "no answer within 2 s"), ("die", "its process died"), ("lie", "returned nan")):
         world.reset({n: {"start": 0} for n in range(2 * homes)})
-        first, *others = step(world, what, *["go"] * (2 * homes - 1), left_s=0.3 if what == "hang" else 20.0)
+        first, *others = step(world, what, *["go"] * (2 * homes - 1), left_s=2.0 if what == "hang" else 20.0)
         assert says in first.error
         lost = [n for n, turn in enumerate(others, 1) if turn.error]
         assert lost == ([] if what == "lie" else [homes])

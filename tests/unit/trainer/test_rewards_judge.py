@@ -198,7 +198,7 @@ def spoken(behave: Callable[[socket.socket], Any]) -> Iterator[str]:
 def drip(first: bytes, piece: bytes) -> Callable[[socket.socket], None]:
     def behave(connection: socket.socket) -> None:
         connection.sendall(first)
-        for _ in range(200):
+        for _ in range(2000):
             connection.sendall(piece)
             time.sleep(0.05)
 
@@ -238,7 +238,7 @@ def test_whatever_a_service_sends_the_reward_is_missing_in_time(
         )
         began = time.monotonic()
         assert np.isnan(Runner([reward]).judge(SAMPLES).total).all()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60  # who waited for its end would wait for 100 s or for ever
     assert len(capfd.readouterr().err.splitlines()) == 1
 
 

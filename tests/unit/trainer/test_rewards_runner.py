@@ -53,13 +53,13 @@ def test_what_the_reward_prints_is_not_taken_for_its_answer(load: Load) -> None:
 
 def test_a_reward_that_hangs_is_no_reward_and_the_pool_goes_on(load: Load) -> None:
     runner = load(
-        "import time\ndef reward(p, c, row):\n    time.sleep(60 * (c == 'bad'))\n    return 1.0\n", timeout_s=0.5
+        "import time\ndef reward(p, c, row):\n    time.sleep(600 * (c == 'bad'))\n    return 1.0\n", timeout_s=2.0
     )
     started = time.monotonic()
     for _ in range(2):
         scores = runner.judge(SAMPLES)
         np.testing.assert_array_equal(scores.total, [1.0, np.nan, 1.0])
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 300
 
 
 def test_waiting_for_a_reward_is_a_sign_of_life(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,16 +146,28 @@ def test_a_reward_that_worked_before_may_fail_on_a_whole_step(load: Load) -> Non
     assert np.isnan(runner.judge(SAMPLES).total).all()
 
 
-def test_an_async_reward_judges_samples_side_by_side_and_a_slow_one_is_no_reward(load: Load) -> None:
-    source = (
-        "import asyncio\nasync def reward(p, c, row):\n"
-        "    await asyncio.sleep(30.0 if c == 'bad' else 0.3)\n    return len(c) / 4\n"
-    )
-    runner = load(source, timeout_s=1.0)
-    started = time.monotonic()
+def test_an_async_reward_judges_samples_side_by_side_and_a_slow_one_is_no_reward(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "default_children", lambda: 1)
+    runner = load(TOGETHER, timeout_s=3.0)
     total = runner.judge(SAMPLES + SAMPLES[:1] * 40).total
-    assert time.monotonic() - started < 6.0
     np.testing.assert_array_equal(total, [1.0, np.nan, *[1.0] * 41])
+
+
+TOGETHER = """
+import asyncio
+here, all_here = 0, asyncio.Event()
+async def reward(prompt, completion, row):
+    global here
+    if completion == "bad":
+        await asyncio.sleep(600)
+    here += 1
+    if here == 42:
+        all_here.set()
+    await all_here.wait()
+    return len(completion) / 4
+"""
 
 
 def test_an_async_reward_that_blocks_its_loop_is_killed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +228,7 @@ def test_a_reward_from_a_bucket_is_read_by_the_storage_code(monkeypatch: pytest.
 
 def test_every_reward_is_timed(load: Load) -> None:
     runner = load("import time\ndef reward(p, c, row):\n    time.sleep(0.2)\n    return 1.0\n")
-    assert 0.2 <= runner.judge(SAMPLES[:1]).facts["seconds/reward/own"] < 5.0
+    assert 0.2 <= runner.judge(SAMPLES[:1]).facts["seconds/reward/own"] < 60.0
 
 
 def test_length_falls_from_the_buffer_to_minus_one_and_no_further() -> None:

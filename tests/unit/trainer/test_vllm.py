@@ -121,7 +121,7 @@ def with_notes(
     fake: FakeServer, tmp_path: Path, trained: Model | None = None, temperature: float = 1.0, **changes: Any
 ) -> tuple[VllmEngine, list[str]]:
     spec = Vllm.model_validate(
-        {"endpoint": fake.url, "weights_directory": f"{tmp_path}/shared", "retries": 1, "timeout_seconds": 20.0}
+        {"endpoint": fake.url, "weights_directory": f"{tmp_path}/shared", "retries": 1, "timeout_seconds": 300.0}
         | changes
     )
     made, notes = context(tmp_path, trained or base()[0], temperature)
@@ -225,7 +225,7 @@ def test_a_rollout_that_is_lost_is_asked_again_with_weights_given_again(
 
 
 def test_a_server_that_stays_away_ends_the_run_with_a_class_of_its_own(fake: FakeServer, tmp_path: Path) -> None:
-    ours = engine(fake, tmp_path, timeout_seconds=5.0)
+    ours = engine(fake, tmp_path)
     ours.generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
     fake.close()
     ours._client._timeout_s = 0.3

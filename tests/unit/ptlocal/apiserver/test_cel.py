@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,11 @@ def test_arithmetic_agrees_with_the_reference_interpreter(source: str) -> None:
 ROOT = Path(__file__).parents[4]
 
 
+@lru_cache
 def crd_schema() -> dict[str, Any]:
-    crd = yaml.safe_load((ROOT / "manifests/crds/posttrain.dev_posttrainjobs.yaml").read_text())
+    """Nobody changes it."""
+    text = (ROOT / "manifests/crds/posttrain.dev_posttrainjobs.yaml").read_text()
+    crd = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     schema: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
 
