@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
-from pttrainer import division, optimizer, reduce, sharding, step
+from pttrainer import division, microbatch, optimizer, reduce, sharding, step
 from pttrainer.batch import Batch
 from pttrainer.data.batches import lay_out, to_batch
 from pttrainer.data.examples import Example
@@ -173,7 +173,7 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
     found = []
     for _ in range(15):
         state, metrics = function(state, jax.tree.map(jnp.asarray, empty))
-        found.append(float(metrics[step.BALANCE]))
+        found.append(float(metrics[microbatch.BALANCE]))
     assert found[0] > 2.3
     assert found[-1] < 2.2
     assert np.abs(np.asarray(state.params["layers"]["mlp"]["router"]) - before).max() > 1e-3
