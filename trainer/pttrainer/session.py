@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi import rundir
 from ptapi.spec import Fork, PostTrainJob, PostTrainJobSpec
@@ -124,7 +123,7 @@ class Session:
 
     def place_batch(self, batch: Batch) -> Batch:
         """The batch on the mesh."""
-        placed: Batch = put(self.layout.mesh, batch)
+        placed: Batch = sharding.put(self.layout.mesh, batch)
         return placed
 
     def compiled(self, batch: Batch) -> tuple[Any, float]:
@@ -185,7 +184,7 @@ class Session:
 
     def fetch(self, tree: Any) -> Any:
         """Whole host copies of arrays, on every process."""
-        return fetch(tree)
+        return sharding.fetch(tree)
 
     def close(self) -> None:
         """Ends background work. What fails here has been raised before, or is only TensorBoard's last lines."""
@@ -278,29 +277,6 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     )
 
 
-def put(mesh: jax.sharding.Mesh, tree: Any) -> Any:
-    """Global host arrays onto the mesh: rows and tokens split as `fitting_batch_spec` says."""
-
-    def one(x: Any) -> jax.Array:
-        x = np.asarray(x)
-        return jax.make_array_from_callback(x.shape, _rows_sharding(mesh, x), lambda index: x[index])
-
-    return jax.tree.map(one, tree)
-
-
-def _rows_sharding(mesh: jax.sharding.Mesh, x: np.ndarray) -> NamedSharding:
-    return NamedSharding(mesh, sharding.fitting_batch_spec(mesh, x.shape))
-
-
-def fetch(tree: Any) -> Any:
-    """Whole host copies of arrays, on every process."""
-    if jax.process_count() == 1:
-        return jax.device_get(tree)
-    from jax.experimental import multihost_utils
-
-    return jax.tree.map(lambda x: np.asarray(multihost_utils.process_allgather(x, tiled=True)), tree)
-
-
 def _context(
     spec: PostTrainJobSpec,
     place: Place,
@@ -312,10 +288,10 @@ def _context(
     leader: bool,
     transfer: Transfer | None,
 ) -> Context:
-    compiled_score = steps.score_step(parts.model, NamedSharding(mesh, PartitionSpec()))
+    compiled_score = steps.score_step(parts.model, sharding.replicated(mesh))
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
-        stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, put(mesh, batch), temperature))
+        stats: TokenStats = jax.tree.map(np.asarray, compiled_score(params, sharding.put(mesh, batch), temperature))
         return stats
 
     return Context(
@@ -326,8 +302,8 @@ def _context(
         chat=parts.chat,
         score=score,
         initial_params=initial_params,
-        place=partial(put, mesh),
-        fetch=fetch,
+        place=partial(sharding.put, mesh),
+        fetch=sharding.fetch,
         save_samples=tables.save,
         note=reporter.note,
         alive=reporter.alive,
@@ -346,7 +322,7 @@ def _transfer(model: Model, meshes: two_meshes.Meshes, reporter: Reporter) -> Tr
             f"{jax.process_count()}; accepted: colocated; hint: pathways: {{enabled: true}}"
         )
     reporter.note(f"{meshes.trainer.size} devices train, {meshes.sampler.size} sample")
-    return Transfer(model, meshes.trainer, meshes.sampler, partial(put, meshes.sampler))
+    return Transfer(model, meshes.trainer, meshes.sampler, partial(sharding.put, meshes.sampler))
 
 
 def _constants(algorithm: Algorithm, frozen: Params | None) -> tuple[Any, ...]:
@@ -359,7 +335,7 @@ def _early(train_step: Any, made: Program, layout: Layout, algorithm: Algorithm,
     if batch is None:
         return None
     shapes = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_rows_sharding(layout.mesh, x)), batch
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
     )
     arguments = (made.abstract_state(layout), shapes, *_constants(algorithm, frozen))
     return Early(train_step, layout.mesh, arguments)

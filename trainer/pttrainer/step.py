@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from ptapi import rundir
 from pttrainer import ema, moments, neftune, nonfinite, reduce, sharding
@@ -55,13 +55,13 @@ class Layout:
     @property
     def whole(self) -> NamedSharding:
         """A copy on every device."""
-        return NamedSharding(self.mesh, PartitionSpec())
+        return sharding.replicated(self.mesh)
 
 
 def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, learner: Learner | None = None) -> Layout:
     """Shardings of the state, from shapes alone. Moments live where their weights do."""
     weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = sharding.replicated(mesh)
     trained = model.trained(weights)
     shapes = jax.eval_shape(optimizer.init, model.trained(model.abstract()))
     state = moments.shardings(shapes, model.trained(model.abstract()), trained, whole)

@@ -29,7 +29,7 @@ from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.sampling import Judged
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.tokenizer import byte_tokenizer
 
 MODEL = Model(preset("tiny"))

@@ -19,7 +19,7 @@ from pttrainer.data.batches import to_batch
 from pttrainer.errors import ConfigError
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, from_hf
-from pttrainer.session import put
+from pttrainer.sharding import put
 
 STEPS = 10
 TOLERANCE = 2e-6

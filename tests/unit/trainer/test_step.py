@@ -19,7 +19,7 @@ from pttrainer.data.examples import Example
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, preset
 from pttrainer.models.config import Experts
-from pttrainer.session import put
+from pttrainer.sharding import put
 
 MODEL = Model(preset("tiny"))
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)

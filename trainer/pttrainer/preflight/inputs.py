@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh
 
 from pttrainer import algorithms, sharding
 from pttrainer import step as steps
@@ -54,7 +54,7 @@ def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
 def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
     """Shapes of a training batch; rows: of another size."""
     made: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape)))
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
         for name, (shape, dtype) in batch_arrays(of.spec, rows).items()
     }
     return Batch(**made)
