@@ -23,8 +23,9 @@ from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import Words, Writing, export, export_adapters, export_critic
 from pttrainer.meter import Work
+from pttrainer.opening import open_session
 from pttrainer.profile import Trace
-from pttrainer.session import Session, open_session
+from pttrainer.session import Session
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
 

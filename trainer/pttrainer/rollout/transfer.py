@@ -9,7 +9,7 @@
 The next chunk begins when the last one is in place, so beside the copy that the sampler keeps, a device of either side
 holds one chunk at most: `CHUNK_BYTES` (or one array, if it is larger) / w; one that samples, what it gathers of it too.
 With adapters only they move after the first time; what stays is compared again every time. Quantised matrices move
-packed. Left out: several processes, each of which would see its own devices alone (`session` refuses them).
+packed. Left out: several processes, each of which would see its own devices alone (`opening` refuses them).
 """
 
 from __future__ import annotations
