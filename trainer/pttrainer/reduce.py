@@ -7,6 +7,7 @@ mean of means anywhere. Metrics are pairs (sum, count) or extremes until the ste
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,6 +44,11 @@ def row_mean(mask_BT: np.ndarray) -> np.ndarray:
     first_BT = counts_BT & (np.cumsum(counts_BT, axis=1) == 1)
     weights: np.ndarray = first_BT.astype(np.float32) / np.float32(max(int(first_BT.sum()), 1))
     return weights
+
+
+def perplexity(nll: float) -> float:
+    """exp of a mean negative log-likelihood; the largest that a float holds is about exp(709)."""
+    return math.exp(min(nll, 700.0))
 
 
 class Mean(NamedTuple):

@@ -24,7 +24,6 @@ of it whoever said it. Degenerate case: a student that is its teacher, and is to
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -49,9 +48,10 @@ from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.data.prompts import Question
 from pttrainer.divergence import Guide, GuidedStats, Hearsay
 from pttrainer.errors import ConfigError
+from pttrainer.horizon import total_steps
 from pttrainer.model_form import beside, open_source
 from pttrainer.models import Model, ModelConfig, Params
-from pttrainer.reduce import Mean, Metric
+from pttrainer.reduce import Mean, Metric, perplexity
 from pttrainer.rollout import groups, held_out
 from pttrainer.rollout.deck import Deck
 from pttrainer.rollout.groups import Group
@@ -76,7 +76,7 @@ class Loss:
 
     def loss(self, stats: Any, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """The divergence of each token. `stats` are the guide's (`GuidedStats`)."""
-        return stats.divergence_BT, {"nll": Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
+        return stats.divergence_BT, {rundir.NLL: Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
 
 
 class Distill(Loss):
@@ -102,7 +102,7 @@ class Distill(Loss):
             self._deck = Deck(*asked, sampling_of(context.spec), training.seed, training.batch_size, 1)
         self._share = spec.student_share if asked is not None else 0.0
         rows = len(asked[0]) if asked is not None else len(given or [])
-        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * rows / training.batch_size))
+        self.total_steps = total_steps(training, rows, training.batch_size)
         bound = context.spec.rollout.max_staleness
         self._ahead = Pipeline(bound, self.total_steps, self._is_on_policy, context.deliver, self._roll_out)
         self.needs_params = asked is not None
@@ -131,8 +131,7 @@ class Distill(Loss):
         rewards = {} if self._evaluation is None else self._evaluation.run(self._ahead.at_rest(params))
         if not count:
             return rewards
-        perplexity = math.exp(min(nll / count, 700.0))
-        return {rundir.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity, **rewards}
+        return {rundir.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity(nll / count), **rewards}
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn, batches drawn ahead, and the position in the data."""
