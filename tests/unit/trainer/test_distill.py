@@ -16,7 +16,7 @@ import pytest
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from pttrainer import ema, optimizer, reduce, sharding, step
-from pttrainer.algorithms import distill, sft
+from pttrainer.algorithms import distill, sft, teachers
 from pttrainer.algorithms.distill import Distill
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
@@ -169,7 +169,7 @@ def with_rows(asked: list[Question]) -> Batch:
     found = FakeSampler().sample(None, asked, range(4), 1, None, None).groups
     laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
     batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
-    return distill.with_teacher(batch, found, 258)
+    return teachers.with_teacher(batch, found, 258)
 
 
 def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_the_last_message() -> None:

@@ -75,13 +75,13 @@ def _objective(of: Subject) -> Objective:
         return ppo.Loss(of.spec, Critic(of.critic.width, own))
     if distilled is None:
         return algorithms.objective(of.spec)
-    from pttrainer.algorithms import distill  # here: with it come data and rollouts, which others do not need
+    from pttrainer.algorithms import distill, teachers  # here: with it come data and rollouts, which others do not need
 
     if distilled.self_teacher is not None:
-        return distill.Loss(distill.guide_of_itself(distilled, of.model), {})
+        return distill.Loss(teachers.guide_of_itself(distilled, of.model), {})
     if of.teacher is None:
         return distill.Loss(Hearsay(distilled.beta), {})
-    guide = distill.guide_of(distilled, of.teacher.config, of.model)
+    guide = teachers.guide_of(distilled, of.teacher.config, of.model)
     return distill.Loss(guide, guide.model.abstract())
 
 
