@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.builders.steps import single
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
 from pttrainer import division, microbatch, optimizer, reduce, sharding, step
@@ -71,10 +72,6 @@ def trained(
     function = step.train_step(MODEL, Likelihood(), updates, rate, layout, micro)  # type: ignore[arg-type]
     fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
     return mesh, function, fresh
-
-
-def single() -> jax.sharding.Mesh:
-    return sharding.make_mesh((1,), jax.devices()[:1])
 
 
 def after(batch: Batch, steps: int = 1, **layout: Any) -> tuple[list[dict[str, float]], Any]:
