@@ -122,7 +122,7 @@ def test_a_resumed_run_draws_what_the_first_would_have_drawn(tmp_path: Path) -> 
 
 def test_a_teacher_of_another_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = SimpleNamespace(config=SimpleNamespace(vocab_size=100))
-    monkeypatch.setattr(distill, "open_source", lambda *args: small)
+    monkeypatch.setattr(teachers, "open_source", lambda *args: small)
     with pytest.raises(ConfigError, match=r"teacher.uri: random://tiny: has 100 tokens and the student .* tokenizer"):
         distill.build(context(tmp_path, mode="online"))
 
