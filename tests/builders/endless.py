@@ -8,9 +8,9 @@ import sys
 import threading
 from typing import Any
 
-from pttrainer import __main__, compiling, session
+from pttrainer import __main__, compiling, opening
 
-_made = session._state
+_made = opening._state
 
 
 def _stopped(*given: Any) -> Any:
@@ -20,5 +20,5 @@ def _stopped(*given: Any) -> Any:
 
 if __name__ == "__main__":
     compiling.Early._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
-    session._state = _stopped
+    opening._state = _stopped  # type: ignore[assignment]
     sys.exit(__main__.main())

@@ -196,6 +196,8 @@ def _become(request: dict[str, object], out: int, err: int) -> None:
         os.close(fd)
     os.environ.clear()
     os.environ.update(request["env"])  # type: ignore[call-overload]
+    # A trainer would start itself again (`large_pages`), by a command line that is this server's.
+    os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
     os.chdir(str(request["directory"]))
 
 

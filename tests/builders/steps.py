@@ -16,7 +16,7 @@ from pttrainer.data.examples import Example
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, preset
 from pttrainer.neftune import Noise
-from pttrainer.session import put
+from pttrainer.sharding import put
 
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
 STEPS = 10

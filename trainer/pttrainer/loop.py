@@ -10,7 +10,6 @@ checkpoint holds.
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 
@@ -23,8 +22,10 @@ from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import Words, Writing, export, export_adapters, export_critic
 from pttrainer.meter import Work
+from pttrainer.opening import open_session
 from pttrainer.profile import Trace
-from pttrainer.session import Session, open_session
+from pttrainer.reduce import perplexity
+from pttrainer.session import Session
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
 
@@ -64,7 +65,7 @@ class _Log:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
         if rundir.NLL in values:
-            values[rundir.PERPLEXITY] = math.exp(min(values[rundir.NLL], 700.0))
+            values[rundir.PERPLEXITY] = perplexity(values[rundir.NLL])
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
         values |= {**self.session.meter.facts(self.work, seconds), **self.facts}

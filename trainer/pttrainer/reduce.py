@@ -7,8 +7,11 @@ mean of means anywhere. Metrics are pairs (sum, count) or extremes until the ste
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -43,6 +46,11 @@ def row_mean(mask_BT: np.ndarray) -> np.ndarray:
     return weights
 
 
+def perplexity(nll: float) -> float:
+    """exp of a mean negative log-likelihood; the largest that a float holds is about exp(709)."""
+    return math.exp(min(nll, 700.0))
+
+
 class Mean(NamedTuple):
     """A metric that is the mean over tokens that count."""
 
@@ -68,8 +76,16 @@ class RowMean(NamedTuple):
 
 
 Metric = Mean | Largest | Smallest | RowMean
-Partial = tuple[Array, Array]
-"""(sum, count) of a mean; (extreme, 0) of an extreme: what one micro-batch contributes."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Partial:
+    """What one micro-batch contributes to a metric: sum and count of a mean; an extreme and 0. kind: of the metric."""
+
+    value: Array
+    count: Array
+    kind: type[Metric] = field(metadata={"static": True})
 
 
 def partial(metric: Metric, mask_BT: Array) -> Partial:
@@ -77,21 +93,21 @@ def partial(metric: Metric, mask_BT: Array) -> Partial:
     counts_BT = mask_BT > 0
     if isinstance(metric, RowMean):
         counts_B = jnp.any(counts_BT, axis=1)
-        return jnp.sum(jnp.where(counts_B, metric.values_B, 0.0)), jnp.sum(counts_B.astype(jnp.float32))
+        total = jnp.sum(jnp.where(counts_B, metric.values_B, 0.0))
+        return Partial(total, jnp.sum(counts_B.astype(jnp.float32)), RowMean)
     values = metric.values_BT.astype(jnp.float32)
     zero = jnp.zeros((), jnp.float32)
     if isinstance(metric, Largest):
-        return jnp.max(jnp.where(counts_BT, values, -jnp.inf)), zero
+        return Partial(jnp.max(jnp.where(counts_BT, values, -jnp.inf)), zero, Largest)
     if isinstance(metric, Smallest):
-        return jnp.min(jnp.where(counts_BT, values, jnp.inf)), zero
-    return jnp.sum(jnp.where(counts_BT, values, 0.0)), jnp.sum(counts_BT.astype(jnp.float32))
+        return Partial(jnp.min(jnp.where(counts_BT, values, jnp.inf)), zero, Smallest)
+    return Partial(jnp.sum(jnp.where(counts_BT, values, 0.0)), jnp.sum(counts_BT.astype(jnp.float32)), Mean)
 
 
-def finish(metric: type[Metric], partials: Partial) -> Array:
+def finish(stacked: Partial) -> Array:
     """The metric from stacked contributions of all micro-batches."""
-    values, counts = partials
-    if metric is Largest:
-        return jnp.max(values)
-    if metric is Smallest:
-        return jnp.min(values)
-    return jnp.sum(values) / jnp.maximum(jnp.sum(counts), 1.0)
+    if stacked.kind is Largest:
+        return jnp.max(stacked.value)
+    if stacked.kind is Smallest:
+        return jnp.min(stacked.value)
+    return jnp.sum(stacked.value) / jnp.maximum(jnp.sum(stacked.count), 1.0)

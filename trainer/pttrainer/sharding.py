@@ -62,6 +62,35 @@ def fitting_batch_spec(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int,
     return spec_of(fitting_batch(mesh.shape, shape))
 
 
+def batch_sharding(mesh: Mesh | jax.sharding.AbstractMesh, shape: tuple[int, ...]) -> NamedSharding:
+    """Where an array of a batch lives (`fitting_batch_spec`)."""
+    return NamedSharding(mesh, fitting_batch_spec(mesh, shape))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """A copy on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def put(mesh: Mesh, tree: Any) -> Any:
+    """Global host arrays onto the mesh, split as `batch_sharding` says."""
+
+    def one(x: Any) -> jax.Array:
+        x = np.asarray(x)
+        return jax.make_array_from_callback(x.shape, batch_sharding(mesh, x.shape), lambda index: x[index])
+
+    return jax.tree.map(one, tree)
+
+
+def fetch(tree: Any) -> Any:
+    """Whole host copies of arrays, on every process."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return jax.tree.map(lambda x: np.asarray(multihost_utils.process_allgather(x, tiled=True)), tree)
+
+
 def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     """Pins an activation's layout; without a mesh in context (tests, one device) it does nothing."""
     mesh = jax.sharding.get_abstract_mesh()

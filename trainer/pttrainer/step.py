@@ -1,35 +1,34 @@
 """One optimizer step, as one compiled function with donated state.
 
 Letters: M micro-batches, B rows of the batch. The gradient is the sum over micro-batches of the gradient of
-Σ weight · loss, where the weights were made from the whole step's mask: 1 × 8 rows and 8 × 1 rows are the
-same step up to float32 rounding.
+Σ weight · loss (`microbatch`), where the weights were made from the whole step's mask: 1 × 8 rows and 8 × 1 rows are
+the same step up to float32 rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from ptapi import rundir
-from pttrainer import dropout as droppings
-from pttrainer import ema, freezing, moments, neftune, nonfinite, reduce, sharding
-from pttrainer.algorithms.protocol import Criticised, Objective
+from pttrainer import ema, moments, neftune, nonfinite, reduce, sharding
+from pttrainer.algorithms.protocol import Objective
 from pttrainer.batch import Batch
 from pttrainer.critic import Critic, CriticState, Learner
 from pttrainer.divergence import Guide, Hearsay
 from pttrainer.dropout import Dropout
-from pttrainer.losses import Head, TokenStats, token_loss, token_stats
+from pttrainer.losses import TokenStats, token_stats
+from pttrainer.microbatch import Forward, Given, Learnt
 from pttrainer.models import Model, Params
-from pttrainer.models.layers import Drop
 from pttrainer.neftune import Noise
-from pttrainer.reduce import Mean, Metric
 
 
 class TrainState(NamedTuple):
@@ -56,13 +55,13 @@ class Layout:
     @property
     def whole(self) -> NamedSharding:
         """A copy on every device."""
-        return NamedSharding(self.mesh, PartitionSpec())
+        return sharding.replicated(self.mesh)
 
 
 def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, learner: Learner | None = None) -> Layout:
     """Shardings of the state, from shapes alone. Moments live where their weights do."""
     weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
-    whole = NamedSharding(mesh, PartitionSpec())
+    whole = sharding.replicated(mesh)
     trained = model.trained(weights)
     shapes = jax.eval_shape(optimizer.init, model.trained(model.abstract()))
     state = moments.shardings(shapes, model.trained(model.abstract()), trained, whole)
@@ -151,99 +150,25 @@ def train_step(
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
     """The compiled step: (state, batch, frozen weights, teacher's weights) -> (new state, metrics).
 
-    held: what is frozen (`freezing`). noise: on the embeddings (`neftune`). dropout: on what adapters read. learner:
-    the critic of an algorithm that has one (`Criticised`).
-
-    The old state's memory is reused.
+    held, noise, dropout, learner: as `Forward` has them. The old state's memory is reused.
     """
+    forward = Forward(model, algorithm, guide, held, noise, dropout, learner)
 
     def step(
         state: TrainState, batch: Batch, frozen: Params | None = None, teacher: Params | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        kinds: dict[str, type[Metric]] = {}  # filled while tracing: a metric's kind is not an array
-
-        def objective(learnt: _Learnt, part: Batch) -> tuple[Array, tuple[Array, dict[str, reduce.Partial]]]:
-            trained, critic = learnt
-            params = model.whole(frozen, freezing.stop(trained, held))
-            noisy = None if noise is None else neftune.added(noise, state.step, part)
-            dropped = None if dropout is None else droppings.dropped(dropout, state.step, part)
-            hidden_BTD, balance = _hidden(model, params, part, noisy, dropped)
-            head = model.head(params).astype(hidden_BTD.dtype)
-            stats: Any  # of tokens, or with a guide also their divergence from it
-            if guide is None:
-                loss, stats = _loss(model, algorithm, hidden_BTD, head, part)
-            else:
-                told = _teacher(guide, model, state, frozen, teacher)
-                stats = guide.stats(told, model, hidden_BTD, model.head(params), part)
-                loss = jnp.sum(algorithm.loss(stats, part)[0] * part.weight_BT)
-            _, metrics = algorithm.loss(stats, part)
-            if learner is not None and critic is not None and isinstance(algorithm, Criticised):
-                values_BT = learner.critic.values(critic, hidden_BTD, part, frozen)
-                value_loss_BT, of_critic = algorithm.value_loss(values_BT, part)
-                loss, metrics = loss + jnp.sum(value_loss_BT * part.weight_BT), metrics | of_critic
-            kinds.update({name: type(metric) for name, metric in metrics.items()})
-            partials = {name: reduce.partial(metric, part.mask_BT) for name, metric in metrics.items()}
-            if balance is not None:
-                kinds[BALANCE], partials[BALANCE] = Mean, (balance, jnp.ones(()))
-            parts = batch.tokens_BT.shape[0] // part.tokens_BT.shape[0]
-            return loss + _balance_term(model, balance) / parts, (loss, partials)
-
         if noise is not None or dropout is not None:
             batch = neftune.numbered(batch)
-        gradient_of = jax.value_and_grad(objective, has_aux=True)
-        before = state.params, None if state.critic is None else state.critic.params
-        loss, partials, (gradient, of_critic) = _accumulate(gradient_of, before, batch, micro_batch)
-        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-        norm = optax.tree.norm(gradient)
-        is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-        critic: CriticState | None = None
-        critic_facts: dict[str, Array] = {}
-        if learner is not None and state.critic is not None:
-            critic, critic_facts = _learned(learner, state.critic, of_critic, state.step)
-            is_finite &= jnp.isfinite(critic_facts[CRITIC_GRAD_NORM])
-        new = (optax.apply_updates(state.params, updates), optimizer_state, critic)
-        params, optimizer_state, critic = nonfinite.choose(
-            is_finite, new, (state.params, state.optimizer, state.critic)
-        )
-        skipped = nonfinite.counted(is_finite, state.skipped)
-        metrics = {name: reduce.finish(kinds[name], partial) for name, partial in partials.items()}
-        metrics |= {rundir.LOSS: loss, rundir.GRAD_NORM: norm, rundir.LEARNING_RATE: rate(state.step)}
-        metrics |= critic_facts | nonfinite.facts(skipped)
-        return TrainState(params, optimizer_state, state.step + 1, skipped, critic), metrics
+        learnt = Learnt(state.params, None if state.critic is None else state.critic.params)
+        given = Given(state.step, frozen, None if guide is None else _teacher(guide, model, state, frozen, teacher))
+        parts = 1 if micro_batch is None else max(1, batch.tokens_BT.shape[0] // micro_batch)
+        gradient_of = jax.value_and_grad(partial(forward.loss, given=given, parts=parts), has_aux=True)
+        loss, partials, gradient = _accumulate(gradient_of, learnt, batch, parts)
+        new, facts = _updated(state, loss, gradient, optimizer, learner)
+        metrics = {name: reduce.finish(of_parts) for name, of_parts in partials.items()}
+        return new, metrics | facts | {rundir.LEARNING_RATE: rate(state.step)}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
-
-
-CRITIC_GRAD_NORM = "critic/grad_norm"
-
-
-def _learned(
-    learner: Learner, critic: CriticState, gradient: Params | None, step: Array
-) -> tuple[CriticState, dict[str, Array]]:
-    """The critic after its own update, and what is said of it."""
-    updates, optimizer_state = learner.updates.update(gradient, critic.optimizer, critic.params)
-    facts = {CRITIC_GRAD_NORM: optax.tree.norm(gradient), "critic/learning_rate": learner.rate(step)}
-    return CriticState(optax.apply_updates(critic.params, updates), optimizer_state), facts
-
-
-BALANCE = "balance_loss"
-"""Metric of models with experts: the number of experts per token when all are used alike, more otherwise."""
-
-
-def _loss(
-    model: Model, algorithm: Objective, hidden_BTD: Array, head_VD: Array, part: Batch
-) -> tuple[Array, TokenStats]:
-    """Σ weight · loss of one micro-batch, and the stats of its tokens."""
-
-    def weighted(stats: TokenStats, batch: Batch) -> Array:
-        loss_BT: Array = algorithm.loss(stats, batch)[0].astype(jnp.float32) * batch.weight_BT
-        return loss_BT
-
-    how = Head(algorithm.temperature, model.config.final_softcap, algorithm.entropy, level=algorithm.level)
-    if algorithm.by_token:
-        return token_loss(weighted, how, hidden_BTD, head_VD, part._replace(prompts=None))
-    stats = token_stats(hidden_BTD, head_VD, part.targets_BT, part.mask_BT, **how._asdict())
-    return jnp.sum(weighted(stats, part)), stats
 
 
 def _teacher(
@@ -260,45 +185,55 @@ def _teacher(
     return teacher if itself is None else model.whole(frozen, teacher)
 
 
-def _hidden(
-    model: Model,
-    params: Params,
-    part: Batch,
-    noisy: Callable[[Array], Array] | None,
-    dropped: Callable[[Array], Drop] | None,
-) -> tuple[Array, Array | None]:
-    """Hidden states, and how evenly the experts are used, where the model has any and is to be balanced."""
-    inputs = (params, part.tokens_BT, part.positions_BT, part.segment_ids_BT, noisy, dropped)
-    experts = model.config.experts
-    if experts is None or not experts.balance_coefficient:
-        return model.forward(*inputs, part.prompts), None
-    return model.forward_balanced(*inputs)
+_Sums = tuple[Array, dict[str, reduce.Partial]]
+"""The loss, and what metrics are made of."""
+_Gradient = Callable[[Learnt, Batch], tuple[tuple[Array, _Sums], Learnt]]
 
 
-def _balance_term(model: Model, balance: Array | None) -> Array:
-    if balance is None or model.config.experts is None:
-        return jnp.zeros(())
-    return model.config.experts.balance_coefficient * balance
-
-
-_Learnt = tuple[Params, Params | None]
-"""What the loss is differentiated by: the trained weights, and the critic's."""
-_Gradient = Callable[[_Learnt, Batch], tuple[tuple[Array, tuple[Array, dict[str, reduce.Partial]]], _Learnt]]
-
-
-def _accumulate(
-    gradient: _Gradient, params: _Learnt, batch: Batch, micro_batch: int | None
-) -> tuple[Array, dict[str, reduce.Partial], _Learnt]:
-    """Loss, stacked metric contributions and gradient of the whole batch."""
-    rows = batch.tokens_BT.shape[0]
-    M = 1 if micro_batch is None else max(1, rows // micro_batch)
+def _accumulate(gradient_of: _Gradient, learnt: Learnt, batch: Batch, M: int) -> tuple[*_Sums, Learnt]:
+    """Loss, stacked metric contributions and gradient of the whole batch, from M parts of it."""
     if M == 1:
-        (_, (loss, partials)), total = gradient(params, batch)
+        (_, (loss, partials)), total = gradient_of(learnt, batch)
         return loss, partials, total
 
-    def body(total: _Learnt, part: Batch) -> tuple[_Learnt, tuple[Array, dict[str, reduce.Partial]]]:
-        (_, (loss, partials)), one = gradient(params, part)
-        return jax.tree.map(jnp.add, total, one), (loss, partials)
+    def body(total: Learnt, part: Batch) -> tuple[Learnt, _Sums]:
+        (_, sums), one = gradient_of(learnt, part)
+        return jax.tree.map(jnp.add, total, one), sums
 
-    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, params), batch.split(M))
+    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, learnt), batch.split(M))
     return jnp.sum(losses), partials, total
+
+
+def _updated(
+    state: TrainState,
+    loss: Array,
+    gradient: Learnt,
+    optimizer: optax.GradientTransformation,
+    learner: Learner | None,
+) -> tuple[TrainState, dict[str, Array]]:
+    """The state after the update, or the old one where loss or gradient is not finite; and what is said of it."""
+    updates, optimizer_state = optimizer.update(gradient.policy, state.optimizer, state.params)
+    norm = optax.tree.norm(gradient.policy)
+    is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    facts = {rundir.LOSS: loss, rundir.GRAD_NORM: norm}
+    critic: CriticState | None = None
+    if learner is not None and state.critic is not None:
+        critic, of_critic = _learned(learner, state.critic, gradient.critic, state.step)
+        is_finite &= jnp.isfinite(of_critic[CRITIC_GRAD_NORM])
+        facts |= of_critic
+    new = (optax.apply_updates(state.params, updates), optimizer_state, critic)
+    params, optimizer_state, critic = nonfinite.choose(is_finite, new, (state.params, state.optimizer, state.critic))
+    skipped = nonfinite.counted(is_finite, state.skipped)
+    return TrainState(params, optimizer_state, state.step + 1, skipped, critic), facts | nonfinite.facts(skipped)
+
+
+CRITIC_GRAD_NORM = "critic/grad_norm"
+
+
+def _learned(
+    learner: Learner, critic: CriticState, gradient: Params | None, step: Array
+) -> tuple[CriticState, dict[str, Array]]:
+    """The critic after its own update, and what is said of it."""
+    updates, optimizer_state = learner.updates.update(gradient, critic.optimizer, critic.params)
+    facts = {CRITIC_GRAD_NORM: optax.tree.norm(gradient), "critic/learning_rate": learner.rate(step)}
+    return CriticState(optax.apply_updates(critic.params, updates), optimizer_state), facts

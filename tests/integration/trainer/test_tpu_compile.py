@@ -14,11 +14,11 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding
+from tests.builders.steps import Likelihood
 
 from pttrainer import division, sharding
 from pttrainer import step as steps
 from pttrainer.batch import Batch
-from pttrainer.losses import TokenStats
 from pttrainer.models import Model, ModelConfig
 from pttrainer.models.adapters import Adapters, matrices
 from pttrainer.models.config import Experts
@@ -45,13 +45,6 @@ SINKS = ModelConfig("gpt_oss", **SIZES, sinks=True, window=100, local_layers=(Tr
 CONFIGS = {"llama": LLAMA, "gemma-2": GEMMA, "experts": EXPERTS, "sinks": SINKS}
 
 
-class CrossEntropy:
-    temperature, entropy, level, by_token = 1.0, False, False, True
-
-    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        return -stats.logps_BT, {}
-
-
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_train_step_compiles_with_the_fused_kernel(name: str, topology: str) -> None:
@@ -76,7 +69,7 @@ def compiled(model: Model, topology: str, **split: int) -> str:
     mesh = _mesh(topology, split or {"fsdp": 4})
     adamw = optax.adamw(1e-3)
     where = steps.layout(model, adamw, mesh)
-    step = steps.train_step(model, CrossEntropy(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
+    step = steps.train_step(model, Likelihood(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
     frozen = None
     if where.frozen is not None:
         shapes = model.frozen(model.abstract())

@@ -26,7 +26,7 @@ from pttrainer.models.config import Experts, ModelConfig
 from pttrainer.models.tensorfile import read_header
 from pttrainer.rollout.native import NativeEngine
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.storage import Directory
 from pttrainer.tokenizer import byte_tokenizer
 

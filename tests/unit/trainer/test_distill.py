@@ -16,7 +16,7 @@ import pytest
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
 from pttrainer import ema, optimizer, reduce, sharding, step
-from pttrainer.algorithms import distill, sft
+from pttrainer.algorithms import distill, sft, teachers
 from pttrainer.algorithms.distill import Distill
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
@@ -29,7 +29,7 @@ from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.sampling import Judged
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.tokenizer import byte_tokenizer
 
 MODEL = Model(preset("tiny"))
@@ -122,7 +122,7 @@ def test_a_resumed_run_draws_what_the_first_would_have_drawn(tmp_path: Path) -> 
 
 def test_a_teacher_of_another_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = SimpleNamespace(config=SimpleNamespace(vocab_size=100))
-    monkeypatch.setattr(distill, "open_source", lambda *args: small)
+    monkeypatch.setattr(teachers, "open_source", lambda *args: small)
     with pytest.raises(ConfigError, match=r"teacher.uri: random://tiny: has 100 tokens and the student .* tokenizer"):
         distill.build(context(tmp_path, mode="online"))
 
@@ -169,7 +169,7 @@ def with_rows(asked: list[Question]) -> Batch:
     found = FakeSampler().sample(None, asked, range(4), 1, None, None).groups
     laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
     batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
-    return distill.with_teacher(batch, found, 258)
+    return teachers.with_teacher(batch, found, 258)
 
 
 def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_the_last_message() -> None:

@@ -20,7 +20,7 @@ from pttrainer.batch import Batch
 from pttrainer.chat import Chat
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, preset
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.tokenizer import byte_tokenizer
 
 MODEL = Model(preset("tiny"))

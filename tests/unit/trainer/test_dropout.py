@@ -19,7 +19,7 @@ from pttrainer.dropout import Dropout
 from pttrainer.models import Model, preset
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.layers import Drop, LowRank, project
-from pttrainer.session import put
+from pttrainer.sharding import put
 
 B, T, X = 8, 16, 96
 MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, ("q", "down")))

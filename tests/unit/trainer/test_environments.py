@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from tests.builders.templates import FAMILIES
 
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import PythonEnvironment
-from pttrainer.environments import calculator, lookup
+from pttrainer.environments import calculator, lookup, pythontool
 from pttrainer.environments.protocol import Said, Turn
 from pttrainer.environments.tool import ToolError
 from pttrainer.environments.toolcalls import Call, calls_of, form_of
@@ -299,3 +299,14 @@ def test_tool_use_weighs_the_right_call_valid_arguments_and_the_answer() -> None
     failed = [turns[0], {"role": "tool", "content": "error: no entry"}]
     assert tool_use.reward("", "It is 7", {**wanted, "transcript": failed}) == pytest.approx(2 / 3)
     assert tool_use.reward("", "It is 7", {**wanted, "transcript": []}) == pytest.approx(1 / 3)
+
+
+def test_a_function_s_annotations_say_what_its_arguments_are_and_a_row_is_not_shown() -> None:
+    def near(city: str, days: int | None = None, tags: Optional[list[str]] = None, row: Any = None) -> str:  # noqa: UP045
+        """The weather."""
+        return ""
+
+    said = pythontool.schema_of("near", near)["function"]
+    types = {name: one["type"] for name, one in said["parameters"]["properties"].items()}
+    assert types == {"city": "string", "days": "integer", "tags": "array"}
+    assert (said["description"], said["parameters"]["required"]) == ("The weather.", ["city"])

@@ -10,24 +10,18 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import Mesh
+from tests.builders.steps import Likelihood
 
 from pttrainer import division
 from pttrainer import step as steps
 from pttrainer.batch import Batch
-from pttrainer.losses import TokenStats, token_stats
+from pttrainer.losses import token_stats
 from pttrainer.models import Model, ModelConfig
 
 B, T, V, D = 8, 4096, 151_936, 896
 FULL_LOGITS = B * T * V * 4
 """Bytes, float32: 19.9 GB."""
 ALLOWED = 0.15
-
-
-class _CrossEntropy:
-    temperature, entropy, level, by_token = 1.0, False, False, True
-
-    def loss(self, stats: TokenStats, batch: Batch) -> tuple[Any, dict[str, Any]]:
-        return -stats.logps_BT, {}
 
 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
@@ -48,7 +42,7 @@ def test_the_whole_train_step_needs_a_fraction_of_full_logits() -> None:
     model, adamw = Model(config), optax.adamw(1e-3)
     one = Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(division.MESH_AXES)), division.MESH_AXES)
     where = steps.layout(model, adamw, one)
-    step = steps.train_step(model, _CrossEntropy(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
+    step = steps.train_step(model, Likelihood(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
     ids, numbers = _shape((B, T), "int32"), _shape((B, T))
     batch = Batch(ids, ids, ids, ids, numbers, numbers)
     assert _temporary(step.lower(steps.abstract_state(model, adamw, where), batch)) < ALLOWED * FULL_LOGITS

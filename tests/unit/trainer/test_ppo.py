@@ -35,7 +35,7 @@ from pttrainer.models.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample, Trip
 from pttrainer.rollout.sampling import Judged, Sampler
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.storage import Directory
 from pttrainer.tokenizer import byte_tokenizer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
@@ -43,5 +44,5 @@ def test_metrics_of_parts_add_up_to_those_of_the_whole() -> None:
     values = np.array([[1.0, 5.0, 9.0, 9.0], [2.0, -3.0, 4.0, 1.0], [7.0, 7.0, 7.0, 7.0]])
     for kind, wanted in ((reduce.Mean, 10 / 6), (reduce.Largest, 5.0), (reduce.Smallest, -3.0)):
         parts = [reduce.partial(kind(jnp.array(values[i : i + 1])), jnp.array(MASK[i : i + 1])) for i in range(3)]
-        stacked = tuple(jnp.stack(x) for x in zip(*parts, strict=True))
-        np.testing.assert_allclose(reduce.finish(kind, stacked), wanted, rtol=1e-6)
+        stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *parts)
+        np.testing.assert_allclose(reduce.finish(stacked), wanted, rtol=1e-6)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,11 @@ def test_a_run_that_starts_again_from_nothing_drops_old_lines(tmp_path: Path) ->
 
 def test_numbers_go_to_tensorboard_too(tmp_path: Path) -> None:
     log = MetricsLog(Directory(tmp_path), 0, tensorboard=True)
-    log.write(1, {"loss": 1.0}, 1.0)
+    log.write(1, {"loss": 0.625}, 1.0)
     log.close()
-    assert len(list((tmp_path / rundir.TENSORBOARD).iterdir())) == 1
+    (events,) = (tmp_path / rundir.TENSORBOARD).iterdir()
+    assert b"loss" in events.read_bytes()
+    assert struct.pack("<f", 0.625) in events.read_bytes()
 
 
 def test_a_step_without_a_reward_is_a_gap_in_tensorboard_and_words_in_the_log(

@@ -11,30 +11,21 @@ import jax
 import numpy as np
 import pytest
 from tests.builders.models import CASES
+from tests.builders.steps import Likelihood
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
 from pttrainer import division, optimizer, sharding, step
 from pttrainer.batch import Batch
 from pttrainer.data.batches import to_batch
 from pttrainer.errors import ConfigError
-from pttrainer.losses import TokenStats
 from pttrainer.models import Model, from_hf
-from pttrainer.session import put
+from pttrainer.sharding import put
 
 STEPS = 10
 TOLERANCE = 2e-6
 """Relative, of the loss of 10 steps in float32. Measured: 4e-7. Steps are proportional to gradients (`eps` = 1): Adam
 divides small gradients by themselves, and what is then left of a mixture's rounding is 2e-4 after 10 steps."""
 ROWS, TOKENS = 8, 32
-
-
-class Likelihood:
-    """Negative log-likelihood."""
-
-    total_steps, temperature, entropy, level, by_token, needs_params = STEPS, 1.0, False, False, True, False
-
-    def loss(self, stats: TokenStats, batch: Batch) -> Any:
-        return -stats.logps_BT, {}
 
 
 @lru_cache

@@ -15,7 +15,7 @@ from pttrainer.models import Model, from_hf
 from pttrainer.rollout import sizes
 from pttrainer.rollout.native import NativeEngine, sampler_mesh
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.tokenizer import byte_tokenizer
 
 PROMPTS = [Prompt([5, 9, 17, 3], 0), Prompt([77, 2], 1), Prompt([40, 41, 42, 43, 44], 2), Prompt([8], 3)]

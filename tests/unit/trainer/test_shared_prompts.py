@@ -22,7 +22,7 @@ from pttrainer.data.prompts import Question
 from pttrainer.models import Model, from_hf
 from pttrainer.rollout import groups, saved, sharing
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.session import put
+from pttrainer.sharding import put
 
 TOLERANCE = 1e-6
 """Absolute, of log-probs and of weights after a step that is proportional to the gradient, float32. Measured: 3e-7."""

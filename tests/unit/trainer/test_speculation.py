@@ -29,7 +29,7 @@ from pttrainer.rollout.ngram import Ngram
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.sampling import Judged
 from pttrainer.rollout.speculation import Asked, Speculation, check, tally, with_rates
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.tokenizer import byte_tokenizer
 
 TEXTS = (b"one", b"two and two and t", b"3")

@@ -10,16 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.builders.steps import single
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
-from pttrainer import division, optimizer, reduce, sharding, step
+from pttrainer import division, microbatch, optimizer, reduce, sharding, step
 from pttrainer.batch import Batch
 from pttrainer.data.batches import lay_out, to_batch
 from pttrainer.data.examples import Example
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, preset
 from pttrainer.models.config import Experts
-from pttrainer.session import put
+from pttrainer.sharding import put
 
 MODEL = Model(preset("tiny"))
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
@@ -71,10 +72,6 @@ def trained(
     function = step.train_step(MODEL, Likelihood(), updates, rate, layout, micro)  # type: ignore[arg-type]
     fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
     return mesh, function, fresh
-
-
-def single() -> jax.sharding.Mesh:
-    return sharding.make_mesh((1,), jax.devices()[:1])
 
 
 def after(batch: Batch, steps: int = 1, **layout: Any) -> tuple[list[dict[str, float]], Any]:
@@ -173,7 +170,7 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
     found = []
     for _ in range(15):
         state, metrics = function(state, jax.tree.map(jnp.asarray, empty))
-        found.append(float(metrics[step.BALANCE]))
+        found.append(float(metrics[microbatch.BALANCE]))
     assert found[0] > 2.3
     assert found[-1] < 2.2
     assert np.abs(np.asarray(state.params["layers"]["mlp"]["router"]) - before).max() > 1e-3

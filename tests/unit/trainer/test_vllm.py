@@ -31,7 +31,7 @@ from pttrainer.rollout.vllm import inprocess, server
 from pttrainer.rollout.vllm.answers import reply_of
 from pttrainer.rollout.vllm.asking import Ask, Lost, asks_of, seed_of
 from pttrainer.rollout.vllm.engine import VllmEngine
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.storage import Directory
 from pttrainer.tokenizer import byte_tokenizer
 

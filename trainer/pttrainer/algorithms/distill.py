@@ -24,10 +24,7 @@ of it whoever said it. Degenerate case: a student that is its teacher, and is to
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -37,30 +34,22 @@ from jax import Array
 
 from ptapi import rundir
 from ptapi.spec import Distill as DistillSpec
-from ptapi.spec import SelfTeacher
-from pttrainer import reduce, sharding
-from pttrainer.algorithms import sft
+from pttrainer import reduce
+from pttrainer.algorithms import sft, teachers
 from pttrainer.algorithms.protocol import Context
 from pttrainer.algorithms.traits import BY_TOKEN
-from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
-from pttrainer.data import privileged
 from pttrainer.data.batches import Batches, PackedRows, in_order
 from pttrainer.data.prompts import Question
 from pttrainer.divergence import Guide, GuidedStats, Hearsay
-from pttrainer.errors import ConfigError
-from pttrainer.model_form import beside, open_source
-from pttrainer.models import Model, ModelConfig, Params
-from pttrainer.reduce import Mean, Metric
+from pttrainer.horizon import total_steps
+from pttrainer.models import Model, Params
+from pttrainer.reduce import Mean, Metric, perplexity
 from pttrainer.rollout import groups, held_out
 from pttrainer.rollout.deck import Deck
-from pttrainer.rollout.groups import Group
 from pttrainer.rollout.held_out import Evaluation
 from pttrainer.rollout.pipeline import Drawn, Pipeline
 from pttrainer.rollout.sampling import Sampler, sampling_of
-
-UNBOUNDED = 1 << 30
-"""A teacher's rows are as long as what it is told makes them."""
 
 
 class Loss:
@@ -76,7 +65,7 @@ class Loss:
 
     def loss(self, stats: Any, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """The divergence of each token. `stats` are the guide's (`GuidedStats`)."""
-        return stats.divergence_BT, {"nll": Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
+        return stats.divergence_BT, {rundir.NLL: Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
 
 
 class Distill(Loss):
@@ -102,7 +91,7 @@ class Distill(Loss):
             self._deck = Deck(*asked, sampling_of(context.spec), training.seed, training.batch_size, 1)
         self._share = spec.student_share if asked is not None else 0.0
         rows = len(asked[0]) if asked is not None else len(given or [])
-        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * rows / training.batch_size))
+        self.total_steps = total_steps(training, rows, training.batch_size)
         bound = context.spec.rollout.max_staleness
         self._ahead = Pipeline(bound, self.total_steps, self._is_on_policy, context.deliver, self._roll_out)
         self.needs_params = asked is not None
@@ -131,8 +120,7 @@ class Distill(Loss):
         rewards = {} if self._evaluation is None else self._evaluation.run(self._ahead.at_rest(params))
         if not count:
             return rewards
-        perplexity = math.exp(min(nll / count, 700.0))
-        return {rundir.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity, **rewards}
+        return {rundir.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity(nll / count), **rewards}
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn, batches drawn ahead, and the position in the data."""
@@ -163,7 +151,7 @@ class Distill(Loss):
         laid = groups.lay_out(judged.groups, advantages_P1, pad_id, length)
         batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
         if judged.groups[0].question.told:
-            batch = with_teacher(batch, judged.groups, pad_id)
+            batch = teachers.with_teacher(batch, judged.groups, pad_id)
         table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
         facts = {**groups.facts(judged.groups), **judged.facts, "seconds/generate": judged.generate_s}
         return Drawn(batch, facts, table)
@@ -174,7 +162,7 @@ def build(context: Context) -> Distill:
     spec = context.spec.algorithm.distill
     assert spec is not None
     on_policy, told = spec.mode == "on-policy", spec.mode == "offline"
-    taught = _taught(context, spec)
+    taught = teachers.taught(context, spec)
     given = None
     if not on_policy or spec.student_share < 1.0:
         given = sft.read_rows(context, "train", learn_prompt=False, pack=True, told=told)
@@ -182,83 +170,13 @@ def build(context: Context) -> Distill:
     sampler = held_out.job_sampler(context) if on_policy or context.spec.rewards else None
     if on_policy and sampler is not None:
         questions = held_out.read_questions(context, "train", sampler)
-        asked = (questions if spec.self_teacher is None else _told(context, spec.self_teacher, questions), sampler)
+        asked = (teachers.told(context, spec.self_teacher, questions), sampler)
     judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = None if spec.self_teacher else sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
     return Distill(context, spec, taught, given, asked, batches, judged)
 
 
-def with_teacher(batch: Batch, judged: Sequence[Group], pad_id: int) -> Batch:
-    """The batch with the rows of a teacher that reads another prompt (`told`) before the same completion."""
-    asked = [group.question for group in judged]
-    told = [group._replace(question=replace(group.question, tokens=group.question.told)) for group in judged]
-    rows = groups.lay_out(told, np.zeros((len(told), 1)), pad_id, UNBOUNDED)
-    later_B1 = np.array([[len(one.told) - len(one.tokens)] for one in asked])
-    slots_BT = np.arange(batch.mask_BT.shape[1]) + later_B1
-    return batch._replace(
-        teacher_tokens_BU=rows.tokens_BT,
-        teacher_positions_BU=rows.positions_BT,
-        teacher_segment_ids_BU=rows.segment_ids_BT,
-        teacher_slots_BT=np.clip(slots_BT, 0, rows.tokens_BT.shape[1] - 1).astype(np.int32),
-    )
-
-
-def _told(context: Context, spec: SelfTeacher, questions: list[Question]) -> list[Question]:
-    """The questions, each with what its teacher reads where that is told more."""
-    if spec.privileged_context is None:
-        return questions
-    told = privileged.told(spec.privileged_context, questions, context.chat)
-    more = [len(one.told) - len(one.tokens) for one in told]
-    context.note(f"the teacher's prompts are {min(more)} to {max(more)} tokens longer than the student's")
-    return told
-
-
-def _taught(context: Context, spec: DistillSpec) -> tuple[Guide | Hearsay, Params]:
-    """How the student is compared, and with whose weights; of a student that teaches itself, those it trains."""
-    if spec.mode == "offline":
-        return Hearsay(spec.beta), {}
-    if spec.self_teacher is None:
-        return _teacher(context, spec)
-    guide = guide_of_itself(spec, context.model)
-    is_first = spec.self_teacher.weights == "initial"
-    return guide, context.model.trained(context.initial_params()) if is_first else {}
-
-
 def _compare(guide: Guide | Hearsay, student: Model, params: Params, teacher: Params, batch: Batch) -> GuidedStats:
     hidden_BTD = student.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
     return guide.stats(teacher, student, hidden_BTD, student.head(params), batch)
-
-
-def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
-    """The teacher's weights, sharded as the student's are, in the format that it computes in."""
-    assert spec.teacher is not None
-    field = "spec.algorithm.distill.teacher.uri"
-    started = time.monotonic()
-    source = open_source(spec.teacher.uri, field, context.note, spec.teacher.revision)
-    sizes = source.config.vocab_size, context.model.config.vocab_size
-    if min(sizes) < context.tokenizer.size:
-        raise ConfigError(
-            f"{field}: {spec.teacher.uri}: has {sizes[0]} tokens and the student {sizes[1]}, but the tokenizer has "
-            f"{context.tokenizer.size}; accepted: a teacher with the student's tokenizer"
-        )
-    guide = guide_of(spec, source.config, context.model)
-    model = guide.model
-    shardings = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
-    # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
-    params = first_params(source, model, shardings, seed=context.spec.training.seed + 1)
-    context.note(
-        f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
-    )
-    return guide, params
-
-
-def guide_of(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Guide:
-    """The comparison with a teacher of these sizes, which computes in the student's format."""
-    return Guide(Model.of(beside(teacher, student)), spec.beta, spec.top_k)
-
-
-def guide_of_itself(spec: DistillSpec, student: Model) -> Guide:
-    """The comparison of a student with itself."""
-    assert spec.self_teacher is not None
-    return Guide(student, spec.beta, spec.top_k, itself=spec.self_teacher.weights)

@@ -15,7 +15,6 @@ policy and reference are one, every margin is 0 and the loss is log 2 (sigmoid).
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +34,7 @@ from pttrainer.batch import Batch
 from pttrainer.data import preferences, rows
 from pttrainer.data.preferences import Pair, Pairs
 from pttrainer.data.prompts import Order
+from pttrainer.horizon import total_steps
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Metric, RowMean
@@ -92,8 +92,7 @@ class Dpo(Loss):
         self._pairs = training.batch_size // 2
         self._width = train.width(training.sequence_length)
         self._references: dict[str, np.ndarray] | None = None
-        per_epoch = len(train.pairs) / self._pairs
-        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * per_epoch))
+        self.total_steps = total_steps(training, len(train.pairs), self._pairs)
 
     @property
     def needs_params(self) -> bool:

@@ -22,12 +22,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer import critic as critics
-from pttrainer import gae, model_form, reduce, value_head
+from pttrainer import gae, model_form, reduce, sharding, value_head
 from pttrainer import step as steps
 from pttrainer.algorithms import policy_loss, policy_metrics, value_loss
 from pttrainer.algorithms.protocol import Context
@@ -106,7 +105,7 @@ class Ppo(Loss, Rewarded):
         Loss.__init__(self, context.spec, critic[0])
         Rewarded.__init__(self, context, train, sampler, evaluation)
         self._source = critic[1]
-        whole = NamedSharding(context.mesh, PartitionSpec())
+        whole = sharding.replicated(context.mesh)
         needs_old = spec.updates_per_batch > 1 or self._reference is not None
         self._values = steps.value_step(context.model, self.critic, whole, self.temperature, scored=needs_old)
 

@@ -11,7 +11,6 @@ the same for all: log-probs of the weights that the run started from, held in me
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from pttrainer.algorithms import traits
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
+from pttrainer.horizon import total_steps
 from pttrainer.models import Params
 from pttrainer.rollout import groups, saved
 from pttrainer.rollout.deck import Deck
@@ -58,8 +58,7 @@ class Rewarded(ABC):
         self._reference: Params | None = context.initial_params() if algorithm.reference_coefficient > 0 else None
         self._batch: Batch | None = None
         self._facts: dict[str, float] = {}
-        rollouts = math.ceil((training.epochs or 1.0) * len(train) / prompts)
-        self.total_steps = training.steps or rollouts * self._updates
+        self.total_steps = total_steps(training, len(train), prompts, self._updates)
         bound = context.spec.rollout.max_staleness
         self._ahead = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
 

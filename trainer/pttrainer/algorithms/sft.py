@@ -10,7 +10,6 @@ denominator is never 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,9 +24,10 @@ from pttrainer.algorithms.traits import BY_TOKEN
 from pttrainer.batch import Batch
 from pttrainer.data import examples, rows
 from pttrainer.data.batches import Batches, PackedRows, in_order
+from pttrainer.horizon import total_steps
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
-from pttrainer.reduce import Mean, Metric
+from pttrainer.reduce import Mean, Metric, perplexity
 from pttrainer.rollout.held_out import Evaluation, evaluation, job_sampler
 
 
@@ -81,8 +81,7 @@ class Sft(Loss):
         self._context, self._evaluation = context, evaluation
         self._batches = Batches(train, training.batch_size, training.seed)
         self._held_out = held_out
-        per_epoch = self._batches.rows / training.batch_size
-        self.total_steps = training.steps or max(1, math.ceil((training.epochs or 1.0) * per_epoch))
+        self.total_steps = total_steps(training, self._batches.rows, training.batch_size)
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
         """The next rows of the shuffled data; neither step nor weights matter."""
@@ -104,9 +103,12 @@ class Sft(Loss):
         if count == 0.0:
             return {}
         rewards = {} if self._evaluation is None else self._evaluation.run(params)
-        perplexity = math.exp(min(total / count, 700.0))
-        measured = {rundir.EVAL_LOSS: total / count, "eval/perplexity": perplexity, "eval/token_accuracy": hits / count}
-        return {**measured, **rewards}
+        return {
+            rundir.EVAL_LOSS: total / count,
+            "eval/perplexity": perplexity(total / count),
+            "eval/token_accuracy": hits / count,
+            **rewards,
+        }
 
     def state(self) -> dict[str, Any]:
         """The position in the data."""

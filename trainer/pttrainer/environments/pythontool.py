@@ -47,7 +47,7 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any], row: Mappin
 
 
 def _type(name: str, argument: str, hint: Any) -> str:
-    if isinstance(hint, types.UnionType):  # `int | None`: what is not None
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # `int | None`, `Optional[int]`: what is not None
         hint = next((part for part in typing.get_args(hint) if part is not type(None)), str)
     origin = typing.get_origin(hint) or hint
     if origin not in _TYPES:

@@ -27,7 +27,7 @@ _CONSTANT = re.compile(r"[su]32\[\](?:\{[^}]*\})? constant\((\d+)\)")
 
 @dataclass(frozen=True)
 class Traffic:
-    """One kind: how many are run in a step, and the bytes that a device exchanges. slow: between slices."""
+    """One kind: how many are run in a step, and the bytes that a device exchanges."""
 
     kind: str
     count: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh
 
 from pttrainer import algorithms, sharding
 from pttrainer import step as steps
@@ -54,7 +54,7 @@ def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
 def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
     """Shapes of a training batch; rows: of another size."""
     made: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape)))
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
         for name, (shape, dtype) in batch_arrays(of.spec, rows).items()
     }
     return Batch(**made)
@@ -75,13 +75,13 @@ def _objective(of: Subject) -> Objective:
         return ppo.Loss(of.spec, Critic(of.critic.width, own))
     if distilled is None:
         return algorithms.objective(of.spec)
-    from pttrainer.algorithms import distill  # here: with it come data and rollouts, which others do not need
+    from pttrainer.algorithms import distill, teachers  # here: with it come data and rollouts, which others do not need
 
     if distilled.self_teacher is not None:
-        return distill.Loss(distill.guide_of_itself(distilled, of.model), {})
+        return distill.Loss(teachers.guide_of_itself(distilled, of.model), {})
     if of.teacher is None:
         return distill.Loss(Hearsay(distilled.beta), {})
-    guide = distill.guide_of(distilled, of.teacher.config, of.model)
+    guide = teachers.guide_of(distilled, of.teacher.config, of.model)
     return distill.Loss(guide, guide.model.abstract())
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from pttrainer import sharding
 from pttrainer.models import Model, Params
@@ -128,11 +128,10 @@ def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:
 
 
 def _prompts(plan: Plan, mesh: Mesh) -> prefill.Padded:
-    """As `session.put` lays them out."""
+    """As `sharding.put` lays them out."""
 
     def one(shape: tuple[int, ...], dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
-        where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, shape))
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=where)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
 
     P = (plan.pool,)
     return prefill.Padded(one((plan.pool, plan.prompt_slots)), one(P), one(P, jnp.uint32), one(P))

@@ -9,6 +9,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic.alias_generators import to_camel
+
 from pttrainer.preflight.collectives import Traffic
 from pttrainer.preflight.estimate import Estimate
 from pttrainer.preflight.outside import Buffer
@@ -79,7 +81,7 @@ class Verdict:
 
     def document(self) -> dict[str, Any]:
         """As JSON, keys in camelCase."""
-        return {_camel(key): _plain(value) for key, value in dataclasses.asdict(self).items()}
+        return {to_camel(key): _plain(value) for key, value in dataclasses.asdict(self).items()}
 
     def line(self) -> str:
         """One line for a condition or a log."""
@@ -95,10 +97,5 @@ class Verdict:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         # Settings are paths of the spec already.
-        return {key if "." in key else _camel(key): _plain(inner) for key, inner in value.items()}
+        return {key if "." in key else to_camel(key): _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)

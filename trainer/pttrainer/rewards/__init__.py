@@ -1,7 +1,7 @@
 """Rewards: one module each, with `reward(prompt, completion, row) -> float`, and the runner that calls them.
 
 A reward is a pure function of the prompt's text, the completion's text and the data set's row. Adding one: a
-module here, a line in a table of `runner`, a test. Nothing in this package imports jax: the runner's child processes
+module here, a line in a table of `sources`, a test. Nothing in this package imports jax: the runner's child processes
 start in a tenth of a second.
 """
 

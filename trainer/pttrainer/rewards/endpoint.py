@@ -13,12 +13,9 @@ wait on the network while no device does. The key goes into one header and into 
 from __future__ import annotations
 
 import hashlib
-import http.client
-import io
 import json
 import random
 import re
-import socket
 import sys
 import threading
 import time
@@ -29,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from ptapi.spec import JudgeReward
-from pttrainer.rewards import Sample, Verdict
+from pttrainer.rewards import Sample, Verdict, connection
 from pttrainer.rewards.answers import Answer, Answers
 from pttrainer.rewards.pool import WAKE_S, Alive
 
@@ -48,7 +45,6 @@ Give your reasons in at most three sentences. Then write, on a line of its own, 
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
-LONGEST_REPLY = 4 << 20
 LONGEST_KEPT = 1 << 16
 """Characters from the end of a reply: its score stands there."""
 LOST_IN_A_ROW = 8
@@ -74,7 +70,7 @@ class Endpoint:
 
     def __init__(self, spec: JudgeReward, timeout_s: float, key: str | None, answers: Answers) -> None:
         self._spec, self._timeout_s, self._key, self._answers = spec, timeout_s, key, answers
-        self._opener = urllib.request.build_opener(_NoRedirect, _Http, _Https)
+        self._opener = connection.opener()
         self._threads = ThreadPoolExecutor(spec.concurrency, thread_name_prefix="judge")
         self._lock = threading.Lock()
         self._calls, self._tokens = answers.calls, answers.tokens
@@ -174,12 +170,12 @@ class Endpoint:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")
         try:
             with self._opener.open(request, timeout=max(deadline - time.monotonic(), 0.05)) as response:
-                answer = _answer(json.loads(_read(response)))
+                answer = _answer(json.loads(connection.read(response)))
         except urllib.error.HTTPError as error:
-            said = _beginning(error)
+            said = connection.beginning(error)
             words = self._without_key(f"{url}: {error.code} {error.reason}{': ' if said else ''}{said}")
             if error.code in _PASSING:
-                raise _Again(words, _retry_after(error)) from error
+                raise _Again(words, connection.retry_after(error)) from error
             raise _Failure(words, stopped=False) from error
         except json.JSONDecodeError as error:
             raise _Again(self._without_key(f"{url}: the reply is no JSON: {error.doc[:80]!r}")) from error
@@ -212,62 +208,6 @@ class _Again(Exception):
         self.wait_s = wait_s
 
 
-class _Hasty(http.client.HTTPResponse):
-    """A reply all of which, from its first line on, must be there within the connection's timeout. As it comes, the
-    timeout would be one of each piece, and a service that sends a byte a second would never be late."""
-
-    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Until(self.fp.detach(), sock))
-
-
-class _Until(io.RawIOBase):
-    """What a socket receives until its timeout, counted from here on."""
-
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
-        self._raw, self._sock = raw, sock
-        self._deadline = time.monotonic() + (sock.gettimeout() or 0.0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the reply took too long")
-        self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _HttpConnection(http.client.HTTPConnection):
-    response_class = _Hasty
-
-
-class _HttpsConnection(http.client.HTTPSConnection):
-    response_class = _Hasty
-
-
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HttpConnection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_HttpsConnection, req)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the key to another host."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
 def question(spec: JudgeReward, sample: Sample) -> str:
     """What the judge is asked. Names in braces are filled in once: what a completion says is not filled in again."""
     known: dict[str, Any] = {
@@ -289,34 +229,9 @@ def score(text: str) -> float | None:
     return None if alone is None else float(alone[1])
 
 
-def _read(response: Any) -> bytes:
-    """All of a reply; raises ValueError where it does not end."""
-    content: bytes = response.read(LONGEST_REPLY + 1)
-    if len(content) > LONGEST_REPLY:
-        raise ValueError(f"the reply has more than {LONGEST_REPLY} bytes")
-    return content
-
-
-def _beginning(error: urllib.error.HTTPError) -> str:
-    """Of what came with it, or where it points to; empty where nothing comes."""
-    if "Location" in error.headers:
-        return f"to {error.headers['Location']}, which is not followed because the key would go along"
-    try:
-        return error.read(300).decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        return ""
-
-
 def _answer(document: Any) -> Answer:
     text = document["choices"][0]["message"]["content"]
     tokens = (document.get("usage") or {}).get("total_tokens") or 0
     if not isinstance(text, str):
         raise TypeError(f"the reply's content is a {type(text).__name__}")
     return Answer(text[-LONGEST_KEPT:], max(0, int(tokens)))
-
-
-def _retry_after(error: urllib.error.HTTPError) -> float:
-    try:
-        return max(0.0, float(error.headers.get("Retry-After") or 0.0))
-    except ValueError:
-        return 0.0  # a date: our own pause is good enough

@@ -16,7 +16,7 @@ import jax
 
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import Evaluation as EvaluationSpec
-from pttrainer import answers
+from pttrainer import answers, sharding
 from pttrainer.algorithms.protocol import Context
 from pttrainer.data import prompts, rows
 from pttrainer.data.prompts import Question
@@ -138,15 +138,13 @@ def _engine(context: Context) -> Engine:
     """The model itself, on the devices that train or on those that only sample; or vLLM."""
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
-    from pttrainer.session import put  # here: a session imports the algorithms, and they this module
-
     model, words, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
     transfer = context.transfer
     if transfer is not None:
         guesses = guessing.speculation(context, transfer.mesh)
         return NativeEngine(model, words, transfer.place, fetch, transfer.mesh, slots, guesses, delivered=True)
     mesh = sampler_mesh(model, context.mesh, room.memory())
-    place = context.place if mesh is context.mesh else partial(put, mesh)
+    place = context.place if mesh is context.mesh else partial(sharding.put, mesh)
     return NativeEngine(model, words, place, fetch, mesh, slots, guessing.speculation(context, mesh))
 
 

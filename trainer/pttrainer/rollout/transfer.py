@@ -9,7 +9,7 @@
 The next chunk begins when the last one is in place, so beside the copy that the sampler keeps, a device of either side
 holds one chunk at most: `CHUNK_BYTES` (or one array, if it is larger) / w; one that samples, what it gathers of it too.
 With adapters only they move after the first time; what stays is compared again every time. Quantised matrices move
-packed. Left out: several processes, each of which would see its own devices alone (`session` refuses them).
+packed. Left out: several processes, each of which would see its own devices alone (`opening` refuses them).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi import rundir
+from pttrainer import sharding
 from pttrainer.digest import digest
 from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params
@@ -165,7 +166,7 @@ class Transfer:
             return cast, jnp.stack([digest(x) for one in cast for x in (one if chunk.layers else [one])])
 
         parts = [self._parts(self._from, x.shape) for x in self.parts(chunk)]
-        return jax.jit(cut, out_shardings=(parts, NamedSharding(self._from, PartitionSpec())))
+        return jax.jit(cut, out_shardings=(parts, sharding.replicated(self._from)))
 
     def put(self, chunk: Chunk) -> Any:
         """Parts -> arrays where decoding wants them, in the order of the chunk's keys."""
@@ -179,7 +180,7 @@ class Transfer:
     def _digests(self) -> Any:
         return jax.jit(
             lambda arrays: jnp.stack([digest(x) for x in arrays]),
-            out_shardings=NamedSharding(self.mesh, PartitionSpec()),
+            out_shardings=sharding.replicated(self.mesh),
         )
 
     def parts(self, chunk: Chunk) -> list[jax.ShapeDtypeStruct]:

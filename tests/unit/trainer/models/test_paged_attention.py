@@ -24,7 +24,7 @@ from pttrainer.models.paged_attention import Problem
 from pttrainer.rollout import native, room, sizes
 from pttrainer.rollout.native import NativeEngine
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.tokenizer import byte_tokenizer
 
 LLAMA = Problem("tpu", "TPU v6 lite", "bfloat16", rows=256, heads=32, kv_heads=8, head_dim=128)

@@ -32,7 +32,7 @@ from pttrainer.models.quantization import Errors, Format
 from pttrainer.rollout.decoding import Decoding, jitted
 from pttrainer.rollout.prefill import Padded
 from pttrainer.rollout.protocol import Sampling
-from pttrainer.session import put
+from pttrainer.sharding import put
 from pttrainer.storage import Directory
 from pttrainer.tokenizer import byte_tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 from tests.builders.preflight import spec
 
 from pttrainer import sharding
-from pttrainer.algorithms import distill
+from pttrainer.algorithms import teachers
 from pttrainer.algorithms.ppo import Foretold, learnt_from
 from pttrainer.data.prompts import Question
 from pttrainer.preflight import formula, outside, passes, programs
@@ -78,7 +78,7 @@ def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(
     assert total(of.held.teacher) == copies * total(of.held.params)
     found = [Group(replace(QUESTION, told=QUESTION.tokens), [ANSWER])] * 2
     laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
-    assert shapes(abstract_batch(of)) == shapes(distill.with_teacher(laid, found, 0))
+    assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher(laid, found, 0))
 
 
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:
