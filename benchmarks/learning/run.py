@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             _perform_all(keys, seed, (number * len(keys), len(seeds) * len(keys)), root, done, failed)
     except KeyboardInterrupt:
         print(f"\ninterrupted after {len(done)} of {len(seeds) * len(keys)} trials", file=sys.stderr)
-        print("hint: the same command goes on where it stopped", file=sys.stderr)
+        print("hint: the same command keeps what is finished and goes on from there", file=sys.stderr)
         return INTERRUPTED
     if options.record:
         page.write(book.enter(done), TASKS)

@@ -13,10 +13,12 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ class TrialFailed(Exception):
 Watch = Callable[[Trial, Place], None]
 """Is called every `TICK_S` while a trial runs."""
 TICK_S = 0.5
-ENDING_S = 60.0
+ENDING_S = 5.0
 """That a trainer has to end in, once it was told to."""
 
 
@@ -192,12 +194,15 @@ def _run(trial: Trial, place: Place, watch: Watch) -> Outcome:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Politely first: a trainer ends its own children."""
-    process.terminate()
+    """Politely first; what is left of the trainer and its children is killed, at once where Ctrl-C comes again."""
     try:
+        process.terminate()
         process.wait(ENDING_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

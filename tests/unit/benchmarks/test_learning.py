@@ -216,7 +216,7 @@ def test_ctrl_c_says_how_to_go_on(
 
     monkeypatch.setattr(trial, "_run", stopped)
     assert run.main(["spelling", "--seeds", "0", "--out", str(tmp_path)]) == 130
-    assert "interrupted after 0 of 1 trials\nhint: the same command" in capsys.readouterr().err
+    assert "interrupted after 0 of 1 trials\nhint: the same command keeps" in capsys.readouterr().err
 
 
 def test_an_interrupted_trial_takes_its_trainer_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
