@@ -14,6 +14,7 @@ from task import Task, Trial
 from trial import Outcome
 
 COLUMNS = 3
+"""At most."""
 
 
 def draw(task: Task, outcomes: Sequence[Outcome]) -> bytes:
@@ -24,7 +25,8 @@ def draw(task: Task, outcomes: Sequence[Outcome]) -> bytes:
     starts = {need.split("/")[1] for trial in task.trials for need in trial.needs if need.startswith(f"{task.name}/")}
     runs = {trial: [outcome for outcome in outcomes if outcome.trial == trial.name] for trial in task.trials}
     drawn = [trial for trial in task.trials if trial.name not in starts and runs[trial]] or list(task.trials)
-    rows, columns = math.ceil(len(drawn) / COLUMNS), min(len(drawn), COLUMNS)
+    rows = math.ceil(len(drawn) / COLUMNS)
+    columns = math.ceil(len(drawn) / rows)
     figure = Figure(figsize=(max(2.6 * columns, 4.5), 2.3 * rows + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
