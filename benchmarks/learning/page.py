@@ -22,9 +22,14 @@ HEAD = """\
 # What small models learn
 
 Written by `benchmarks/learning` from its `results.json`; edit those. Small tasks for a laptop, each with a bar that
-every seed must reach: `make learning` does all of them again, `make learning TASK=arithmetic SEEDS=0` one, and fails
-where a bar is missed. Every trial is one `PostTrainJob`, run with `python -m pttrainer run`; the same seed gives the
+every seed must reach: `make learning` does all of them again, `make learning TASK=arithmetic SEEDS="3 4"` one with
+other seeds. It ends with a line that says `PASSED` or `FAILED`, what missed its bar, and where every job, log and run
+lies. A trial (a line of a table) is one `PostTrainJob`, run with `python -m pttrainer run`; the same seed gives the
 same numbers. Models are random at first (`random://demo`: 0.36 M weights, `random://tiny`: 0.07 M), in float32.
+
+The *bar* says how much a trial must solve after training, and how many points more than before; a *control* must stay
+below its bar, since else the task would not show what it claims. In the pictures bars are dotted (a control's red),
+thin lines are seeds, and a trial that others begin from is not drawn: its end is the others' step 0.
 
 *Before* and *after* are the share of held-out problems that greedy completions solve, before the trial's first step and
 after its last. ± is the standard deviation over seeds (n − 1). A seed decides the data, the weights and the samples.

@@ -80,6 +80,11 @@ class Trial:
     needs: tuple[str, ...] = ()
     prepare: Callable[[Place], None] | None = None
 
+    @property
+    def needed(self) -> list[tuple[str, str]]:
+        """`needs` as (task, trial)."""
+        return [(task, trial) for task, _, trial in (need.partition("/") for need in self.needs)]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -94,6 +99,15 @@ class Task:
     def trial(self, name: str) -> Trial:
         """The trial of this name."""
         return next(trial for trial in self.trials if trial.name == name)
+
+
+def in_order(tasks: Mapping[str, Task], wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """These (task, trial) and all that they need, each once and after what it needs."""
+    ordered: dict[tuple[str, str], None] = {}
+    for task, trial in wanted:
+        ordered |= dict.fromkeys(in_order(tasks, tasks[task].trial(trial).needed))
+        ordered[task, trial] = None
+    return list(ordered)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

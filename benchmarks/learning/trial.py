@@ -1,9 +1,9 @@
-"""Performs one trial: the data, the trials that it needs, then `python -m pttrainer run` on its job.
+"""Performs one trial whose needs were performed: the data, then `python -m pttrainer run` on its job.
 
-A trial that ended leaves `outcome.json` beside its run directory and is not run again, so that a table that was
-interrupted goes on where it stopped; one that was cut off within begins again, as it has no checkpoint before its end.
-Seconds are of the process from start to end, compilation included; CPU seconds are its user and system time, those of
-its children too.
+A trial that ended leaves `outcome.json` beside its run directory and is not run again while its job stays as it was and
+what it needs was not run again: a table that was interrupted goes on where it stopped. One that was cut off within
+begins again from nothing, so that its seconds are those of a whole run: of the process from start to end, compilation
+included; CPU seconds are its user and system time, those of its children too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import json
 import os
 import platform
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,18 +58,46 @@ class TrialFailed(Exception):
     """A job did not end well; its log says why."""
 
 
-def perform(tasks: dict[str, Task], name: str, trial: Trial, seed: int, root: Path) -> list[Outcome]:
-    """The trial and all that it needs, each once; raises TrialFailed."""
-    outcomes: list[Outcome] = []
-    for need in trial.needs:
-        needed, of = need.split("/")
-        outcomes += perform(tasks, needed, tasks[needed].trial(of), seed, root)
-    place = Place(root, name, seed)
-    kept = place.folder / f"{trial.name}.outcome.json"
-    if not kept.exists():
-        _make_data(tasks[name], trial, place)
-        kept.write_text(json.dumps(asdict(_run(trial, place))))
-    return [*outcomes, Outcome(**json.loads(kept.read_text()))]
+Watch = Callable[[Trial, Place], None]
+"""Is called every `TICK_S` while a trial runs."""
+TICK_S = 0.5
+ENDING_S = 5.0
+"""That a trainer has to end in, once it was told to."""
+
+
+def unwatched(trial: Trial, place: Place) -> None:
+    """Nobody looks."""
+
+
+def perform(task: Task, trial: Trial, seed: int, root: Path, watch: Watch = unwatched) -> Outcome:
+    """The trial, or what it showed before; raises TrialFailed."""
+    place = Place(root, task.name, seed)
+    kept, job = place.folder / f"{trial.name}.outcome.json", _job(place, trial)
+    if not is_done(trial, place):
+        kept.unlink(missing_ok=True)
+        shutil.rmtree(place.folder / "runs" / trial.name, ignore_errors=True)
+        _make_data(task, trial, place)
+        job.write_text(_text(trial, place))
+        kept.write_text(json.dumps(asdict(_run(trial, place, watch))))
+    return Outcome(**json.loads(kept.read_text()))
+
+
+def is_done(trial: Trial, place: Place) -> bool:
+    """Whether it ended, with the job that it has now and after the last run of all that it needs."""
+    kept, job = place.folder / f"{trial.name}.outcome.json", _job(place, trial)
+    if not kept.exists() or not job.exists() or job.read_text() != _text(trial, place):
+        return False
+    needed = [Place(place.root, task, place.seed).folder / f"{name}.outcome.json" for task, name in trial.needed]
+    return all(need.exists() and need.stat().st_mtime_ns <= kept.stat().st_mtime_ns for need in needed)
+
+
+def progress(trial: Trial, place: Place) -> tuple[int, int] | None:
+    """Step and steps of a trial that runs; None before its first."""
+    try:
+        said = json.loads((place.folder / "runs" / trial.name / "progress.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return said["step"], said["totalSteps"]
 
 
 def manifest(trial: Trial, place: Place) -> dict[str, Any]:
@@ -105,25 +137,45 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {found[1].strip() if found else platform.processor() or platform.machine()}"
 
 
+def _job(place: Place, trial: Trial) -> Path:
+    return place.folder / f"{trial.name}.json"
+
+
+def _text(trial: Trial, place: Place) -> str:
+    return json.dumps(manifest(trial, place), indent=1)  # JSON is YAML
+
+
 def _make_data(task: Task, trial: Trial, place: Place) -> None:
     data = place.folder / "data"
-    if not data.exists():
-        # Under another name until it is whole.
-        unfinished = place.folder / "data-unfinished"
-        task.write_data(unfinished, place.seed)
-        unfinished.rename(data)
-    if trial.prepare is not None:
-        trial.prepare(place)
+    try:
+        if not data.exists():
+            # Under another name until it is whole.
+            unfinished = place.folder / "data-unfinished"
+            task.write_data(unfinished, place.seed)
+            unfinished.rename(data)
+        if trial.prepare is not None:
+            trial.prepare(place)
+    except subprocess.CalledProcessError as error:
+        raise TrialFailed(
+            f"{place.task}/{trial.name}, seed {place.seed}: its data could not be made: {error}"
+        ) from None
 
 
-def _run(trial: Trial, place: Place) -> Outcome:
-    job, log = place.folder / f"{trial.name}.json", place.folder / f"{trial.name}.log"
-    job.write_text(json.dumps(manifest(trial, place), indent=1))  # JSON is YAML
+def _run(trial: Trial, place: Place, watch: Watch) -> Outcome:
+    log = place.folder / f"{trial.name}.log"
     load, began = os.getloadavg()[0], time.monotonic()
-    with log.open("a") as output:
-        command = [sys.executable, "-m", "pttrainer", "run", str(job)]
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        _, status, used = os.wait4(process.pid, 0)
+    with log.open("w") as output:
+        command = [sys.executable, "-m", "pttrainer", "run", str(_job(place, trial))]
+        # A session of its own: Ctrl-C comes here alone, and what it means to a trainer is said below.
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        while (ended := os.wait4(process.pid, os.WNOHANG))[0] == 0:
+            watch(trial, place)
+            time.sleep(TICK_S)
+    except BaseException:
+        _end(process)
+        raise
+    _, status, used = ended
     seconds = time.monotonic() - began
     code = process.returncode = os.waitstatus_to_exitcode(status)
     if code:
@@ -139,6 +191,19 @@ def _run(trial: Trial, place: Place) -> Outcome:
         load=[round(load, 1), round(os.getloadavg()[0], 1)],
         machine=machine(),
     )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Politely first; what is left of the trainer and its children is killed, at once where Ctrl-C comes again."""
+    try:
+        process.terminate()
+        process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _series(rows: list[dict[str, Any]], metric: str) -> list[list[float]]:

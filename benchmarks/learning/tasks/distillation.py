@@ -75,7 +75,7 @@ def ask_teacher(place: Place) -> None:
     asked, said = folder / "tokens.json", folder / "logits.npy"
     asked.write_text(json.dumps([engine.encode(text, add_special_tokens=False).ids for text in texts]))
     words = ["--model", teacher.as_uri(), "--tokens", str(asked), "--out", str(said)]
-    subprocess.run([sys.executable, "-m", "pttrainer", "logits", *words], check=True)
+    subprocess.run([sys.executable, "-m", "pttrainer", "logits", *words], check=True, stdout=subprocess.DEVNULL)
     # What predicts the answer and its end token stands one place before them.
     logits = np.load(said)[:, -LETTERS - 2 : -1].astype(np.float64)
     logps = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

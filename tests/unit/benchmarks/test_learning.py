@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import page  # noqa: E402
 import picture  # noqa: E402
 import run  # noqa: E402
 import trial  # noqa: E402
-from task import Bar, Place, Task, Trial, write_rows  # noqa: E402
+from task import Bar, Place, Task, Trial, in_order, write_rows  # noqa: E402
 from tasks import TASKS  # noqa: E402
 from trial import Outcome, TrialFailed  # noqa: E402
 
@@ -161,39 +162,132 @@ def test_a_mean_curve_has_the_steps_that_every_seed_has() -> None:
     assert picture.mean_curve([[[0, 0.0], [5, 1.0]], [[0, 0.5], [4, 0.7], [5, 0.5]]]) == ([0, 5], [0.25, 0.75])
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, ran: list[tuple[str, int]]) -> None:
+    """No trainer is started; `ran` keeps (trial, seed). A trial called `broken` fails."""
+
+    def pretended(of: Trial, place: Place, watch: trial.Watch) -> Outcome:
+        ran.append((of.name, place.seed))
+        if of.name == "broken":
+            raise TrialFailed(f"{place.task}/{of.name}: ended with 1")
+        return replace(OUTCOME, trial=of.name, seed=place.seed)
+
+    monkeypatch.setattr(trial, "_run", pretended)
+
+
 def test_a_missed_bar_ends_with_1_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(run.TASKS, "spelling", task(Bar("m", least=0.8), Bar("m", least=0.99)))
-    monkeypatch.setattr(trial, "_run", lambda of, place: replace(OUTCOME, trial=of.name, seed=place.seed))
+    pretend(monkeypatch, [])
     assert run.main(["spelling", "--seeds", "3", "--out", str(tmp_path)]) == 1
     said = capsys.readouterr()
-    assert "spelling/trial-0, seed 3: m 0.200 -> 0.900 in 4 steps, 20 s, 30 CPU-s: reached its bar" in said.out
-    assert "spelling/trial-1, seed 3" in said.err
-    assert "missed its bar: at least 0.99" in said.err
-    assert "trial-0" not in said.err
+    assert "[1/2] spelling/trial-0, seed 3: m 0.200 -> 0.900 in 4 steps, 20 s, 30 CPU-s: reached its bar" in said.out
+    assert f"FAILED: 1 of 2 trials reached their bar, 1 missed it; jobs, logs and runs: {tmp_path}\n" in said.out
+    assert "[2/2] spelling/trial-1, seed 3: begins" in said.err
+    assert "missed its bar: at least 0.99" in said.err.splitlines()[-1]
 
 
-def test_what_is_finished_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = []
+def test_a_trial_whose_need_failed_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = task(*[Bar("m", least=0.8)] * 3).trials
+    trials = (
+        replace(second, needs=("spelling/broken",)),
+        replace(third, needs=("spelling/broken",)),
+        replace(first, name="broken"),
+    )
+    monkeypatch.setitem(run.TASKS, "spelling", replace(task(), trials=trials))
+    ran: list[tuple[str, int]] = []
+    pretend(monkeypatch, ran)
+    assert run.main(["spelling", "--seeds", "0", "--out", str(tmp_path)]) == 1
+    assert ran == [("broken", 0)]
+    said = capsys.readouterr()
+    assert "spelling/trial-2, seed 0: not run, as spelling/broken failed" in said.err
+    assert "FAILED: 0 of 3 trials reached their bar, 3 failed" in said.out
 
-    def pretended(of: Trial, place: Place) -> Outcome:
-        ran.append((of.name, place.seed))
-        return replace(OUTCOME, trial=of.name, seed=place.seed)
 
-    monkeypatch.setattr(trial, "_run", pretended)
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(run.TASKS, "spelling", task(Bar("m", least=0.8)))
+
+    def stopped(*_: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trial, "_run", stopped)
+    assert run.main(["spelling", "--seeds", "0", "--out", str(tmp_path)]) == 130
+    assert "interrupted after 0 of 1 trials\nhint: the same command keeps" in capsys.readouterr().err
+
+
+def test_an_interrupted_trial_takes_its_trainer_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text(f"#!/bin/sh\necho $$ > {tmp_path / 'pid'}\nexec sleep 600\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr(trial.sys, "executable", str(sleeper))
+
+    def impatient(of: Trial, place: Place) -> None:
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trial.perform(task(), task(Bar("m", least=0.8)).trials[0], 0, tmp_path, impatient)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "accepted"),
+    [
+        (["cooking"], "'arithmetic', 'sorting'"),
+        (["sorting", "--seeds", "3,4"], "whole numbers from 0, with spaces between: 3 4 7"),
+        (["sorting", "--seeds", "1.5"], "whole numbers from 0"),
+        (["preferences", "--trials", "cispo"], "preferences has no trial 'cispo' (choose from dpo"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_words_are_refused_with_what_is_accepted(
+    words: list[str], accepted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run.main(words)
+    assert accepted.replace("'", "") in capsys.readouterr().err.replace("'", "")
+
+
+def test_what_is_finished_is_not_run_again_until_its_job_or_a_need_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, int]] = []
+    pretend(monkeypatch, ran)
     first, second = task(Bar("m", least=0.8), Bar("m", least=0.8)).trials
-    of = replace(task(), trials=(first, replace(second, needs=("spelling/trial-0",))))
-    for _ in range(2):
-        outcomes = trial.perform({"spelling": of}, "spelling", of.trials[1], 0, tmp_path)
-        assert [outcome.trial for outcome in outcomes] == ["trial-0", "trial-1"]
-    assert ran == [("trial-0", 0), ("trial-1", 0)]
+    second = replace(second, needs=("spelling/trial-0",))
+    of = replace(task(), trials=(first, second))
+
+    def performed(*trials: Trial) -> list[tuple[str, int]]:
+        ran.clear()
+        for trial_ in trials:
+            trial.perform(of, trial_, 0, tmp_path)
+        return list(ran)
+
+    both = [("trial-0", 0), ("trial-1", 0)]
+    assert performed(first, second) == both
+    assert performed(first, second) == []
+    longer = replace(first, spec=lambda place: {"training": {"steps": 9}})
+    assert performed(longer, second) == both
+    assert performed(longer, replace(second, spec=lambda place: {"training": {"steps": 9}})) == both[1:]
+
+
+def test_what_is_needed_comes_first_and_once() -> None:
+    first, second, third = task(*[Bar("m", least=0.8)] * 3).trials
+    needing = [replace(trial_, needs=("spelling/trial-0",)) for trial_ in (second, third)]
+    tasks = {"spelling": replace(task(), trials=(*needing, first))}
+    wanted = [("spelling", name) for name in ("trial-2", "trial-1")]
+    assert [name for _, name in in_order(tasks, wanted)] == ["trial-0", "trial-2", "trial-1"]
 
 
 def test_a_job_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
     wrong = Trial("wrong", lambda place: {"training": {"steps": -1}}, Bar("m", least=0.8))
     with pytest.raises(TrialFailed, match=r"spelling/wrong, seed 0: ended with \d+:[\s\S]*steps"):
-        trial.perform({"spelling": task()}, "spelling", wrong, 0, tmp_path)
+        trial.perform(task(), wrong, 0, tmp_path)
 
 
 def test_the_page_is_that_of_the_book() -> None:
