@@ -209,7 +209,7 @@ def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_w
 
 def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler, "_limit", partial(os._exit, 1))
+    monkeypatch.setattr(chips, "prepare_environment", partial(os._exit, 1))
     said = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
     assert (said.stage, said.collectives) == ("formula", None)
     assert "ended abruptly" in said.notes[0]
