@@ -18,9 +18,10 @@ def text(of: Verdict) -> str:
         lines += ["", *_time(of.estimate)]
     lines += _sent(of.collectives or [])
     if of.options:
+        by = "by the formula" if of.factor == 1.0 else f"by the formula times {of.factor:.3f}, as the compiler said of the job"
         lines += [
             "",
-            "changes, one at a time, by the formula (GiB):",
+            f"changes, one at a time, {by} (GiB):",
             *map(_option, of.options[:OPTIONS_SHOWN]),
         ]
     if not of.fits:
