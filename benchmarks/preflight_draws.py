@@ -1,7 +1,7 @@
 """Configurations drawn at random, to hold the formula of preflight against the compiler where nobody chose.
 
-    PYTHONPATH=api:trainer python benchmarks/preflight_draws.py 7             # what seed 7 draws, and the formula's peak
-    PYTHONPATH=api:trainer python benchmarks/preflight_draws.py 7 --measure   # with the compiler's: a minute each
+    PYTHONPATH=api:trainer python benchmarks/preflight_draws.py 7            # what seed 7 draws, the formula's peaks
+    PYTHONPATH=api:trainer python benchmarks/preflight_draws.py 7 --measure  # and the compiler's: a minute each
     … --only 3 --only 5    … --keep     # add them to `preflight_draws.json`, and so to the table
 
 A seed gives the same list always: it depends on no formula. Drawn are family and size, what is trained, algorithm,
@@ -17,7 +17,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import preflight_formula

@@ -6,7 +6,8 @@ recomputation, another split), then what trains less of the model, then more or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ptapi import accelerators
@@ -39,16 +40,21 @@ def options(of: Subject, factor: float = 1.0) -> list[Option]:
     return sorted((option for option in tried if option is not None), key=lambda option: not option.fits)
 
 
-def smallest(of: Subject, factor: float = 1.0) -> list[Option]:
-    """Of each generation the smallest slice that holds the job as it is, fewest FLOP/s first (about what they cost).
+def smallest(of: Subject, factor: float = 1.0, prices: Mapping[str, float] | None = None) -> list[Option]:
+    """Of each generation the smallest slice that holds the job as it is, the cheapest first; after those that have a
+    price the ones with the fewest FLOP/s (about what they cost).
 
-    factor: as of `options`."""
+    factor: as of `options`. prices: of a chip-hour by generation."""
+    known = prices or {}
     found = []
     for generation in USABLE_GIB:
         fitting = (option for name in usual(generation) for option in _on(of, name, factor) if option.fits)
         option = next(fitting, None)
         if option is not None:
-            found.append((option.chips * accelerators.table()[generation]["peakBf16Tflops"], option))
+            price = known.get(generation)
+            each = accelerators.table()[generation]["peakBf16Tflops"] if price is None else price
+            priced = replace(option, hourly=None if price is None else option.chips * price)
+            found.append(((price is None, option.chips * each), priced))
     return [option for _, option in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+from collections.abc import Mapping
 
 from ptapi.spec import PostTrainJob
 from pttrainer import division
@@ -27,14 +28,16 @@ def judge(
     depth: Depth = "auto",
     price: float | None = None,
     *,
+    prices: Mapping[str, float] | None = None,
     config: ModelConfig | None = None,
     limit_s: float | None = None,
     here: Here | None = None,
 ) -> Verdict:
     """The verdict; raises ConfigError on a job that is wrong in itself.
 
-    config: of the model, where it is known already. limit_s: for all compiles together; then the formula answers. here:
-    devices in place of those that the job names.
+    price: of a chip-hour, for the run; prices: by generation, for which slice is cheapest. config: of the model, where
+    it is known already. limit_s: for all compiles together; then the formula answers. here: devices in place of those
+    that the job names.
     """
     of = subject(job.spec, config, here)
     chips.usable_bytes(of.slice)
@@ -66,7 +69,7 @@ def judge(
         notes=found.notes,
         factor=factor,
         options=[] if found.fits else advice.options(of, factor),
-        smallest=[] if found.fits else advice.smallest(of, factor),
+        smallest=[] if found.fits else advice.smallest(of, factor, prices),
         versions=versions(),
     )
 

@@ -75,7 +75,7 @@ def _verdict(
     print(table.text(verdict))
     status = brief(verdict, key)
     _write(place, verdict.document(), status)
-    # The formula costs nothing, and answers only until a compiler does; one that was stopped may come further next time.
+    # The formula costs nothing and answers only until a compiler does; one that was stopped may come further next time.
     if verdict.stage != "formula" and status.outcome != "Undecided":
         _say_problems(lambda: remembered.remember(uri, key, status, verdict.document()))
     return status

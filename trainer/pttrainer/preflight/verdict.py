@@ -36,7 +36,7 @@ class Program:
 @dataclass(frozen=True)
 class Option:
     """A change, tried with the formula, which the compiler may have corrected (`Verdict.factor`). settings: paths below
-    `spec`; peak, available: per device."""
+    `spec`; peak, available: per device. hourly: what the chips cost, where a price is known."""
 
     change: str
     settings: dict[str, Any]
@@ -45,6 +45,7 @@ class Option:
     fits: bool
     chips: int
     devices_per_chip: int = 1
+    hourly: float | None = None
 
 
 @dataclass(frozen=True)
