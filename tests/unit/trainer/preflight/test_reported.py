@@ -151,7 +151,7 @@ def test_a_verdict_that_a_stopped_compiler_left_open_is_not_remembered(
     asked = compiles(monkeypatch, Compiled(False, 1.0, peak=16 * GIB))  # 15.75 are there
     answers = compiler.in_a_child
 
-    def stopped(of: Any, name: str, level: str, limit_s: float | None = None) -> compiler.Answer | str:
+    def stopped(of: Any, name: str, level: Any, limit_s: float | None = None) -> compiler.Answer | str:
         return "stopped" if level == "full" else answers(of, name, level, limit_s)
 
     monkeypatch.setattr(compiler, "in_a_child", stopped)
