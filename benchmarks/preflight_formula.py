@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from pttrainer.preflight import chips
 
 MEASURED = Path(__file__).with_suffix(".json")
+DRAWN = Path(__file__).with_name("preflight_draws.json")
 DOCS = Path(__file__).parents[1] / "docs" / "reference" / "preflight.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 LORA: dict[str, Any] = {"lora": {"rank": 16}}
@@ -31,7 +32,7 @@ GIB = 2**30
 
 
 class Case(NamedTuple):
-    """One configuration. held: kept out of the fit."""
+    """One configuration. held: kept out of the fit. options: the algorithm's."""
 
     model: str
     accelerator: str
@@ -39,11 +40,15 @@ class Case(NamedTuple):
     training: dict[str, Any]
     slices: int = 1
     held: bool = False
+    options: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
         slices = "" if self.slices == 1 else f"{self.slices} x "
-        return f"{self.model} {self.algorithm} {slices}{self.accelerator} {json.dumps(self.training, sort_keys=True)}"
+        how = f" {json.dumps(self.options, sort_keys=True)}" if self.options else ""
+        return (
+            f"{self.model} {self.algorithm}{how} {slices}{self.accelerator} {json.dumps(self.training, sort_keys=True)}"
+        )
 
 
 def _case(model: str, accelerator: str, algorithm: str, rows: int, length: int, **more: Any) -> Case:
@@ -51,7 +56,7 @@ def _case(model: str, accelerator: str, algorithm: str, rows: int, length: int, 
     return Case(model, accelerator, algorithm, {"batchSize": rows, "sequenceLength": length, **more}, slices, held)
 
 
-CASES = (
+CHOSEN = (
     _case("llama3.1-8b", "v5e-16", "sft", 16, 4096),
     _case("llama3.1-8b", "v5e-16", "sft", 32, 4096),
     _case("llama3.1-8b", "v5e-16", "sft", 64, 4096, microBatchSize=16),
@@ -99,6 +104,8 @@ CASES = (
     _case("qwen3-8b", "v6e-8", "dpo", 32, 2048, microBatchSize=8, held=True, **LORA),
     _case("mistral-7b", "v6e-8", "dpo", 16, 2048, held=True, **QLORA),
 )
+CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if DRAWN.exists() else ())))
+"""With those that were drawn (`preflight_draws.py`)."""
 
 
 def subject_of(case: Case) -> Any:
@@ -108,13 +115,19 @@ def subject_of(case: Case) -> Any:
 
     body: dict[str, Any] = {
         "model": {"uri": f"random://{case.model}"},
-        "algorithm": {case.algorithm: {}},
+        "algorithm": {case.algorithm: case.options},
         "data": {"train": {"uri": "file:///data.jsonl"}},
         "training": case.training,
         "accelerator": {"type": case.accelerator, "slices": case.slices},
         "output": {"uri": "file:///runs"},
     }
     return subject(PostTrainJobSpec.model_validate(body))
+
+
+def measured() -> dict[str, Any]:
+    """What the compiler said before, by the case's name."""
+    found: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    return found
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -166,17 +179,17 @@ def main() -> None:
     if options.case is not None:
         print(json.dumps(measure(CASES[options.case])))
         return
-    measured: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    known = measured()
     for number, case in enumerate(CASES if options.measure else ()):
-        if case.name not in measured:
+        if case.name not in known:
             print(case.name, file=sys.stderr, flush=True)
             # A process for each: its host memory is measured, and what the compiler keeps does not add up.
             words = [sys.executable, __file__, "--case", str(number)]
             done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-            measured[case.name] = json.loads(done.stdout.splitlines()[-1])
-            MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
-    DOCS.write_text(with_table(DOCS.read_text(), table(measured)))
-    print(table(measured))
+            known[case.name] = json.loads(done.stdout.splitlines()[-1])
+            MEASURED.write_text(json.dumps(known, indent=1) + "\n")
+    DOCS.write_text(with_table(DOCS.read_text(), table(known)))
+    print(table(known))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ def verdict(
     quick = ["--quick"] if depth == "formula" else ["--depth", depth]
     asked = price if price is not None or prices is None else prices.chip_hour.get(_generation(job))
     words = ["--output", form, *quick, *([] if asked is None else ["--price", str(asked)])]
+    for generation, each in () if prices is None else prices.chip_hour.items():
+        words += ["--chip-hour", f"{generation}={each}"]
     if here:
         words.append("--here")
     # The devices of this machine are started by a process that has done nothing before.

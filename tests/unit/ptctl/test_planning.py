@@ -130,7 +130,7 @@ def test_a_price_of_the_table_is_the_price_of_the_plan(
     prices.write_text("chipHour: {v6e: 2.7}\n")
     words = ("--set", "accelerator.type=v6e-32", "--prices", str(prices))
     assert invoke("plan", "-f", str(job_file), *words).code == 0
-    assert asked[0][-2:] == ("--price", "2.7")
+    assert asked[0][-4:] == ("--price", "2.7", "--chip-hour", "v6e=2.7")
 
 
 @pytest.mark.parametrize(

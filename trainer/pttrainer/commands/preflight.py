@@ -43,6 +43,14 @@ def add_to(commands: Any) -> None:
         "--here", action="store_true", help="on the devices of this machine (GPUs), in place of the job's accelerator"
     )
     parser.add_argument("--price", type=float, help="of a chip-hour, for the cost of the run")
+    parser.add_argument(
+        "--chip-hour",
+        action="append",
+        default=[],
+        type=_priced,
+        metavar="GENERATION=PRICE",
+        help="for which slice is cheapest; repeatable",
+    )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the verdict there too, as JSON")
     asked.add_argument("--fit", action="store_true", help="write the smallest change that makes the job fit (--write)")
@@ -109,6 +117,11 @@ def _write(options: argparse.Namespace, document: Any) -> None:
     print(text) if options.write is None else options.write.write_text(text + "\n")
 
 
+def _priced(text: str) -> tuple[str, float]:
+    generation, _, price = text.partition("=")
+    return generation, float(price)
+
+
 def _depth(options: argparse.Namespace) -> Any:
     return "formula" if options.quick else options.depth
 
@@ -121,7 +134,8 @@ def run(options: argparse.Namespace) -> bool:
     from pttrainer.preflight.judge import judge
 
     seen = look() if options.here else None
-    verdict = judge(job, _depth(options), options.price, limit_s=options.time_limit, here=seen)
+    prices = dict(options.chip_hour)
+    verdict = judge(job, _depth(options), options.price, prices=prices, limit_s=options.time_limit, here=seen)
     document = json.dumps(verdict.document(), indent=2)
     if options.write is not None:
         options.write.write_text(document + "\n")

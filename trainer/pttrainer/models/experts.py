@@ -131,7 +131,9 @@ class ExpertMLP(nnx.Module):
             gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, "gate"))
             return grouped(gate_RF * grouped(x_RD, "up"), "down")
         both = grouped(x_RD, "gate_up") + bias("gate_up_bias")
-        hidden_RF = _clamped_unit(both[:, ::2], both[:, 1::2], self.experts)
+        # As slices of every second column, each of these took the TPU compiler minutes and gigabytes (docs/log.md).
+        both_RF2 = both.reshape(both.shape[0], -1, 2)
+        hidden_RF = _clamped_unit(both_RF2[..., 0], both_RF2[..., 1], self.experts)
         return grouped(hidden_RF, "down") + bias("down_bias")
 
 

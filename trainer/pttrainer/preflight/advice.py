@@ -6,7 +6,8 @@ recomputation, another split), then what trains less of the model, then more or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ptapi import accelerators
@@ -30,27 +31,31 @@ TENSOR = (2, 4, 8)
 Settings = dict[str, Any]
 
 
-def options(of: Subject) -> list[Option]:
-    """Every change that makes sense here, those that fit first."""
-    tried = [_tried(of, change, settings) for change, settings in _changes(of)]
+def options(of: Subject, factor: float = 1.0) -> list[Option]:
+    """Every change that makes sense here, those that fit first.
+
+    factor: by how much more the job needs than the formula says, where that is known; of each change it is taken to be
+    the same."""
+    tried = [_tried(of, change, settings, factor) for change, settings in _changes(of)]
     return sorted((option for option in tried if option is not None), key=lambda option: not option.fits)
 
 
-def smallest(of: Subject, factor: float = 1.0) -> list[Option]:
-    """Of each generation the smallest slice that holds the job as it is, fewest FLOP/s first (about what they cost).
+def smallest(of: Subject, factor: float = 1.0, prices: Mapping[str, float] | None = None) -> list[Option]:
+    """Of each generation the smallest slice that holds the job as it is, the cheapest first; after those that have a
+    price the ones with the fewest FLOP/s (about what they cost).
 
-    factor: by how much more the job needs than the formula says, where that is known."""
+    factor: as of `options`. prices: of a chip-hour by generation."""
+    known = prices or {}
     found = []
     for generation in USABLE_GIB:
-        fitting = (option for name in usual(generation) for option in _on(of, name) if _holds(option, factor))
+        fitting = (option for name in usual(generation) for option in _on(of, name, factor) if option.fits)
         option = next(fitting, None)
         if option is not None:
-            found.append((option.chips * accelerators.table()[generation]["peakBf16Tflops"], option))
+            price = known.get(generation)
+            each = accelerators.table()[generation]["peakBf16Tflops"] if price is None else price
+            priced = replace(option, hourly=None if price is None else option.chips * price)
+            found.append(((price is None, option.chips * each), priced))
     return [option for _, option in sorted(found, key=lambda pair: pair[0])]
-
-
-def _holds(option: Option, factor: float) -> bool:
-    return option.fits and option.peak * factor <= option.available
 
 
 def changed(spec: PostTrainJobSpec, settings: Settings) -> PostTrainJobSpec:
@@ -134,11 +139,11 @@ def _chips_settings(of: Subject, name: str, tensor: int) -> Settings:
     return settings
 
 
-def _on(of: Subject, name: str) -> Iterator[Option]:
+def _on(of: Subject, name: str, factor: float) -> Iterator[Option]:
     """The job on this slice, with its matrices split as they are, or more."""
     for tensor in sorted({of.axis("tensor"), *TENSOR}):
         if tensor >= of.axis("tensor") and of.config.heads % tensor == 0 and _slice(name).devices % tensor == 0:
-            option = _tried(of, _slice(name).describe(), _chips_settings(of, name, tensor))
+            option = _tried(of, _slice(name).describe(), _chips_settings(of, name, tensor), factor)
             if option is not None:
                 yield option
 
@@ -151,7 +156,7 @@ def usual(generation: str) -> Iterator[str]:
             yield name
 
 
-def _tried(of: Subject, change: str, settings: Settings) -> Option | None:
+def _tried(of: Subject, change: str, settings: Settings, factor: float) -> Option | None:
     """None where the change makes no job."""
     here = of.slice if isinstance(of.slice, Here) and "accelerator" not in settings else None
     try:
@@ -159,10 +164,9 @@ def _tried(of: Subject, change: str, settings: Settings) -> Option | None:
     except (ConfigError, SpecError, ValueError):
         return None
     memory = formula.memory(found)
-    slice_ = found.slice
-    return Option(
-        change, settings, memory.peak, memory.available, memory.fits, slice_.total_chips, slice_.jax_devices_per_chip
-    )
+    slice_, peak = found.slice, int(factor * memory.peak)
+    fits = peak <= memory.available
+    return Option(change, settings, peak, memory.available, fits, slice_.total_chips, slice_.jax_devices_per_chip)
 
 
 def _slice(name: str) -> Slice:

@@ -59,12 +59,10 @@ def outcome(of: Verdict) -> Outcome:
 
 def line(of: Verdict, decided: Outcome) -> str:
     """`peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips); 13.1 s/step estimated`."""
-    scale = of.devices_per_chip / GIB
     by = " by the formula, not compiled" if of.stage == "formula" else ""
     doubt = "; so near the limit that only the full compile could tell" if decided == "Undecided" else ""
-    memory = f"peak {of.peak * scale:.1f} of {of.available * scale:.1f} GiB per chip"
     time = "" if of.estimate is None else f"; {of.estimate.seconds:.3g} s/step estimated"
-    return f"{memory} on {of.accelerator}{by}{time}{doubt}"
+    return f"{of.compared()} on {of.accelerator}{by}{time}{doubt}"
 
 
 def _time(of: Estimate | None) -> dict[str, Any]:

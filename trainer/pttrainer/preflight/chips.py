@@ -74,16 +74,10 @@ def devices(slice_: Slice) -> Any:
     return described.devices
 
 
-TOO_LARGE_TO_COMPILE = ("gpt_oss",)
-"""Families whose step took the compiler more than 24 GB of host memory (docs/reference/preflight.md)."""
-
-
-def why_no_compiler(slice_: Slice, family: str) -> str | None:
+def why_no_compiler(slice_: Slice) -> str | None:
     """Why the formula must do; None where the compiler can be asked, which may not know these chips (`why_unknown`)."""
     if isinstance(slice_, Here):
         return None
-    if family in TOO_LARGE_TO_COMPILE:
-        return f"the compiler takes more than 24 GB of host memory for the experts of {family}"
     try:
         libtpu, jax = importlib.metadata.version("libtpu"), importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import gc
 import re
-import resource
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ptapi.spec import PostTrainJobSpec
@@ -27,8 +28,10 @@ from pttrainer.preflight.collectives import Traffic, grown
 from pttrainer.preflight.subject import Subject, subject
 from pttrainer.preflight.verdict import Level
 
-HOST_BYTES = 20 * 2**30
-"""Address space of a compiler, of which it uses 1 to 3 GB."""
+HOST_BYTES = 3 * 10**9
+"""Memory of this machine that a compiler may hold: it takes 1 to 2.2 GB, the operator's pod has 3.2."""
+LOOK_S = 0.25
+"""How often that is looked at: a compiler that gets lost in a step takes a gigabyte in seconds."""
 
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _AMOUNT = r"([0-9.]+)([KMGT]?)i?B?"
@@ -70,21 +73,24 @@ Answer = dict[str, Compiled]
 
 
 def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = None) -> Answer | str:
-    """Programs compiled in a process of its own, because a compiler that meets a bug of its own, or takes too much
-    host memory, ends its process. A text: why there is no answer."""
+    """Programs compiled in a process of its own, because a compiler that meets a bug of its own ends its process, and
+    one that takes too much time or memory is ended. A text: why there is no answer."""
     import multiprocessing  # not needed by the formula, which answers in a blink
 
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
     here_ = of.slice if isinstance(of.slice, here.Here) else None
-    called, prepare = ("TPU compiler", _limit) if here_ is None else ("compiler", here.prepare_environment)
+    looks_at = here if here_ is not None else chips
+    called = "TPU compiler" if here_ is None else "compiler"
     asked = (of.spec, of.config, here_)
-    child = spawn.Process(target=_answer, args=(prepare, sender, asked, name, level), daemon=True)
+    child = spawn.Process(target=_answer, args=(looks_at.prepare_environment, sender, asked, name, level), daemon=True)
     child.start()
     sender.close()  # so that the child's end is the pipe's end
     try:
-        if not receiver.poll(limit_s):
-            return f"the {called} was stopped after {limit_s:.0f} s"
+        # Another compiler than that for TPUs brings its devices' own libraries, and has what this machine has.
+        why = _why_stopped(receiver, child.pid, limit_s, HOST_BYTES if here_ is None else None)
+        if why is not None:
+            return f"the {called} was stopped {why}"
         found: Answer | Exception = receiver.recv()
     except EOFError:
         return f"the {called} ended abruptly (a bug of its own, or host memory)"
@@ -94,6 +100,27 @@ def in_a_child(of: Subject, name: str, level: Level, limit_s: float | None = Non
     if isinstance(found, Exception):
         raise found
     return found
+
+
+def _why_stopped(receiver: Any, pid: int | None, limit_s: float | None, most: int | None) -> str | None:
+    """Waits until there is something to receive; why that came to no end."""
+    until = None if limit_s is None else time.monotonic() + limit_s
+    while not receiver.poll(LOOK_S if until is None else max(0.0, min(LOOK_S, until - time.monotonic()))):
+        if until is not None and time.monotonic() >= until:
+            return f"after {limit_s:.0f} s"
+        if most is not None and _held_bytes(pid) > most:
+            return f"when it held more than {most / 1e9:.1f} GB of this machine's memory"
+    return None
+
+
+def _held_bytes(pid: int | None) -> int:
+    """Memory that a process of this machine alone holds, files that it reads not counted; 0 where nobody says."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"RssAnon:\s*(\d+) kB", status)
+    return 0 if found is None else int(found[1]) * 1024
 
 
 def deeper(few: Compiled, more: Compiled, steps: float, has: int) -> Compiled:
@@ -134,14 +161,6 @@ def _answer(
         sender.send(chips.why_unknown(of.slice) or compiling.compiled(of, name, level))
     except Exception as error:
         sender.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def _limit() -> None:
-    """Of address space, most of which a compiler only reserves."""
-    chips.prepare_environment()
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = HOST_BYTES if most == resource.RLIM_INFINITY else min(HOST_BYTES, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
 
 
 def out_of_memory(message: str) -> tuple[int, int] | None:

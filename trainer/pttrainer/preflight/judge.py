@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+from collections.abc import Mapping
 
 from ptapi.spec import PostTrainJob
 from pttrainer import division
 from pttrainer.models import ModelConfig
-from pttrainer.preflight import advice, chips
+from pttrainer.preflight import advice, chips, formula
 from pttrainer.preflight.estimate import estimate
 from pttrainer.preflight.here import Here
 from pttrainer.preflight.outside import Buffer
@@ -19,7 +20,7 @@ from pttrainer.preflight.sampling import plan_of, sampler
 from pttrainer.preflight.shares import Shares
 from pttrainer.preflight.subject import TOLD, Subject, is_told, subject
 from pttrainer.preflight.verdict import Program, Verdict
-from pttrainer.preflight.weighing import Depth, weigh
+from pttrainer.preflight.weighing import Depth, Weighed, weigh
 
 
 def judge(
@@ -27,18 +28,21 @@ def judge(
     depth: Depth = "auto",
     price: float | None = None,
     *,
+    prices: Mapping[str, float] | None = None,
     config: ModelConfig | None = None,
     limit_s: float | None = None,
     here: Here | None = None,
 ) -> Verdict:
     """The verdict; raises ConfigError on a job that is wrong in itself.
 
-    config: of the model, where it is known already. limit_s: for all compiles together; then the formula answers. here:
-    devices in place of those that the job names.
+    price: of a chip-hour, for the run; prices: by generation, for which slice is cheapest. config: of the model, where
+    it is known already. limit_s: for all compiles together; then the formula answers. here: devices in place of those
+    that the job names.
     """
     of = subject(job.spec, config, here)
     chips.usable_bytes(of.slice)
     found = weigh(of, depth, limit_s)
+    factor = 1.0 if found.fits else _factor(of, found)
     compiled = {one.name: one.collectives for one in found.programs if one.stage != "formula"}
     return Verdict(
         job=job.metadata.name,
@@ -63,10 +67,19 @@ def judge(
         estimate=None if here is not None else estimate(of, found.traffic, price, compiled),
         assumptions=assumptions(of, found.programs, price),
         notes=found.notes,
-        options=[] if found.fits else advice.options(of),
-        smallest=[] if found.fits else advice.smallest(of),
+        factor=factor,
+        options=[] if found.fits else advice.options(of, factor),
+        smallest=[] if found.fits else advice.smallest(of, factor, prices),
         versions=versions(),
     )
+
+
+def _factor(of: Subject, found: Weighed) -> float:
+    """By how much more the compiler said that the job needs than the formula had; 1 where it is not more. A job that is
+    refused needs more than there is, whatever the formula thinks."""
+    if found.is_computed:
+        return 1.0
+    return max(1.0, max(found.peak, found.available + 1) / formula.memory(of).peak)
 
 
 def _largest(parts: list[Buffer], buffers: list[Buffer], count: int = 6) -> list[Buffer]:

@@ -22,9 +22,7 @@ def remedy(spec: PostTrainJobSpec, needed: int | None) -> str:
     of = subject(spec, read_config(spec))
     memory = formula.memory(of)
     factor = max(1.0, max(needed or 0, memory.available) / memory.peak)
-    change = next(
-        (each for each in advice.options(of) if _is_of_the_job(each) and each.peak * factor < each.available), None
-    )
+    change = next((each for each in advice.options(of, factor) if _is_of_the_job(each) and each.fits), None)
     held = next(iter(advice.smallest(of, factor)), None)
     found = []
     if change is not None:

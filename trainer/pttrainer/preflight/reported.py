@@ -75,7 +75,8 @@ def _verdict(
     print(table.text(verdict))
     status = brief(verdict, key)
     _write(place, verdict.document(), status)
-    if verdict.stage != "formula":  # which costs nothing, and answers only until a compiler does
+    # The formula costs nothing and answers only until a compiler does; one that was stopped may come further next time.
+    if verdict.stage != "formula" and status.outcome != "Undecided":
         _say_problems(lambda: remembered.remember(uri, key, status, verdict.document()))
     return status
 

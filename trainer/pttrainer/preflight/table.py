@@ -18,16 +18,22 @@ def text(of: Verdict) -> str:
         lines += ["", *_time(of.estimate)]
     lines += _sent(of.collectives or [])
     if of.options:
+        by = (
+            "by the formula"
+            if of.factor == 1.0
+            else f"by the formula times {of.factor:.3f}, as the compiler said of the job"
+        )
         lines += [
             "",
-            "changes, one at a time, by the formula (GiB):",
+            f"changes, one at a time, {by} (GiB):",
             *map(_option, of.options[:OPTIONS_SHOWN]),
         ]
     if not of.fits:
         held = of.smallest
+        order = "the cheapest" if any(one.hourly is not None for one in held) else "fewest FLOP/s"
         lines += [
             "",
-            "smallest slices that hold it:" if held else "no slice that was tried holds it",
+            f"smallest slices that hold it, {order} first:" if held else "no slice that was tried holds it",
             *map(_option, held),
         ]
     lines += ["", *(f"note: {note}" for note in of.notes), *(f"assumed: {line}" for line in of.assumptions)]
@@ -99,6 +105,7 @@ def _option(one: Option) -> str:
     said = "fits" if one.fits else "does not fit"
     also = [f"{path.rpartition('.')[2]} {value}" for path, value in one.settings.items() if not isinstance(value, dict)]
     memory = f"{_gib(one.peak):>8} of {_gib(one.available):>6} per device"
+    also += [] if one.hourly is None else [f"{one.hourly:,.2f} an hour"]
     return f"  {one.change:<38} {memory}   {said:<12}   {', '.join(also)}".rstrip()
 
 

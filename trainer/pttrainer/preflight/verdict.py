@@ -37,7 +37,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Option:
-    """A change, tried with the formula. settings: paths below `spec`; peak, available: per device."""
+    """A change, tried with the formula, which the compiler may have corrected (`Verdict.factor`). settings: paths below
+    `spec`; peak, available: per device. hourly: what the chips cost, where a price is known."""
 
     change: str
     settings: dict[str, Any]
@@ -46,12 +47,13 @@ class Option:
     fits: bool
     chips: int
     devices_per_chip: int = 1
+    hourly: float | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Everything that was found out about a job. arrays: the largest of training's state, by name. estimate: None of
-    devices whose rates nobody publishes."""
+    devices whose rates nobody publishes. factor: by how much the compiler corrected the formula of options."""
 
     job: str
     model: str
@@ -75,6 +77,7 @@ class Verdict:
     estimate: Estimate | None
     assumptions: list[str]
     notes: list[str]
+    factor: float
     options: list[Option]
     smallest: list[Option]
     versions: dict[str, str]
@@ -85,13 +88,19 @@ class Verdict:
 
     def line(self) -> str:
         """One line for a condition or a log."""
-        per_chip = self.devices_per_chip
-        peak, has = self.peak * per_chip / 2**30, self.available * per_chip / 2**30
         said = "fits" if self.fits else "does not fit"
         by = "" if self.stage == "full" else f" ({self.stage})"
-        return f"{said}: peak {peak:.1f} of {has:.1f} GiB per chip on {self.accelerator}{by}" + (
+        return f"{said}: {self.compared()} on {self.accelerator}{by}" + (
             "" if self.estimate is None else f"; at least {self.estimate.seconds:.3g} s/step"
         )
+
+    def compared(self) -> str:
+        """`peak 29.8 of 95.7 GiB per chip`; by a hair, `peak 15.76 of 15.75 GiB per chip`."""
+        peak, has = (size * self.devices_per_chip / 2**30 for size in (self.peak, self.available))
+        digits = 1 if f"{peak:.1f}" != f"{has:.1f}" else 2
+        if not self.fits and f"{peak:.2f}" == f"{has:.2f}":
+            return f"peak over {has:.2f} of {has:.2f} GiB per chip"  # the compiler's refusals have no more digits
+        return f"peak {peak:.{digits}f} of {has:.{digits}f} GiB per chip"
 
 
 def _plain(value: Any) -> Any:

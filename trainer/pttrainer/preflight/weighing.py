@@ -87,7 +87,7 @@ def weigh(of: Subject, depth: Depth = "auto", limit_s: float | None = None) -> W
     """limit_s: for all compiles together; then the formula answers."""
     computed = formula.memory(of)
     found = Weighed([computed.program], computed.outside, computed.parts, {}, computed.available, None, [])
-    why = None if depth == "formula" else chips.why_no_compiler(of.slice, of.config.family)
+    why = None if depth == "formula" else chips.why_no_compiler(of.slice)
     if why is not None:
         found.notes.append(f"{why}; the formula answers instead")
     elif depth != "formula":

@@ -10,12 +10,14 @@ from tests.builders.preflight import job
 
 from ptapi.spec import PostTrainJob
 from pttrainer.preflight import chips, compiler, formula, outside, shares
-from pttrainer.preflight.brief import outcome
+from pttrainer.preflight.advice import changed
+from pttrainer.preflight.brief import brief, outcome
 from pttrainer.preflight.compiler import Compiled
 from pttrainer.preflight.judge import judge
 from pttrainer.preflight.passes import SCORING, TRAIN_STEP
 from pttrainer.preflight.search import fit
 from pttrainer.preflight.subject import Subject, subject
+from pttrainer.preflight.table import text
 
 ONE: dict[str, Any] = {"model": "llama3.2-1b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 2048}
 Answers = Mapping[tuple[str, str], float | str]
@@ -64,8 +66,8 @@ def test_the_compile_that_training_uses_decides_whatever_the_formula_says(
         )
 
     monkeypatch.setattr(formula, "memory", other)
-    monkeypatch.setattr("pttrainer.preflight.advice.options", lambda of: [])
-    monkeypatch.setattr("pttrainer.preflight.advice.smallest", lambda of: [])
+    monkeypatch.setattr("pttrainer.preflight.advice.options", lambda *of: [])
+    monkeypatch.setattr("pttrainer.preflight.advice.smallest", lambda *of: [])
     said = judge(job(**ONE))
     assert said.fits is fits
     assert said.stage == ("fast" if full is None else "full")
@@ -160,6 +162,43 @@ def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the
     assert found.found is not None
     assert list(found.found.settings) == ["training.microBatchSize"]
     assert found.found.peak <= found.found.available
+
+
+def test_what_a_refused_job_is_told_to_change_fits_by_the_formula_as_the_compiler_corrected_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = near(LOW, 1.0)
+    of = subject(asked.spec)
+    told(monkeypatch, {(TRAIN_STEP, "fast"): -1.02, (TRAIN_STEP, "full"): -1.01})
+    said = judge(asked)
+    factor = 1.01 * said.available / formula.memory(of).peak
+    assert said.factor == pytest.approx(factor)
+    assert factor > 1.01
+    assert all(option.fits is (option.peak <= option.available) for option in said.options)
+    change = next(option for option in said.options if option.fits)
+    computed = formula.memory(subject(changed(of.spec, change.settings))).peak
+    assert change.peak == pytest.approx(factor * computed)
+    # By the formula alone it would have been this very slice.
+    assert of.slice.describe() not in [option.change for option in said.smallest]
+    assert f"by the formula times {factor:.3f}, as the compiler said of the job" in text(said)
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.9994, "fits: peak 15.7 of 15.8 GiB per chip"),
+        (0.95, "fits: peak 15.0 of 15.8 GiB per chip"),
+        (-1.001, "does not fit: peak 15.77 of 15.75 GiB per chip"),
+        (-1.0, "does not fit: peak over 15.75 of 15.75 GiB per chip"),
+    ],
+)
+def test_the_sentence_tells_apart_what_a_hair_divides(
+    monkeypatch: pytest.MonkeyPatch, share: float, words: str
+) -> None:
+    told(monkeypatch, {(TRAIN_STEP, "fast"): 1.0, (TRAIN_STEP, "full"): share})
+    said = judge(job(**ONE))
+    assert said.line().startswith(words)
+    assert brief(said).line.startswith(words.partition(": ")[2])
 
 
 LOW, HIGH = 0.93, 1.07

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,33 @@ def test_a_compile_that_is_killed_leaves_the_formulas_verdict(
 def test_a_compiler_has_its_time_and_no_more() -> None:
     of = subject(job(**SMALL).spec)
     assert compiler.in_a_child(of, "train step", "fast", 0.0) == "the TPU compiler was stopped after 0 s"
+
+
+def test_a_compiler_has_its_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "HOST_BYTES", 4_000_000)
+    monkeypatch.setattr(compiler, "LOOK_S", 0.01)
+    monkeypatch.setattr(chips, "prepare_environment", partial(time.sleep, 60))
+    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
+    found = judge(job(**SMALL), "fast")
+    assert (found.stage, found.fits) == ("formula", True)
+    why = "the TPU compiler was stopped when it held more than 0.0 GB of this machine's memory"
+    assert found.notes == [f"train step, fast compile: {why}; the formula answers instead"]
+
+
+def test_a_verdict_that_a_stopped_compiler_left_open_is_not_remembered(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = compiles(monkeypatch, Compiled(False, 1.0, peak=16 * GIB))  # 15.75 are there
+    answers = compiler.in_a_child
+
+    def stopped(of: Any, name: str, level: Any, limit_s: float | None = None) -> compiler.Answer | str:
+        return "stopped" if level == "full" else answers(of, name, level, limit_s)
+
+    monkeypatch.setattr(compiler, "in_a_child", stopped)
+    assert report(written(tmp_path, **SMALL), "auto", None) == 0
+    assert said(log).outcome == "Undecided"
+    assert report(written(tmp_path, **SMALL), "auto", None) == 0
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,19 @@ def test_the_smallest_slice_of_each_generation_holds_the_job_and_the_next_smalle
     assert all(option.fits for option in found.values())
 
 
+def test_the_cheapest_slice_is_that_of_the_users_prices() -> None:
+    asked = job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096)
+    chips_needed = {"v5e": 16, "v5p": 4, "v6e": 8}
+    for prices, first in (({"v5e": 1.0, "v5p": 4.1, "v6e": 3.0}, "v5litepod-16"), ({"v6e": 0.5, "v5p": 9.0}, "v6e-8")):
+        said = judge(asked, "formula", prices=prices)
+        costs = [option.hourly for option in said.smallest]
+        assert said.smallest[0].change.startswith(f"{first} ")
+        known = [cost for cost in costs if cost is not None]
+        assert known == sorted(prices[name] * chips_needed[name] for name in prices)
+        assert costs[len(known) :] == [None] * (len(costs) - len(known))
+        assert f"{known[0]:,.2f} an hour" in table.text(said)
+
+
 def test_the_compilers_refusal_is_read() -> None:
     message = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (18.46G) exceeds "
@@ -209,7 +222,7 @@ def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_w
 
 def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler, "_limit", partial(os._exit, 1))
+    monkeypatch.setattr(chips, "prepare_environment", partial(os._exit, 1))
     said = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
     assert (said.stage, said.collectives) == ("formula", None)
     assert "ended abruptly" in said.notes[0]
@@ -287,5 +300,5 @@ def test_the_table_shows_what_is_largest_and_what_to_change() -> None:
     # 32·4096·14336·4/8: three matrices, each with two moments
     assert "largest arrays: layers.mlp.down 0.88; layers.mlp.gate 0.88; layers.mlp.up 0.88; optimizer.mu.layers" in said
     assert "activations kept for the backward pass (inputs of 32 layers, [4096, 4096] each) 1.00" in said
-    assert "smallest slices that hold it:\n" in said
+    assert "smallest slices that hold it, fewest FLOP/s first:\n" in said
     assert "training.steps is unset" in said
