@@ -105,6 +105,6 @@ class Verdict:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        # Settings are paths of the spec already.
-        return {key if "." in key else to_camel(key): _plain(inner) for key, inner in value.items()}
+        # Paths of the spec and names of programs (`rollout/decode`) stay as they are.
+        return {to_camel(key) if key.isidentifier() else key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list) else value
