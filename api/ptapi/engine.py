@@ -7,6 +7,9 @@ from functools import partial
 from ptapi.rule import Rule, at
 from ptapi.spec import Rollout, Vllm
 
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
+"""vLLM raises what is below the first to it, and refuses what is above the second."""
+
 
 def _belongs_to_a_server(field: str, vllm: Vllm) -> bool:
     return vllm.endpoint is not None or at(vllm, field) is None
@@ -40,6 +43,16 @@ RULES: tuple[Rule, ...] = (
         cel="!has(self.slots) || self.engine == 'native'",
         is_kept=partial(_is_native_or_unset, "slots"),
         hint="vllm serve --max-num-seqs",
+    ),
+    Rule(
+        scope="spec.rollout",
+        field="temperature",
+        accepted=f"{LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g} with engine: vllm, which knows no other",
+        cel=f"self.engine == 'native' || (self.temperature >= {LEAST_TEMPERATURE} && "
+        f"self.temperature <= {MOST_TEMPERATURE})",
+        is_kept=lambda rollout: (
+            rollout.engine == "native" or LEAST_TEMPERATURE <= rollout.temperature <= MOST_TEMPERATURE
+        ),
     ),
     Rule(
         scope="spec.rollout.vllm",

@@ -10,6 +10,7 @@ rollout through it equals a native one token for token.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -194,7 +195,7 @@ class FakeServer:
 
     def answer(self, path: str, body: Any, key: str | None) -> tuple[int, Any]:
         """Status and JSON."""
-        if self.key is not None and key != f"Bearer {self.key}" and path != "/health":
+        if self.key is not None and key != f"Bearer {self.key}" and path.startswith("/v1"):
             return 401, {"error": "Unauthorized"}
         routes: dict[str, Callable[[Any], tuple[int, Any]]] = {
             "/health": lambda _: (200, None),
@@ -211,9 +212,11 @@ class FakeServer:
             return routes[path](body)
 
     def _models(self) -> Any:
+        base, *rest = self.served  # an adapter's card says no length
+        cards = [(base, self.max_model_len, None), *((name, None, base) for name in rest)]
         return {
             "object": "list",
-            "data": [{"id": name, "object": "model", "max_model_len": self.max_model_len} for name in self.served],
+            "data": [{"id": name, "max_model_len": most, "parent": parent} for name, most, parent in cards],
         }
 
     def _rpc(self, body: Any) -> tuple[int, Any]:
@@ -233,12 +236,12 @@ class FakeServer:
         if not (directory / adapters.CONFIG_FILE).is_file():
             return 404, _error(f"Loading lora {body['lora_name']} failed: No adapter found for {directory}", 404)
         self.served[body["lora_name"]] = self.brain.with_adapter(directory)
-        return 200, None
+        return 200, f"Success: LoRA adapter '{body['lora_name']}' added successfully."
 
     def _unload(self, body: Any) -> tuple[int, Any]:
         if self.served.pop(body["lora_name"], None) is None:
-            return 404, _error("no such adapter", 404)
-        return 200, None
+            return 404, _error(f"The lora adapter '{body['lora_name']}' cannot be found.", 404)
+        return 200, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
 
     def _complete(self, body: Any) -> tuple[int, Any]:
         assert not set(body) - REQUEST_FIELDS, set(body) - REQUEST_FIELDS
@@ -303,7 +306,8 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
                     status, document = fake.answer(self.path, body, self.headers.get("Authorization"))
                 except Exception as error:
                     status, document = 500, _error(f"{type(error).__name__}: {error}", 500)
-            text = b"" if document is None else json.dumps(document).encode()
+            words = "" if document is None else document if isinstance(document, str) else json.dumps(document)
+            text = words.encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -320,15 +324,23 @@ class FakeLLM:
     brain: Brain
     """Set by a test: what the first directory is read into."""
     made: list[dict[str, Any]] = []
+    trouble: Callable[[int], Exception | None]
+    """What the call of `generate` raises in place of an answer; told how many there were so far."""
+    calls: int
 
-    def __init__(self, model: str, max_model_len: int, gpu_memory_utilization: float, logprobs_mode: str) -> None:
-        assert logprobs_mode in ("raw_logprobs", "processed_logprobs")
-        FakeLLM.made.append({"model": model, "max_model_len": max_model_len, "share": gpu_memory_utilization})
-        self.brain.is_raw = logprobs_mode == "raw_logprobs"
+    def __init__(self, model: str, **how: Any) -> None:
+        assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+        assert set(how) == {"max_model_len", "dtype", "gpu_memory_utilization", "logprobs_mode"}
+        FakeLLM.made.append(how)
+        self.brain.is_raw = {"raw_logprobs": True, "processed_logprobs": False}[how["logprobs_mode"]]
         self.brain.reload(Path(model))
         self.brain.is_cache_old = False
 
     def generate(self, prompts: Iterable[Any], sampling_params: Iterable[Any], *, use_tqdm: bool) -> list[Any]:
+        FakeLLM.calls += 1
+        trouble = FakeLLM.trouble(FakeLLM.calls)
+        if trouble is not None:
+            raise trouble
         pairs = zip(prompts, sampling_params, strict=True)
         return [self._output(prompt["prompt_token_ids"], vars(params)) for prompt, params in pairs]
 
@@ -366,5 +378,5 @@ class FakeLLM:
 
 def package(brain: Brain) -> Any:
     """What `import vllm` gives."""
-    FakeLLM.brain, FakeLLM.made = brain, []
+    FakeLLM.brain, FakeLLM.made, FakeLLM.calls, FakeLLM.trouble = brain, [], 0, lambda calls: None
     return SimpleNamespace(LLM=FakeLLM, SamplingParams=SimpleNamespace, TokensPrompt=dict)

@@ -7,21 +7,17 @@ import dataclasses
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 from tests.builders import vllm_fake
+from tests.builders.vllm_context import context, moved
 from tests.builders.vllm_fake import Brain, FakeServer
 
-from ptapi.spec import PostTrainJobSpec, Vllm
-from pttrainer import sharding, step
-from pttrainer.algorithms.protocol import Context
+from ptapi.spec import Vllm
 from pttrainer.errors import ConfigError, ServiceLost
-from pttrainer.losses import TokenStats
 from pttrainer.models import Model, Params, preset
 from pttrainer.models.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout.native import NativeEngine
@@ -31,8 +27,6 @@ from pttrainer.rollout.vllm import inprocess, server
 from pttrainer.rollout.vllm.answers import reply_of
 from pttrainer.rollout.vllm.asking import Ask, Lost, asks_of, seed_of
 from pttrainer.rollout.vllm.engine import VllmEngine
-from pttrainer.sharding import put
-from pttrainer.storage import Directory
 from pttrainer.tokenizer import byte_tokenizer
 
 PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1)]
@@ -50,11 +44,6 @@ def base() -> tuple[Model, Params]:
     return model, {**params, "embedding": params["embedding"] * 8.0}
 
 
-def moved(params: Params, by: float) -> Params:
-    """Weights after a step of training."""
-    return jax.tree.map(lambda x: x * (1.0 + by), params)
-
-
 @lru_cache
 def adapted(size: float) -> tuple[Model, Params]:
     model, params = base()
@@ -63,43 +52,6 @@ def adapted(size: float) -> tuple[Model, Params]:
     shapes = with_adapters.trained(with_adapters.abstract())
     lora = jax.tree.map(lambda x: (size * random.standard_normal(x.shape)).astype(np.float32), shapes)
     return with_adapters, with_adapters.whole(params, jax.tree.map(jax.numpy.asarray, lora))
-
-
-@lru_cache
-def scorer(model: Model) -> Any:
-    return step.score_step(model, NamedSharding(mesh(), PartitionSpec()))
-
-
-@lru_cache
-def mesh() -> jax.sharding.Mesh:
-    return sharding.make_mesh((1,), jax.devices()[:1])
-
-
-def context(tmp_path: Path, model: Model, temperature: float = 1.0) -> tuple[Context, list[str]]:
-    """What the engine uses of a context, and the notes it makes."""
-    spec = PostTrainJobSpec.model_validate(
-        {
-            "model": {"uri": "random://tiny"},
-            "algorithm": {"grpo": {}},
-            "data": {"train": {"uri": "file:///none"}},
-            "rewards": [{"builtin": "gsm8k"}],
-            "training": {"batch_size": 4, "sequence_length": 64, "steps": 8},
-            "rollout": {"max_new_tokens": 16, "temperature": temperature},
-            "accelerator": {"type": "cpu-1"},
-            "output": {"uri": "file:///none"},
-        }
-    )
-
-    def score(params: Params, batch: Any, heat: float) -> TokenStats:
-        with jax.set_mesh(mesh()):
-            return cast(TokenStats, jax.tree.map(np.asarray, scorer(model)(params, put(mesh(), batch), heat)))
-
-    notes: list[str] = []
-    made = SimpleNamespace(
-        spec=spec, model=model, mesh=mesh(), tokenizer=byte_tokenizer(), chat=SimpleNamespace(source=None),
-        score=score, note=notes.append, alive=lambda: None, run=Directory(tmp_path / "runs" / "job"),
-    )  # fmt: skip
-    return cast(Context, made), notes
 
 
 @pytest.fixture
@@ -369,7 +321,41 @@ def test_in_this_process_the_package_s_engine_gets_merged_adapters(
     for size in (0.1, 0.2):  # merged into the weights; the check after each compares with the trainer's
         done = ours.generate(adapted(size)[1], PROMPTS, 2, SAMPLING, DRAW)
         assert done.lengths_N.shape == (4,)
-    assert [(made["max_model_len"], made["share"]) for made in vllm_fake.FakeLLM.made] == [(64, 0.3)]
+    how = {"max_model_len": 64, "dtype": "float32", "gpu_memory_utilization": 0.3, "logprobs_mode": "raw_logprobs"}
+    assert vllm_fake.FakeLLM.made == [how]
+
+
+def test_in_this_process_log_probs_are_asked_for_at_the_temperature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inprocess.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
+    ours = vllm.vllm_engine(context(tmp_path, base()[0], 0.5)[0], Vllm(tolerance=1e-4))
+    ours.generate(base()[1], PROMPTS, 2, dataclasses.replace(SAMPLING, temperature=0.5), DRAW)
+    assert [made["logprobs_mode"] for made in vllm_fake.FakeLLM.made] == ["processed_logprobs"]
+
+
+def test_an_engine_in_this_process_that_dies_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inprocess.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
+    monkeypatch.setattr(vllm, "FIRST_PAUSE_S", 0.01)
+    model, params = base()
+    ours = vllm.vllm_engine(context(tmp_path, model)[0], Vllm(tolerance=1e-4, retries=1))
+    dead = RuntimeError("EngineCore encountered an issue.")
+    vllm_fake.FakeLLM.trouble = lambda calls: dead if calls == 2 else None
+    assert_equal(ours.generate(params, PROMPTS, 2, SAMPLING, DRAW), native(model, params))
+    assert len(vllm_fake.FakeLLM.made) == 2
+    vllm_fake.FakeLLM.trouble = lambda calls: dead
+    with pytest.raises(ServiceLost, match=r"vLLM in this process: RuntimeError: EngineCore .*\(2 tries\)"):
+        ours.generate(moved(params, 0.1), PROMPTS, 2, SAMPLING, DRAW)
+
+
+def test_an_engine_in_this_process_that_does_not_start_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = vllm_fake.package(Brain(*base(), KNOWN))
+    package.LLM = lambda **_: (_ for _ in ()).throw(ValueError("No available memory for the cache blocks."))
+    monkeypatch.setattr(inprocess.importlib, "import_module", lambda name: package)
+    with pytest.raises(ConfigError, match=r"does not start .* No available memory .*; hint: .*memoryShare"):
+        vllm.vllm_engine(context(tmp_path, base()[0])[0], Vllm()).generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
 
 
 def test_a_missing_package_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:

@@ -143,7 +143,8 @@ def vllm_engine(context: Context, spec: VllmSpec) -> VllmEngine:
     longest = context.spec.training.sequence_length
     client: Client
     if spec.endpoint is None:
-        client = InProcess(spec.memory_share, longest)
+        temperature = context.spec.rollout.temperature
+        client = InProcess(spec.memory_share, longest, context.model.compute_dtype, temperature)
     else:
         key = None if spec.api_key_env is None else distributed.secret(spec.api_key_env, "spec.rollout.vllm.apiKeyEnv")
         client = Server(spec.endpoint, spec.model, key, spec.concurrency, spec.timeout_seconds, longest)

@@ -1,0 +1,64 @@
+"""What the vLLM engine uses of a trainer's context: the spec, the model and how the trainer scores, without a run."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ptapi.spec import PostTrainJobSpec
+from pttrainer import sharding, step
+from pttrainer.algorithms.protocol import Context
+from pttrainer.batch import Batch
+from pttrainer.losses import TokenStats
+from pttrainer.models import Model, Params
+from pttrainer.sharding import put
+from pttrainer.storage import Directory
+from pttrainer.tokenizer import byte_tokenizer
+
+
+def moved(params: Params, by: float) -> Params:
+    """Weights after a step of training."""
+    return jax.tree.map(lambda x: x * (1.0 + by), params)
+
+
+@lru_cache
+def scorer(model: Model) -> Any:
+    return step.score_step(model, NamedSharding(mesh(), PartitionSpec()))
+
+
+@lru_cache
+def mesh() -> jax.sharding.Mesh:
+    return sharding.make_mesh((1,), jax.devices()[:1])
+
+
+def context(tmp_path: Path, model: Model, temperature: float = 1.0) -> tuple[Context, list[str]]:
+    """A context, and the notes that are made in it."""
+    spec = PostTrainJobSpec.model_validate(
+        {
+            "model": {"uri": "random://tiny"},
+            "algorithm": {"grpo": {}},
+            "data": {"train": {"uri": "file:///none"}},
+            "rewards": [{"builtin": "gsm8k"}],
+            "training": {"batch_size": 4, "sequence_length": 64, "steps": 8},
+            "rollout": {"max_new_tokens": 16, "temperature": temperature},
+            "accelerator": {"type": "cpu-1"},
+            "output": {"uri": "file:///none"},
+        }
+    )
+
+    def score(params: Params, batch: Batch, heat: float) -> TokenStats:
+        with jax.set_mesh(mesh()):
+            return cast(TokenStats, jax.tree.map(np.asarray, scorer(model)(params, put(mesh(), batch), heat)))
+
+    notes: list[str] = []
+    made = SimpleNamespace(
+        spec=spec, model=model, mesh=mesh(), tokenizer=byte_tokenizer(), chat=SimpleNamespace(source=None),
+        score=score, note=notes.append, alive=lambda: None, run=Directory(tmp_path / "runs" / "job"),
+    )  # fmt: skip
+    return cast(Context, made), notes
