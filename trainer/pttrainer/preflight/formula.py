@@ -173,13 +173,27 @@ def _guidance(of: Subject) -> list[Buffer]:
 
 
 def _kept(of: Subject) -> int:
-    """The stream between layers; without remat, also what each product of weights made."""
-    config, each = of.config, 2 if of.form.compute_dtype == "bfloat16" else 4
-    stream = config.layers * of.tokens_per_device * config.d_model
-    if of.form.remat == "full":
-        return each * stream
-    width = 2 * config.d_model + (_width(config) + 2 * _feed_forward(config)) // of.axis("tensor")
-    return each * (stream + config.layers * of.tokens_per_device * width)
+    """The stream between layers; without remat, also what products of weights made."""
+    each = 2 if of.form.compute_dtype == "bfloat16" else 4
+    width = of.config.d_model + (0 if of.form.remat == "full" else _products(of))
+    return each * of.config.layers * of.tokens_per_device * width
+
+
+def _products(of: Subject) -> int:
+    """Numbers per token that products of a layer's weights make and its backward pass reads: those of `down` only
+    where a norm follows, and none of experts, whose grouped products are computed again. What an adapter adds is a
+    product of its own, so that both are kept, and not their sum."""
+    config, tensor, adapters = of.config, of.axis("tensor"), of.form.adapters
+    heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+    widths = {name: count * config.head_dim // tensor for name, count in heads.items()} | {"o": config.d_model}
+    if config.experts is None:
+        inner = config.d_ff // tensor
+        widths |= {"gate": inner, "up": inner, "down": config.d_model if config.post_norms else 0}
+    else:
+        widths["router"] = config.experts.count
+    if adapters is None:
+        return sum(widths.values())
+    return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
 
 
 def _activations(config: ModelConfig, fitted: Fitted) -> float:

@@ -61,3 +61,16 @@ def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -
     assert peak(accelerator="v5p-32") < peak()
     assert peak(sequenceLength=8192) > peak()
     assert peak(remat="none") > peak()
+
+
+def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() -> None:
+    def kept(**more: Any) -> int:
+        fields = {"batchSize": 4, "sequenceLength": 1024, "remat": "none", **more}
+        parts = formula.memory(subject(spec("qwen3-4b", "v4-8", **fields))).parts
+        return next(part.bytes for part in parts if part.name == "activations kept for the backward pass")
+
+    stream, products = 2560, 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
+    assert kept() == 2 * 36 * 1024 * (stream + products)
+    assert kept(lora={"rank": 16}) == 2 * 36 * 1024 * (stream + 2 * products + 7 * 16)
+    of_attention = 4096 + 2 * 1024 + 2560 + 4 * 16
+    assert kept(lora={"rank": 16, "targets": "attention"}) == 2 * 36 * 1024 * (stream + products + of_attention)
