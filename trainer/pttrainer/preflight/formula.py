@@ -10,8 +10,9 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
                                               loss is one of tokens
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
-    accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only; with
-                                              them, the loss keeps a second sum of a head that is not the embedding
+    accumulate  2·G + 8·V·D/t                 micro-batches of what is trained whole: the sum so far, what is added, and
+                                              the embedding's gradient (float32), as made and as summed over devices.
+                                              With them, the loss keeps a second sum of a head that is not the embedding
 
 Where they are frozen, embedding and head are gathered as they are stored, then converted to the compute format: the
 head before its logits, while R is there; one that is the embedding, too, before the first layer. With micro-batches,
@@ -111,9 +112,18 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     phases = [*losses, layer, guidance]
     if not _is_split(of):
         return phases
-    accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
     stay.append(Buffer("gradients so far", gradients, "train"))
-    return [*([*phase, *stay] for phase in phases), accumulated]
+    phases = [[*phase, *stay] for phase in phases]
+    return phases if of.form.adapters else [*phases, _accumulated(of, gradients)]
+
+
+def _accumulated(of: Subject, gradients: int) -> list[Buffer]:
+    """The end of a micro-batch: its activations are gone, the embedding's gradient comes last."""
+    whole = 2 * 4 * of.config.vocab_size * of.config.d_model // of.axis("tensor")
+    return [
+        Buffer("gradients so far, and of a micro-batch", 2 * gradients, "train"),
+        Buffer("gradient of the embedding, whole, and as it is summed over devices", whole, "train"),
+    ]
 
 
 def _is_split(of: Subject) -> bool:

@@ -74,3 +74,13 @@ def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() ->
     assert kept(lora={"rank": 16}) == 2 * 36 * 1024 * (stream + 2 * products + 7 * 16)
     of_attention = 4096 + 2 * 1024 + 2560 + 4 * 16
     assert kept(lora={"rank": 16, "targets": "attention"}) == 2 * 36 * 1024 * (stream + products + of_attention)
+
+
+def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:
+    def peak(**fields: Any) -> int:
+        of = subject(spec("qwen3-1.7b", "v6e-4", batchSize=16, microBatchSize=4, **fields))
+        return formula.memory(of).program.temporaries
+
+    gradients, embedding = 4 * 1_720_574_976 // 4, 151_936 * 2048
+    assert peak(sequenceLength=512) == pytest.approx(2 * gradients + 8 * embedding, rel=1e-3)
+    assert peak(sequenceLength=1024) == peak(sequenceLength=512)
