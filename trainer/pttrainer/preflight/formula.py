@@ -18,6 +18,8 @@ Where they are frozen, embedding and head are gathered as they are stored, then 
 head before its logits, while R is there; one that is the embedding, too, before the first layer. With micro-batches,
 both are made once for all of them and stay. A loss of whole rows gathers the head for each chunk of logits.
 
+Experts' matrices are there once more, in another order, where a device's part of the model's axis is no multiple of 8.
+
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`Fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
 """
@@ -28,9 +30,10 @@ from dataclasses import dataclass
 
 from pttrainer.algorithms.traits import by_token
 from pttrainer.models import ModelConfig
-from pttrainer.models.declared import ITEM_BYTES
+from pttrainer.models.declared import ITEM_BYTES, Declared
 from pttrainer.preflight import chips, outside, shares
 from pttrainer.preflight.outside import Buffer
+from pttrainer.preflight.shares import Share
 from pttrainer.preflight.subject import Subject
 from pttrainer.preflight.verdict import Program
 
@@ -55,6 +58,8 @@ class Fitted:
 
 
 FITTED = Fitted()
+TILE_ROWS = 8
+"""Of an array as a TPU lays it out."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
     held = of.held
     is_tpu = not of.slice.is_cpu
     arguments, gradients = shares.total(held.all, tiled=is_tpu), shares.total(held.params)
-    phases = _phases(of, gradients, fitted)
+    phases = [[*phase, *_copied(of)] for phase in _phases(of, gradients, fitted)]
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)
     largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
     buffers = outside.outside(of)
@@ -115,6 +120,19 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     stay.append(Buffer("gradients so far", gradients, "train"))
     phases = [[*phase, *stay] for phase in phases]
     return phases if of.form.adapters else [*phases, _accumulated(of, gradients)]
+
+
+def _copied(of: Subject) -> list[Buffer]:
+    """Experts' matrices of which a device's part of the model's axis fills no tiles: they are stored with that axis
+    outside of tiles, and the loop over layers reads a copy of all of them in which it comes first."""
+    declared, held = of.form.weights, [*of.held.params, *of.held.frozen]
+    copied = [(path, share) for path, share in held if _fills_no_tiles(declared[path], share)]
+    return [Buffer("weights of experts, laid out anew", shares.total(copied), "train")] if copied else []
+
+
+def _fills_no_tiles(one: Declared, share: Share) -> bool:
+    is_matrix = "expert_embed" in one.axes and "mlp" in one.axes
+    return is_matrix and share.shape[one.axes.index("expert_embed")] % TILE_ROWS != 0
 
 
 def _accumulated(of: Subject, gradients: int) -> list[Buffer]:

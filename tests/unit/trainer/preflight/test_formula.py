@@ -84,3 +84,14 @@ def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:
     gradients, embedding = 4 * 1_720_574_976 // 4, 151_936 * 2048
     assert peak(sequenceLength=512) == pytest.approx(2 * gradients + 8 * embedding, rel=1e-3)
     assert peak(sequenceLength=1024) == peak(sequenceLength=512)
+
+
+def test_experts_whose_part_of_the_models_axis_fills_no_tiles_are_there_twice() -> None:
+    def copied(accelerator: str) -> int:
+        parts = formula.memory(subject(spec("gpt-oss-20b", accelerator, batchSize=64, sequenceLength=1024))).parts
+        return sum(part.bytes for part in parts if part.name == "weights of experts, laid out anew")
+
+    matrices = 24 * 32 * 3 * 2880 * 2880
+    assert copied("v6e-32") == 4 * matrices // 32  # 90 rows of the model's 2,880
+    assert copied("v5p-128") == 4 * matrices // 64  # 45
+    assert copied("v6e-8") == 0  # 360
