@@ -106,7 +106,7 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
         kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
     losses, stay = _frozen_head(of, kept, fitted) if of.form.adapters else ([_loss(of, kept, fitted)], [])
-    guidance = [kept, *_guidance(of)]
+    guidance = [kept, *_guidance(of, fitted)]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
         kept,
@@ -190,14 +190,18 @@ def _widths(of: Subject) -> str:
     return f"MLP [{tokens}, {_feed_forward(of.config) // tensor}], attention [{tokens}, {_width(of.config) // tensor}]"
 
 
-def _guidance(of: Subject) -> list[Buffer]:
-    """A teacher's hidden states, and both heads, gathered, while predictions are compared. Not fitted: on the one
-    distillation that was compiled the loss needed more."""
+def _guidance(of: Subject, fitted: Fitted) -> list[Buffer]:
+    """While predictions are compared: both heads, the student's as it is stored and as it is computed with, and where it
+    is trained its gradient so far and that of a chunk, as the devices sum it and as it is added."""
     if of.teacher is None:
         return []
-    config, tensor = of.teacher.config, of.axis("tensor")
-    heads = config.vocab_size * (config.d_model + of.config.d_model) // tensor
-    return [Buffer("teacher's hidden states, both heads", 2 * (config.d_model * of.tokens_per_device + heads), "train")]
+    teacher, words = of.teacher.config.d_model, of.config.vocab_size // of.axis("tensor")
+    each = ITEM_BYTES[of.form.param_dtype] * (1 if of.form.adapters else 4) + ITEM_BYTES[of.form.compute_dtype]
+    return [
+        Buffer("teacher's hidden states and head", 2 * teacher * (of.tokens_per_device + words), "train"),
+        Buffer("student's head, and its gradients", each * of.config.d_model * words, "train"),
+        Buffer("logits of a chunk, of both", int(2 * fitted.logits * of.head_tokens_per_device * words), "train"),
+    ]
 
 
 def _kept(of: Subject) -> int:

@@ -95,3 +95,17 @@ def test_experts_whose_part_of_the_models_axis_fills_no_tiles_are_there_twice() 
     assert copied("v6e-32") == 4 * matrices // 32  # 90 rows of the model's 2,880
     assert copied("v5p-128") == 4 * matrices // 64  # 45
     assert copied("v6e-8") == 0  # 360
+
+
+def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_both() -> None:
+    fields = {"algorithm": "distill", "options": {"teacher": {"uri": "random://qwen3-8b"}}, "batchSize": 32}
+
+    def beside(**more: Any) -> int:
+        of = subject(spec("qwen3-4b", "v4-16", sequenceLength=1024, **fields, **more))
+        found = formula.memory(of)
+        kept = 2 * 36 * 4096 * 2560
+        return found.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936
+
+    teacher = 2 * 4096 * (4096 + 151_936)  # hidden states of 4,096 tokens, and its head
+    assert beside() == teacher + 18 * 151_936 * 2560
+    assert beside(precision={"params": "bfloat16"}) == teacher + 10 * 151_936 * 2560
