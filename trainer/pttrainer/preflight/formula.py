@@ -191,8 +191,8 @@ def _widths(of: Subject) -> str:
 
 
 def _guidance(of: Subject, fitted: Fitted) -> list[Buffer]:
-    """While predictions are compared: both heads, the student's as it is stored and as it is computed with, and where it
-    is trained its gradient so far and that of a chunk, as the devices sum it and as it is added."""
+    """While predictions are compared: both heads, the student's as it is stored and as it is computed with; where it is
+    trained, its gradient so far and that of a chunk, as the devices sum it and as it is added."""
     if of.teacher is None:
         return []
     teacher, words = of.teacher.config.d_model, of.config.vocab_size // of.axis("tensor")
