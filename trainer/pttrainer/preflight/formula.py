@@ -175,7 +175,10 @@ def _frozen_head(of: Subject, kept: Buffer, fitted: Fitted) -> tuple[list[list[B
     both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
     here, stay = ([], [both]) if _is_split(of) else ([head], [])
     if not by_token(of.spec.algorithm):
-        return [[kept, *gathered, *here, logits]], stay
+        slopes = _logits(of, ITEM_BYTES[of.form.compute_dtype])
+        # Of a head that is stored as it is computed with, the compiler makes the gradient, although nothing reads it.
+        unread = [] if gathered else [[kept, head, Buffer("gradient of the head", 4 * numbers, "train"), slopes]]
+        return [[kept, *gathered, *here, logits], *unread], stay
     is_early = config.tied_head or _is_split(of)
     return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay
 
