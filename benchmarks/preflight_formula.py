@@ -103,6 +103,8 @@ CHOSEN = (
     _case("mistral-7b", "v6e-4", "sft", 8, 2048, **QLORA),
     _case("qwen3-8b", "v6e-8", "dpo", 32, 2048, microBatchSize=8, held=True, **LORA),
     _case("mistral-7b", "v6e-8", "dpo", 16, 2048, held=True, **QLORA),
+    _case("gpt-oss-20b", "v6e-32", "sft", 32, 4096),
+    _case("gpt-oss-20b", "v5e-32", "sft", 32, 4096),
 )
 CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if DRAWN.exists() else ())))
 """With those that were drawn (`preflight_draws.py`)."""

@@ -10,12 +10,15 @@ the gradients that a device holds. R: of what the backward pass keeps of every l
                                               loss is one of tokens
     layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
                                               one layer's backward pass: activations, its weights gathered
-    accumulate  R + 3·G                       the sum so far, once more, and what is added: micro-batches only; with
-                                              them, the loss keeps a second sum of a head that is not the embedding
+    accumulate  2·G + 8·V·D/t                 micro-batches of what is trained whole: the sum so far, what is added, and
+                                              the embedding's gradient (float32), as made and as summed over devices.
+                                              With them, the loss keeps a second sum of a head that is not the embedding
 
 Where they are frozen, embedding and head are gathered as they are stored, then converted to the compute format: the
 head before its logits, while R is there; one that is the embedding, too, before the first layer. With micro-batches,
 both are made once for all of them and stay. A loss of whole rows gathers the head for each chunk of logits.
+
+Experts' matrices are there once more, in another order, where a device's part of the model's axis is no multiple of 8.
 
 Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`Fitted`). Arguments
 come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
@@ -27,9 +30,10 @@ from dataclasses import dataclass
 
 from pttrainer.algorithms.traits import by_token
 from pttrainer.models import ModelConfig
-from pttrainer.models.declared import ITEM_BYTES
+from pttrainer.models.declared import ITEM_BYTES, Declared
 from pttrainer.preflight import chips, outside, shares
 from pttrainer.preflight.outside import Buffer
+from pttrainer.preflight.shares import Share
 from pttrainer.preflight.subject import Subject
 from pttrainer.preflight.verdict import Program
 
@@ -54,6 +58,8 @@ class Fitted:
 
 
 FITTED = Fitted()
+TILE_ROWS = 8
+"""Of an array as a TPU lays it out."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
     held = of.held
     is_tpu = not of.slice.is_cpu
     arguments, gradients = shares.total(held.all, tiled=is_tpu), shares.total(held.params)
-    phases = _phases(of, gradients, fitted)
+    phases = [[*phase, *_copied(of)] for phase in _phases(of, gradients, fitted)]
     temporaries = max(sum(part.bytes for part in parts) for parts in phases)
     largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
     buffers = outside.outside(of)
@@ -100,7 +106,7 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
         # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
         kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
     losses, stay = _frozen_head(of, kept, fitted) if of.form.adapters else ([_loss(of, kept, fitted)], [])
-    guidance = [kept, *_guidance(of)]
+    guidance = [kept, *_guidance(of, fitted)]
     activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
     layer = [
         kept,
@@ -111,9 +117,31 @@ def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
     phases = [*losses, layer, guidance]
     if not _is_split(of):
         return phases
-    accumulated = [kept, Buffer("gradients of micro-batches", 3 * gradients, "train")]
     stay.append(Buffer("gradients so far", gradients, "train"))
-    return [*([*phase, *stay] for phase in phases), accumulated]
+    phases = [[*phase, *stay] for phase in phases]
+    return phases if of.form.adapters else [*phases, _accumulated(of, gradients)]
+
+
+def _copied(of: Subject) -> list[Buffer]:
+    """Experts' matrices of which a device's part of the model's axis fills no tiles: they are stored with that axis
+    outside of tiles, and the loop over layers reads a copy of all of them in which it comes first."""
+    declared, held = of.form.weights, [*of.held.params, *of.held.frozen]
+    copied = [(path, share) for path, share in held if _fills_no_tiles(declared[path], share)]
+    return [Buffer("weights of experts, laid out anew", shares.total(copied), "train")] if copied else []
+
+
+def _fills_no_tiles(one: Declared, share: Share) -> bool:
+    is_matrix = "expert_embed" in one.axes and "mlp" in one.axes
+    return is_matrix and share.shape[one.axes.index("expert_embed")] % TILE_ROWS != 0
+
+
+def _accumulated(of: Subject, gradients: int) -> list[Buffer]:
+    """The end of a micro-batch: its activations are gone, the embedding's gradient comes last."""
+    whole = 2 * 4 * of.config.vocab_size * of.config.d_model // of.axis("tensor")
+    return [
+        Buffer("gradients so far, and of a micro-batch", 2 * gradients, "train"),
+        Buffer("gradient of the embedding, whole, and as it is summed over devices", whole, "train"),
+    ]
 
 
 def _is_split(of: Subject) -> bool:
@@ -147,7 +175,10 @@ def _frozen_head(of: Subject, kept: Buffer, fitted: Fitted) -> tuple[list[list[B
     both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
     here, stay = ([], [both]) if _is_split(of) else ([head], [])
     if not by_token(of.spec.algorithm):
-        return [[kept, *gathered, *here, logits]], stay
+        slopes = _logits(of, ITEM_BYTES[of.form.compute_dtype])
+        # Of a head that is stored as it is computed with, the compiler makes the gradient, although nothing reads it.
+        unread = [] if gathered else [[kept, head, Buffer("gradient of the head", 4 * numbers, "train"), slopes]]
+        return [[kept, *gathered, *here, logits], *unread], stay
     is_early = config.tied_head or _is_split(of)
     return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay
 
@@ -162,24 +193,42 @@ def _widths(of: Subject) -> str:
     return f"MLP [{tokens}, {_feed_forward(of.config) // tensor}], attention [{tokens}, {_width(of.config) // tensor}]"
 
 
-def _guidance(of: Subject) -> list[Buffer]:
-    """A teacher's hidden states, and both heads, gathered, while predictions are compared. Not fitted: on the one
-    distillation that was compiled the loss needed more."""
+def _guidance(of: Subject, fitted: Fitted) -> list[Buffer]:
+    """While predictions are compared: both heads, the student's as it is stored and as it is computed with; where it is
+    trained, its gradient so far and that of a chunk, as the devices sum it and as it is added."""
     if of.teacher is None:
         return []
-    config, tensor = of.teacher.config, of.axis("tensor")
-    heads = config.vocab_size * (config.d_model + of.config.d_model) // tensor
-    return [Buffer("teacher's hidden states, both heads", 2 * (config.d_model * of.tokens_per_device + heads), "train")]
+    teacher, words = of.teacher.config.d_model, of.config.vocab_size // of.axis("tensor")
+    each = ITEM_BYTES[of.form.param_dtype] * (1 if of.form.adapters else 4) + ITEM_BYTES[of.form.compute_dtype]
+    return [
+        Buffer("teacher's hidden states and head", 2 * teacher * (of.tokens_per_device + words), "train"),
+        Buffer("student's head, and its gradients", each * of.config.d_model * words, "train"),
+        Buffer("logits of a chunk, of both", int(2 * fitted.logits * of.head_tokens_per_device * words), "train"),
+    ]
 
 
 def _kept(of: Subject) -> int:
-    """The stream between layers; without remat, also what each product of weights made."""
-    config, each = of.config, 2 if of.form.compute_dtype == "bfloat16" else 4
-    stream = config.layers * of.tokens_per_device * config.d_model
-    if of.form.remat == "full":
-        return each * stream
-    width = 2 * config.d_model + (_width(config) + 2 * _feed_forward(config)) // of.axis("tensor")
-    return each * (stream + config.layers * of.tokens_per_device * width)
+    """The stream between layers; without remat, also what products of weights made."""
+    each = 2 if of.form.compute_dtype == "bfloat16" else 4
+    width = of.config.d_model + (0 if of.form.remat == "full" else _products(of))
+    return each * of.config.layers * of.tokens_per_device * width
+
+
+def _products(of: Subject) -> int:
+    """Numbers per token that products of a layer's weights make and its backward pass reads: those of `down` only
+    where a norm follows, and none of experts, whose grouped products are computed again. What an adapter adds is a
+    product of its own, so that both are kept, and not their sum."""
+    config, tensor, adapters = of.config, of.axis("tensor"), of.form.adapters
+    heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+    widths = {name: count * config.head_dim // tensor for name, count in heads.items()} | {"o": config.d_model}
+    if config.experts is None:
+        inner = config.d_ff // tensor
+        widths |= {"gate": inner, "up": inner, "down": config.d_model if config.post_norms else 0}
+    else:
+        widths["router"] = config.experts.count
+    if adapters is None:
+        return sum(widths.values())
+    return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
 
 
 def _activations(config: ModelConfig, fitted: Fitted) -> float:

@@ -119,8 +119,6 @@ def assumptions(of: Subject, programs: list[Program], price: float | None) -> li
         said.append(f"the {SCORING} was not compiled and is not counted")
     if not names:
         said.append("memory is the formula's (docs/reference/preflight.md); collectives are not counted")
-    if of.spec.algorithm.kind in ("distill", "ppo") and not names:
-        said.append(f"the formula was never compared with the compiler on {of.spec.algorithm.kind}")
     if is_told(of.spec):
         said.append(f"the data hold {TOLD} of the teacher's tokens for each of the student's")
     if ROLLOUT in others(of):

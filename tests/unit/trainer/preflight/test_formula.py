@@ -61,3 +61,51 @@ def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -
     assert peak(accelerator="v5p-32") < peak()
     assert peak(sequenceLength=8192) > peak()
     assert peak(remat="none") > peak()
+
+
+def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() -> None:
+    def kept(**more: Any) -> int:
+        fields = {"batchSize": 4, "sequenceLength": 1024, "remat": "none", **more}
+        parts = formula.memory(subject(spec("qwen3-4b", "v4-8", **fields))).parts
+        return next(part.bytes for part in parts if part.name == "activations kept for the backward pass")
+
+    stream, products = 2560, 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
+    assert kept() == 2 * 36 * 1024 * (stream + products)
+    assert kept(lora={"rank": 16}) == 2 * 36 * 1024 * (stream + 2 * products + 7 * 16)
+    of_attention = 4096 + 2 * 1024 + 2560 + 4 * 16
+    assert kept(lora={"rank": 16, "targets": "attention"}) == 2 * 36 * 1024 * (stream + products + of_attention)
+
+
+def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:
+    def peak(**fields: Any) -> int:
+        of = subject(spec("qwen3-1.7b", "v6e-4", batchSize=16, microBatchSize=4, **fields))
+        return formula.memory(of).program.temporaries
+
+    gradients, embedding = 4 * 1_720_574_976 // 4, 151_936 * 2048
+    assert peak(sequenceLength=512) == pytest.approx(2 * gradients + 8 * embedding, rel=1e-3)
+    assert peak(sequenceLength=1024) == peak(sequenceLength=512)
+
+
+def test_experts_whose_part_of_the_models_axis_fills_no_tiles_are_there_twice() -> None:
+    def copied(accelerator: str) -> int:
+        parts = formula.memory(subject(spec("gpt-oss-20b", accelerator, batchSize=64, sequenceLength=1024))).parts
+        return sum(part.bytes for part in parts if part.name == "weights of experts, laid out anew")
+
+    matrices = 24 * 32 * 3 * 2880 * 2880
+    assert copied("v6e-32") == 4 * matrices // 32  # 90 rows of the model's 2,880
+    assert copied("v5p-128") == 4 * matrices // 64  # 45
+    assert copied("v6e-8") == 0  # 360
+
+
+def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_both() -> None:
+    fields = {"algorithm": "distill", "options": {"teacher": {"uri": "random://qwen3-8b"}}, "batchSize": 32}
+
+    def beside(**more: Any) -> int:
+        of = subject(spec("qwen3-4b", "v4-16", sequenceLength=1024, **fields, **more))
+        found = formula.memory(of)
+        kept = 2 * 36 * 4096 * 2560
+        return found.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936
+
+    teacher = 2 * 4096 * (4096 + 151_936)  # hidden states of 4,096 tokens, and its head
+    assert beside() == teacher + 18 * 151_936 * 2560
+    assert beside(precision={"params": "bfloat16"}) == teacher + 10 * 151_936 * 2560
