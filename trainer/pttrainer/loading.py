@@ -28,13 +28,15 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """The model on its devices. shardings: of all weights; frozen: those that adapters are put on."""
+    """The model on its devices. shardings: of all weights; frozen: those that adapters are put on; changed: by how much
+    quantisation changed them, by name of matrix."""
 
     parts: Assembled
     shapes: placement.Shapes
     meshes: Meshes
     shardings: Params
     frozen: Params | None
+    changed: Mapping[str, float]
 
     def trained(self) -> Params:
         """What is trained, before its first step."""
@@ -71,7 +73,7 @@ def load(run: Claimed) -> Loaded:
     changed = parts.quantization_errors.relative()
     if changed:
         note(_quantised(model, changed))
-    return Loaded(parts, shapes, meshes, shardings, frozen)
+    return Loaded(parts, shapes, meshes, shardings, frozen, changed)
 
 
 def _check_divisions(training: Training, model: Model, mesh: jax.sharding.Mesh) -> None:
@@ -90,7 +92,7 @@ def lineage(loaded: Loaded, held: Any, origin: fork.Source | None) -> dict[str, 
     """What the run is made of, beside what its job says."""
     parts, adapters = loaded.parts, loaded.parts.origin
     meshes = {"mesh": loaded.shapes.trainer, "samplerMesh": loaded.shapes.sampler}
-    changed = dict(parts.quantization_errors.relative())
+    changed = dict(loaded.changed)
     return {
         "modelCommit": parts.commit,
         **({} if adapters is None else {"adaptersFrom": {"uri": adapters.uri, "commit": adapters.commit}}),
