@@ -31,8 +31,7 @@ FROM base AS trainer
 ARG ACCELERATOR=tpu
 RUN --mount=type=bind,from=wheel,source=/,target=/build \
     case "${ACCELERATOR}" in \
-      cpu) extra=trainer ;; \
-      tpu|cuda) extra="trainer-${ACCELERATOR}" ;; \
+      cpu|tpu|cuda) extra="trainer-${ACCELERATOR}" ;; \
       *) echo "ACCELERATOR=${ACCELERATOR}: cpu, tpu or cuda" >&2; exit 2 ;; \
     esac; \
     pip install --no-cache-dir -c /build/src/constraints.txt "$(echo /build/dist/posttrain-*.whl)[${extra}]"

@@ -21,7 +21,7 @@ $(VENV)/.python: | pyproject.toml
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.python pyproject.toml constraints.txt
-	$(PIP) install -q -c constraints.txt -e '.[operator,trainer,cli]'
+	$(PIP) install -q -c constraints.txt -e '.[operator,trainer-cpu,cli]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt

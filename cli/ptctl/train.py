@@ -23,7 +23,7 @@ def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:
     """Run a job's trainer here, without a cluster.
 
     The same program that a pod runs (`python -m pttrainer run`); its own exit code is told where it is not 0. Needs
-    the trainer's packages: pip install 'posttrain[trainer]'.
+    the trainer's packages: pip install 'posttrain[trainer-cpu]'.
     """
     from ptctl.jobfile import check, read_changed
     from ptctl.training import run_trainer

@@ -37,7 +37,7 @@ def trainer_code(job: PostTrainJob, verb: str, *options: str, forked: bool = Fal
     fork of this process, which has imported most of what it needs.
     """
     if not forked and find_spec("jax") is None:
-        raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer]'")
+        raise CliError("the trainer needs JAX, which is not installed", "pip install 'posttrain[trainer-cpu]'")
     with tempfile.TemporaryDirectory(prefix="ptctl-train-") as folder:
         path = Path(folder) / "job.yaml"
         path.write_text(dump_job(job))

@@ -82,7 +82,7 @@ def _check_installed() -> None:
         if find_spec(package) is None:
             raise CliError(
                 f"the demo needs {package}, which is not installed",
-                f"pip install 'posttrain[operator,trainer,cli]' ({package} is in the extra {extra!r})",
+                f"pip install 'posttrain[operator,trainer-cpu,cli]' ({package} is in the extra {extra!r})",
             )
 
 

@@ -21,6 +21,7 @@ from pttrainer.models import declared, rope
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.declared import Declared
+from pttrainer.strips import layout as strips
 
 Drop = Callable[[str, Array], Array]
 """(matrix, x_BTX) -> what the matrix's adapter reads of x in training (`dropout`)."""
@@ -75,7 +76,8 @@ def project(
     drop: Drop | None = None,
 ) -> Array:
     """A product over rows and tokens as one axis: the gradient of the weight contracts over both, and with two
-    axes XLA transposes the activations first (a quarter of a step on CPU). A sharded token axis cannot be merged."""
+    axes XLA transposes the activations first (a quarter of a step on CPU). A sharded token axis cannot be merged.
+    The matrix is [X, Y], or in strips where a CPU samples with it."""
     w = matrix[...].astype(x_BTX.dtype)
     read_BTX = None if drop is None or adapter is None else drop(adapter.name, x_BTX)
     if sharding.splits("sequence"):
@@ -83,13 +85,14 @@ def project(
     else:
         B, T, X = x_BTX.shape
         read = None if read_BTX is None else read_BTX.reshape(B * T, X)
-        out = _product(x_BTX.reshape(B * T, X), w, adapter, read).reshape(B, T, w.shape[1])
+        out = _product(x_BTX.reshape(B * T, X), w, adapter, read).reshape(B, T, -1)
     return out if bias is None else out + bias[...].astype(x_BTX.dtype)
 
 
 def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
     """read: what dropout leaves the adapter of x."""
-    return x @ w if adapter is None else x @ w + adapter(x if read is None else read)
+    out = x @ w if w.ndim == 2 else strips.product(x, w)
+    return out if adapter is None else out + adapter(x if read is None else read)
 
 
 class RMSNorm(nnx.Module):

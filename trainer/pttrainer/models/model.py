@@ -39,6 +39,7 @@ from pttrainer.models.experts import balance_loss
 from pttrainer.models.form import Form, Params, Remat
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.pages import PagedCache
+from pttrainer.strips.layout import HEAD
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ class Model(Form):
         slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1). A cache in
         pages is read by the kernel of `paged_attention`.
         """
+        params = {name: part for name, part in params.items() if name != HEAD}
         decoder = self._decoder({**params, "layers": params["layers"][0]})
         opened: kv.KVCache | PagedCache
         if isinstance(cache, PagedCache):

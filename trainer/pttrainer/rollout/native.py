@@ -37,6 +37,8 @@ from pttrainer.rollout.rows import NOBODY, Pool, Rows, Watched
 from pttrainer.rollout.sizes import slots_for
 from pttrainer.rollout.speculation import Proposer, Speculation, added, tally
 from pttrainer.rollout.waiting import Part, parts
+from pttrainer.strips.tile import Tile
+from pttrainer.strips.weights import head_in_strips, layer_in_strips, tile_of
 from pttrainer.tokenizer import Tokenizer
 
 STOP_CHECK_TOKENS = 16
@@ -205,11 +207,12 @@ class _Run:
 
 class Transfer:
     """The trained weights as the sampler wants them (`Model.for_decoding`), a part at a time: a program whose results
-    are gathered keeps each of them twice until it ends, which for all of them was more than a chip has."""
+    are gathered keeps each of them twice until it ends, which for all of them was more than a chip has. On one CPU
+    matrices come in strips (`pttrainer.strips`)."""
 
     def __init__(self, model: Model, mesh: Mesh | None) -> None:
         where = None if mesh is None else decoding_shardings(model, mesh)
-        self._layers = model.config.layers
+        self._model = model
         self.layer = jax.jit(model.layer_for_decoding, out_shardings=where and where["layers"][0])
         self.parts = {
             name: jax.jit(model.part_for_decoding, out_shardings=where and {name: where[name]})
@@ -219,9 +222,22 @@ class Transfer:
 
     def __call__(self, params: Params) -> Params:
         """Where `decode` reads them."""
-        layers = tuple(self.layer(params["layers"], np.int32(i)) for i in range(self._layers))
+        tile = tile_of(params)
+        layer = self.layer if tile is None else _layer_in_strips(self._model, tile)
+        layers = tuple(layer(params["layers"], np.int32(i)) for i in range(self._model.config.layers))
         parts = (part({name: params[name]}) for name, part in self.parts.items())
-        return {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
+        weights = {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
+        return weights if tile is None else {**weights, **_head_in_strips(self._model, tile)(weights)}
+
+
+@lru_cache(maxsize=16)
+def _layer_in_strips(model: Model, tile: Tile) -> Any:
+    return jax.jit(lambda layers, i: layer_in_strips(model.layer_for_decoding(layers, i), tile))
+
+
+@lru_cache(maxsize=16)
+def _head_in_strips(model: Model, tile: Tile) -> Any:
+    return jax.jit(lambda weights: head_in_strips(model.head(weights), tile))
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,325 @@
+"""Products with weights in strips: the machine code, how XLA calls it, and which weights a sampler has so."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pttrainer.models import Model, Params, preset
+from pttrainer.models.adapters import Adapters
+from pttrainer.rollout import native
+from pttrainer.rollout.native import NativeEngine, Transfer
+from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.transfer import named
+from pttrainer.strips import handler, program
+from pttrainer.strips.layout import HEAD, in_strips, product
+from pttrainer.strips.tile import AVX2, AVX512, NEON, SUMMED, Tile, tile_for
+from pttrainer.strips.weights import tile_of
+from pttrainer.tokenizer import byte_tokenizer
+
+TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
+
+
+def multiplied(x: np.ndarray, w: np.ndarray, tile: Tile) -> np.ndarray:
+    together = jax.jit(lambda x, w: product(x, in_strips(w, tile.width), tile)[:, : w.shape[1]])
+    return np.asarray(together(x, w))
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@TILES
+@pytest.mark.parametrize("M", [1, 7, 8, 9, 33])
+@pytest.mark.parametrize("K", [1, SUMMED, 3 * SUMMED + 17])
+@pytest.mark.parametrize("N", [1, 70])
+def test_a_product_is_right_to_rounding(tile: Tile, M: int, K: int, N: int) -> None:
+    x, w = numbers(M, M, K), numbers(N, K, N)
+    wanted = x.astype(np.float64) @ w
+    bound = 1e-6 * np.sqrt(K) * (np.abs(x).astype(np.float64) @ np.abs(w)) + 1e-30
+    assert (np.abs(multiplied(x, w, tile) - wanted) <= bound).all()
+
+
+@TILES
+def test_a_row_has_the_same_bits_with_any_rows_beside_it_and_on_any_number_of_threads(tile: Tile) -> None:
+    x, w = numbers(0, 37, 700), numbers(1, 700, 512)
+    assert x.size * w.shape[1] > handler.ALONE > x.shape[1] * w.shape[1]  # together on all threads, a row on one
+    together = multiplied(x, w, tile)
+    for row in range(0, 37, 4):
+        np.testing.assert_array_equal(multiplied(x[row : row + 1], w, tile)[0], together[row])
+    for _ in range(20):
+        np.testing.assert_array_equal(multiplied(x, w, tile), together)
+
+
+def test_processors_with_other_vectors_make_the_same_bits() -> None:
+    x, w = numbers(0, 9, 700), numbers(1, 700, 96)
+    first = multiplied(x, w, AVX512)
+    for tile in (AVX2, NEON):
+        np.testing.assert_array_equal(multiplied(x, w, tile), first)
+
+
+def test_what_is_not_a_number_stays_where_it_is() -> None:
+    x, w = numbers(0, 9, 40), numbers(1, 40, 64)
+    x[3, 7], w[5, 33] = np.inf, np.nan
+    found = np.isfinite(multiplied(x, w, AVX512))
+    wanted = np.ones((9, 64), bool)
+    wanted[3], wanted[:, 33] = False, False
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_tile_is_that_of_the_processor() -> None:
+    assert tile_for({"avx512f": True, "avx2": True, "fma": True}, "x86_64") == AVX512
+    assert tile_for({"avx2": True, "fma": True}, "x86_64") == AVX2
+    assert tile_for({}, "arm64") == tile_for({}, "aarch64") == NEON
+    assert tile_for({"avx2": True, "fma": False}, "x86_64") is None
+
+
+# How XLA calls: `handler` in C's words, so that the seam is tested with threads that fail, or come late.
+
+
+class Buffer(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("data", ctypes.c_void_p),
+        ("rank", ctypes.c_int64),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class Version(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    )
+
+
+class Functions(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("api_version", Version),
+        ("internal_api", ctypes.c_void_p),
+        ("functions", ctypes.c_void_p * 18),
+    )
+
+
+class Values(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("types", ctypes.c_void_p),
+        ("values", ctypes.POINTER(ctypes.c_void_p)),
+    )
+
+
+class Frame(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("api", ctypes.POINTER(Functions)),
+        ("ctx", ctypes.c_void_p),
+        ("stage", ctypes.c_int),
+        ("args", Values),
+        ("rets", Values),
+        ("attrs", Values),
+        ("future", ctypes.c_void_p),
+    )
+
+
+class Schedule(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
+        ("task", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+    )
+
+
+class Count(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
+        ("num_threads", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class Destroy(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extension_start", ctypes.c_void_p), ("error", ctypes.c_void_p))
+
+
+CONTEXT, ERROR = 0xC0, 0xE0
+Task = tuple[Callable[[int], None], int]
+CALLED = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@dataclasses.dataclass
+class Pool:
+    """A pool of threads as XLA's looks to a handler; how it behaves is the test's."""
+
+    threads: int | None
+    takes: int
+    tasks: list[Task] = dataclasses.field(default_factory=list)
+    destroyed: int = 0
+
+    def multiply(self, x: np.ndarray, w: np.ndarray, tile: Tile) -> np.ndarray:
+        """Calls the handler as XLA would."""
+
+        @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Schedule))
+        def schedule(arguments: Any) -> int | None:
+            asked = arguments.contents
+            assert (asked.struct_size, asked.ctx) == (ctypes.sizeof(Schedule), CONTEXT)
+            if len(self.tasks) == self.takes:
+                return ERROR
+            self.tasks.append((CALLED(asked.task), asked.data))
+            return None
+
+        @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Count))
+        def count(arguments: Any) -> int | None:
+            asked = arguments.contents
+            assert (asked.struct_size, asked.ctx) == (ctypes.sizeof(Count), CONTEXT)
+            if self.threads is None:
+                return ERROR
+            asked.num_threads[0] = self.threads
+            return None
+
+        @ctypes.CFUNCTYPE(None, ctypes.POINTER(Destroy))
+        def destroy(arguments: Any) -> None:
+            assert arguments.contents.error == ERROR
+            self.destroyed += 1
+
+        functions = Functions()
+        for index, function in ((2, destroy), (11, schedule), (12, count)):
+            functions.functions[index] = ctypes.cast(function, ctypes.c_void_p).value
+        strips = np.ascontiguousarray(np.asarray(in_strips(jnp.array(w), tile.width)))
+        y = np.full((x.shape[0], strips.shape[0] * tile.width), np.nan, np.float32)
+        buffers = [buffer(of) for of in (x, strips, y)]
+        frame = Frame(api=ctypes.pointer(functions), ctx=CONTEXT, stage=3)
+        frame.args, frame.rets = values(buffers[:2]), values(buffers[2:])
+        _, called = program._compiled(tile)
+        assert called(ctypes.addressof(frame)) is None
+        return y[:, : w.shape[1]]
+
+
+def buffer(of: np.ndarray) -> Buffer:
+    return Buffer(data=of.ctypes.data, rank=of.ndim, dims=(ctypes.c_int64 * of.ndim)(*of.shape), dtype=11)
+
+
+def values(buffers: list[Buffer]) -> Values:
+    addresses = (ctypes.c_void_p * len(buffers))(*(ctypes.addressof(one) for one in buffers))
+    return Values(size=len(buffers), values=ctypes.cast(addresses, ctypes.POINTER(ctypes.c_void_p)))
+
+
+LARGE = numbers(0, 32, 300), numbers(1, 300, 1000)
+
+
+def is_right(y: np.ndarray) -> bool:
+    x, w = LARGE
+    return bool(np.allclose(y, x.astype(np.float64) @ w, atol=1e-3))
+
+
+@TILES
+def test_threads_that_come_when_all_is_done_find_nothing_and_harm_nothing(tile: Tile) -> None:
+    pool = Pool(threads=4, takes=9)
+    y = pool.multiply(*LARGE, tile)
+    assert is_right(y)
+    assert len(pool.tasks) == 3
+    kept = y.copy()
+    for task, data in pool.tasks:
+        task(data)
+    np.testing.assert_array_equal(y, kept)
+
+
+def test_a_pool_that_takes_few_tasks_or_none_costs_time_only() -> None:
+    few = Pool(threads=4, takes=1)
+    assert is_right(few.multiply(*LARGE, AVX512))
+    assert (len(few.tasks), few.destroyed) == (1, 2)
+    none = Pool(threads=None, takes=0)
+    assert is_right(none.multiply(*LARGE, AVX512))
+    assert (len(none.tasks), none.destroyed) == (0, 1)
+
+
+def test_a_small_product_asks_for_no_thread() -> None:
+    x, w = numbers(0, 2, 30), numbers(1, 30, 64)
+    pool = Pool(threads=4, takes=9)
+    np.testing.assert_allclose(pool.multiply(x, w, AVX512), x @ w, atol=1e-4)
+    assert not pool.tasks
+
+
+# What a sampler has in strips.
+
+SAMPLING = Sampling(24, 64)
+PROMPTS = [Prompt([97 + (5 * n + i) % 26 for i in range(9 + n)], n) for n in range(3)]
+
+
+def model_and_params(**changed: Any) -> tuple[Model, Params]:
+    model = Model(preset("tiny"), **changed)
+    return model, jax.jit(model.init)(jax.random.key(0))
+
+
+def completions(model: Model, params: Params) -> Completions:
+    return NativeEngine(model, byte_tokenizer()).generate(params, PROMPTS, 4, SAMPLING, Draw(0, 1))
+
+
+def test_samples_are_those_of_weights_that_stand_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, params = model_and_params()
+    assert HEAD in Transfer(model, None)(params)
+    in_strips = completions(model, params)
+    monkeypatch.setattr(native, "tile_of", lambda params: None)
+    plain = completions(model, params)
+    assert [in_strips.tokens(row) for row in range(12)] == [plain.tokens(row) for row in range(12)]
+    np.testing.assert_allclose(in_strips.logps_NT, plain.logps_NT, atol=1e-5)
+
+
+def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "tile_of", lambda params: AVX512)
+    model, params = model_and_params(adapters=Adapters(4, 8.0, ("q", "down")))
+    here = jax.tree.map(lambda x: params["norm"]["scale"].sharding, model.trained(model.abstract()))
+    params = model.whole(params, model.init_adapters(here, 0))
+    wanted, held = model.for_decoding(params), Transfer(model, None)(params)
+    for before, layer in zip(wanted["layers"], held["layers"], strict=True):
+        for (name, x), (_, plain) in zip(named(layer), named(before), strict=True):
+            if plain.ndim == 2 and "lora" not in name:
+                assert x.shape == (plain.shape[1] // 32, plain.shape[0], 32), name
+                plain = in_strips(plain, 32)
+            np.testing.assert_array_equal(x, plain)
+
+
+def test_other_formats_and_widths_that_do_not_divide_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "tile_of", lambda params: AVX512)
+    model, params = model_and_params()
+    half = dataclasses.replace(model, compute_dtype="bfloat16")
+    held = Transfer(half, None)(params)
+    assert HEAD not in held
+    assert held["layers"][0]["attention"]["q"].shape == (64, 64)
+    odd = Model(dataclasses.replace(preset("tiny"), d_ff=100))
+    held = Transfer(odd, None)(jax.jit(odd.init)(jax.random.key(0)))
+    assert held["layers"][0]["mlp"]["up"].shape == (64, 100)
+    assert held["layers"][0]["mlp"]["down"].shape == (2, 100, 32)
+
+
+def test_weights_on_several_devices_have_no_strips() -> None:
+    alone = jnp.ones((8, 8))
+    mesh = jax.make_mesh((8,), ("x",))
+    spread = jax.device_put(alone, jax.NamedSharding(mesh, jax.P("x")))
+    assert tile_of({"a": alone}) == program.host_tile()
+    assert tile_of({"a": alone, "b": spread}) is None
+
+
+def test_without_llvmlite_there_are_no_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert program.host_tile.__wrapped__() is None

@@ -1,0 +1,153 @@
+"""What of a product stays in a processor's registers, and the code that makes it, as LLVM's assembly.
+
+A tile is some rows by one strip: for each k, the strip's W numbers are read once and multiplied with x[m, k] of each
+row, one chain of sums for each vector of the tile. Enough chains must be under way to hide what an addition takes, and
+they must not be more than there are registers. At most `SUMMED` terms go into one chain, whose sum is then added to the
+result: so less is lost by rounding than in one long chain, and that part of the strip stays in the fastest cache for
+all rows.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SUMMED = 256
+
+
+@dataclass(frozen=True)
+class Tile:
+    """rows by vectors · lanes numbers of float32."""
+
+    lanes: int
+    vectors: int
+    rows: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a strip."""
+        return self.lanes * self.vectors
+
+    @property
+    def name(self) -> str:
+        """Of the product with such strips, among XLA's custom calls."""
+        return f"posttrain_strips_{self.lanes}x{self.vectors}x{self.rows}"
+
+
+AVX512 = Tile(lanes=16, vectors=2, rows=8)
+AVX2 = Tile(lanes=8, vectors=2, rows=6)
+NEON = Tile(lanes=4, vectors=4, rows=6)
+
+
+def tile_for(features: Mapping[str, bool], machine: str | None = None) -> Tile | None:
+    """The tile for a processor with these features (as LLVM names them); None where it has no fused multiply-add."""
+    if (machine or platform.machine()) in ("aarch64", "arm64"):
+        return NEON
+    if features.get("avx512f"):
+        return AVX512
+    return AVX2 if features.get("avx2") and features.get("fma") else None
+
+
+def code(tile: Tile) -> str:
+    """`@strip(x, w, y, K, N, M)`: one strip of the product, y[m, :W] for all M rows. N: columns of y."""
+    vector = _vector(tile)
+    counts = range(1, tile.rows + 1)
+    return "\n".join(
+        (
+            f"declare {vector} @llvm.fmuladd.v{tile.lanes}f32({vector}, {vector}, {vector})",
+            *(_block(tile, rows) for rows in counts),
+            _strip(tile),
+        )
+    )
+
+
+def _vector(tile: Tile) -> str:
+    return f"<{tile.lanes} x float>"
+
+
+def _strip(tile: Tile) -> str:
+    """Terms in parts of SUMMED, and within one of them rows as many at once as a tile has."""
+    counts = range(1, tile.rows + 1)
+    cases = " ".join(f"i64 {rows}, label %do{rows}" for rows in counts[:-1])
+    calls = "\n".join(
+        f"do{rows}:\n"
+        f"  call void @block{rows}(ptr %xm, ptr %wk, ptr %ym, i64 %K, i64 %N, i64 %terms, i1 %first)\n"
+        "  br label %done"
+        for rows in counts
+    )
+    return f"""
+declare i64 @llvm.smin.i64(i64, i64)
+define private void @strip(ptr %x, ptr %w, ptr %y, i64 %K, i64 %N, i64 %M) {{
+entry:
+  br label %part
+part:
+  %k = phi i64 [0, %entry], [%k.next, %end]
+  %k.left = sub i64 %K, %k
+  %terms = call i64 @llvm.smin.i64(i64 %k.left, i64 {SUMMED})
+  %first = icmp eq i64 %k, 0
+  %w.offset = mul i64 %k, {tile.width}
+  %wk = getelementptr float, ptr %w, i64 %w.offset
+  %xk = getelementptr float, ptr %x, i64 %k
+  br label %rows
+rows:
+  %m = phi i64 [0, %part], [%m.next, %done]
+  %m.left = sub i64 %M, %m
+  %x.offset = mul i64 %m, %K
+  %xm = getelementptr float, ptr %xk, i64 %x.offset
+  %y.offset = mul i64 %m, %N
+  %ym = getelementptr float, ptr %y, i64 %y.offset
+  switch i64 %m.left, label %do{tile.rows} [{cases}]
+{calls}
+done:
+  %m.next = add i64 %m, {tile.rows}
+  %more.rows = icmp slt i64 %m.next, %M
+  br i1 %more.rows, label %rows, label %end
+end:
+  %k.next = add i64 %k, {SUMMED}
+  %more = icmp slt i64 %k.next, %K
+  br i1 %more, label %part, label %out
+out:
+  ret void
+}}"""
+
+
+def _block(tile: Tile, rows: int) -> str:
+    """`@block<rows>(x, w, y, K, N, terms, first)`: adds so many terms to y[:rows, :W], or puts them there."""
+    vector, lanes = _vector(tile), tile.lanes
+    cells = [(m, j) for m in range(rows) for j in range(tile.vectors)]
+    fma = f"@llvm.fmuladd.v{lanes}f32"
+    lines = [
+        f"define private void @block{rows}"
+        "(ptr noalias %x, ptr noalias %w, ptr noalias %y, i64 %K, i64 %N, i64 %terms, i1 %first) {",
+        "entry:",
+    ]
+    for m in range(rows):
+        lines += [f"  %xo{m} = mul i64 %K, {m}", f"  %x{m} = getelementptr float, ptr %x, i64 %xo{m}"]
+    lines += ["  br label %loop", "loop:"]
+    lines += ["  %k = phi i64 [0, %entry], [%k.next, %loop]", "  %p = phi ptr [%w, %entry], [%p.next, %loop]"]
+    lines += [f"  %a{m}.{j} = phi {vector} [zeroinitializer, %entry], [%s{m}.{j}, %loop]" for m, j in cells]
+    for j in range(tile.vectors):
+        lines += [f"  %q{j} = getelementptr float, ptr %p, i64 {j * lanes}"]
+        lines += [f"  %w{j} = load {vector}, ptr %q{j}, align 4"]
+    for m in range(rows):
+        lines += [f"  %xp{m} = getelementptr float, ptr %x{m}, i64 %k", f"  %e{m} = load float, ptr %xp{m}, align 4"]
+        lines += [f"  %i{m} = insertelement {vector} poison, float %e{m}, i64 0"]
+        lines += [f"  %v{m} = shufflevector {vector} %i{m}, {vector} poison, <{lanes} x i32> zeroinitializer"]
+        for j in range(tile.vectors):
+            lines += [f"  %s{m}.{j} = call {vector} {fma}({vector} %w{j}, {vector} %v{m}, {vector} %a{m}.{j})"]
+    lines += ["  %k.next = add nuw nsw i64 %k, 1", f"  %p.next = getelementptr float, ptr %p, i64 {tile.width}"]
+    lines += ["  %more = icmp ult i64 %k.next, %terms", "  br i1 %more, label %loop, label %where"]
+    lines += ["where:"]
+    for m in range(rows):
+        lines += [f"  %yo{m} = mul i64 %N, {m}", f"  %y{m} = getelementptr float, ptr %y, i64 %yo{m}"]
+        for j in range(tile.vectors):
+            lines += [f"  %yp{m}.{j} = getelementptr float, ptr %y{m}, i64 {j * lanes}"]
+    lines += ["  br i1 %first, label %put, label %add", "add:"]
+    for m, j in cells:
+        lines += [f"  %o{m}.{j} = load {vector}, ptr %yp{m}.{j}, align 4"]
+        lines += [f"  %t{m}.{j} = fadd {vector} %o{m}.{j}, %s{m}.{j}"]
+    lines += ["  br label %put", "put:"]
+    lines += [f"  %r{m}.{j} = phi {vector} [%s{m}.{j}, %where], [%t{m}.{j}, %add]" for m, j in cells]
+    lines += [f"  store {vector} %r{m}.{j}, ptr %yp{m}.{j}, align 4" for m, j in cells]
+    return "\n".join((*lines, "  ret void", "}"))
