@@ -14,9 +14,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from pttrainer import sharding
+from pttrainer.cpu import attention as code
+from pttrainer.cpu import program, softmax
 from pttrainer.models.cache import LayerKV
 
-HIDDEN = -1e30
+HIDDEN = softmax.HIDDEN
 """Score of a key that must not be seen: finite, so that a row without any visible key is not NaN."""
 
 
@@ -124,6 +126,36 @@ def attend_shared(
     of_prompt, of_own = weights[..., :prompt_slots], weights[..., prompt_slots:]
     out = _from_prompts(jnp.einsum("bkqs,bksh->bkqh", _to_prompts(of_prompt, P), prompt.v_BKSH), B)
     return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), (B, T, N, H))
+
+
+def is_coded(q_BTNH: Array, own: LayerKV, prompt: LayerKV | None, scoring: Scoring) -> bool:
+    """Whether `attend_coded` serves: one token per row, plain scores in float32, whole strips."""
+    tile = program.host_tile()
+    if tile is None or q_BTNH.shape[1] > 1 or q_BTNH.dtype != jnp.float32:
+        return False
+    if scoring.softcap is not None or scoring.sinks_N is not None:
+        return False
+    slots = (own.v_BKSH.shape[2], 0 if prompt is None else prompt.v_BKSH.shape[2])
+    return code.fits(q_BTNH.shape[3], slots, tile)
+
+
+def attend_coded(
+    q_BTNH: Array,
+    own: LayerKV,
+    own_mask_BTS: Array,
+    prompt: LayerKV | None,
+    prompt_mask_BTS: Array | None,
+    scoring: Scoring,
+) -> Array:
+    """As `attend_cached` or, with a prompt, `attend_shared`, by machine code for a CPU (`pttrainer.cpu`)."""
+    B, T, N, H = q_BTNH.shape
+    K = own.k_BKHS.shape[1]
+    if prompt is None or prompt_mask_BTS is None:
+        prompt, prompt_mask_BTS = LayerKV(own.k_BKHS[..., :0], own.v_BKSH[:, :, :0]), own_mask_BTS[..., :0]
+    q_BKRH = _scaled(q_BTNH, scoring).reshape(B, K, N // K, H)
+    seen, shared_seen = own_mask_BTS[:, 0], prompt_mask_BTS[:, 0]
+    called = program.target(code.NAME)
+    return code.attend(q_BKRH, (*own, seen), (*prompt, shared_seen), called).reshape(B, T, N, H)
 
 
 def _scaled(q_BTNH: Array, scoring: Scoring) -> Array:

@@ -17,11 +17,11 @@ from flax import nnx
 from jax import Array
 
 from pttrainer import sharding
+from pttrainer.cpu import program, strips
 from pttrainer.models import declared, rope
 from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.declared import Declared
-from pttrainer.strips import layout as strips
 
 Drop = Callable[[str, Array], Array]
 """(matrix, x_BTX) -> what the matrix's adapter reads of x in training (`dropout`)."""
@@ -91,7 +91,7 @@ def project(
 
 def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
     """read: what dropout leaves the adapter of x."""
-    out = x @ w if w.ndim == 2 else strips.product(x, w)
+    out = x @ w if w.ndim == 2 else strips.product(x, w, program.target(strips.NAME))
     return out if adapter is None else out + adapter(x if read is None else read)
 
 

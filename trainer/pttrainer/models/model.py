@@ -19,7 +19,8 @@ from jax import Array
 
 from pttrainer import sharding
 from pttrainer.batch import Prompts
-from pttrainer.models import adapter_numbers, continued, kernels, packed, paged_attention, pages, rope
+from pttrainer.cpu.strips import HEAD
+from pttrainer.models import adapter_numbers, attention, continued, kernels, packed, paged_attention, pages, rope
 from pttrainer.models import adapters as lora
 from pttrainer.models import cache as kv
 from pttrainer.models import quantization as quant
@@ -39,7 +40,6 @@ from pttrainer.models.experts import balance_loss
 from pttrainer.models.form import Form, Params, Remat
 from pttrainer.models.layers import Attend, Drop, LowRank
 from pttrainer.models.pages import PagedCache
-from pttrainer.strips.layout import HEAD
 
 
 @dataclass(frozen=True)
@@ -165,13 +165,14 @@ class Model(Form):
         slot, and its hidden state means nothing. Serves prefill (T = prompt length) and steps (T = 1). A cache in
         pages is read by the kernel of `paged_attention`.
         """
+        is_coded = HEAD in params
         params = {name: part for name, part in params.items() if name != HEAD}
         decoder = self._decoder({**params, "layers": params["layers"][0]})
         opened: kv.KVCache | PagedCache
         if isinstance(cache, PagedCache):
             opened, attends = self._over_pages(positions_BT, cache)
         else:
-            opened, attends = self._over_slots(positions_BT, cache)
+            opened, attends = self._over_slots(positions_BT, cache, is_coded=is_coded)
         # Behind a barrier, or XLA computes sines and cosines again in every layer.
         rotations = jax.lax.optimization_barrier(
             {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
@@ -339,11 +340,11 @@ class Model(Form):
             mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
         return self._rotation(is_local, positions_BT), mask_BTT
 
-    def _over_slots(self, positions_BT: Array, cache: kv.KVCache) -> tuple[kv.KVCache, _Attends]:
-        """The cache with room for new tokens, and how each layer attends to it."""
+    def _over_slots(self, positions_BT: Array, cache: kv.KVCache, *, is_coded: bool) -> tuple[kv.KVCache, _Attends]:
+        """The cache with room for new tokens, and how each layer attends to it. is_coded: by `pttrainer.cpu`."""
         cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
         masks = {is_local: self._cached_masks(is_local, positions_BT, cache) for is_local in self._kinds()}
-        return cache, lambda i: self._attend_with(cache, i, slot, *masks[self.config.is_local(i)])
+        return cache, lambda i: self._attend_with(cache, i, slot, *masks[self.config.is_local(i)], is_coded=is_coded)
 
     def _over_pages(self, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, _Attends]:
         """As `_over_slots`."""
@@ -369,14 +370,24 @@ class Model(Form):
         return Scoring(self.config.scale, self.config.attention_softcap, sinks_N)
 
     def _attend_with(
-        self, cache: kv.KVCache, layer: int, slot: Array, own_mask: Array, prompt_mask: Array | None
+        self,
+        cache: kv.KVCache,
+        layer: int,
+        slot: Array,
+        own_mask: Array,
+        prompt_mask: Array | None,
+        *,
+        is_coded: bool,
     ) -> Attend:
         def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, kv.LayerKV]:
             own = kv.write(cache.layers[layer], k, v, slot)
             scoring = self._scoring(sinks_N)
-            if cache.prompt is None or prompt_mask is None:
+            prompt = None if cache.prompt is None else cache.prompt.layers[layer]
+            if is_coded and attention.is_coded(q, own, prompt, scoring):
+                return attention.attend_coded(q, own, own_mask, prompt, prompt_mask, scoring), own
+            if prompt is None or prompt_mask is None:
                 return attend_cached(q, own, own_mask, scoring), own
-            return attend_shared(q, own, own_mask, cache.prompt.layers[layer], prompt_mask, scoring), own
+            return attend_shared(q, own, own_mask, prompt, prompt_mask, scoring), own
 
         return attend
 

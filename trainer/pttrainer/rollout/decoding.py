@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pttrainer import sharding
+from pttrainer.cpu import program, strips
 from pttrainer.models import Model, Params
 from pttrainer.models import cache as kv
 from pttrainer.rollout import caching
@@ -34,7 +35,6 @@ from pttrainer.rollout.prefill import Padded, computed
 from pttrainer.rollout.protocol import Sampling
 from pttrainer.rollout.rows import NOBODY, Pool, Rows, Said, Watched, with_lines
 from pttrainer.rollout.speculation import Asked, Proposer, check
-from pttrainer.strips import layout as strips
 
 DISPATCH_TOKENS = 64
 """Most tokens of a row that are sampled before the host sees any."""
@@ -269,7 +269,9 @@ def _logits(model: Model, weights: Params, hidden_BD: Array) -> Array:
     """[B, V] float32. Without strips it is head · hidden, which on a CPU is up to twice as fast for a few rows."""
     head_VD = model.head(weights)
     if strips.HEAD in weights:
-        return model.capped(strips.product(hidden_BD, weights[strips.HEAD])[:, : head_VD.shape[0]])
+        return model.capped(
+            strips.product(hidden_BD, weights[strips.HEAD], program.target(strips.NAME))[:, : head_VD.shape[0]]
+        )
     logits_VB = jnp.einsum("vd,bd->vb", head_VD, hidden_BD, preferred_element_type=jnp.float32)
     logits_BV: Array = lax.optimization_barrier(logits_VB).T
     return model.capped(logits_BV)

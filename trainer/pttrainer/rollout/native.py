@@ -26,6 +26,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from pttrainer import division, sharding
+from pttrainer.cpu.tile import Tile
+from pttrainer.cpu.weights import head_in_strips, layer_in_strips, tile_of
 from pttrainer.models import Model, Params
 from pttrainer.models.declared import Axes, whole_in_decoding
 from pttrainer.rollout import caching, room, sizes
@@ -37,8 +39,6 @@ from pttrainer.rollout.rows import NOBODY, Pool, Rows, Watched
 from pttrainer.rollout.sizes import slots_for
 from pttrainer.rollout.speculation import Proposer, Speculation, added, tally
 from pttrainer.rollout.waiting import Part, parts
-from pttrainer.strips.tile import Tile
-from pttrainer.strips.weights import head_in_strips, layer_in_strips, tile_of
 from pttrainer.tokenizer import Tokenizer
 
 STOP_CHECK_TOKENS = 16
@@ -208,7 +208,7 @@ class _Run:
 class Transfer:
     """The trained weights as the sampler wants them (`Model.for_decoding`), a part at a time: a program whose results
     are gathered keeps each of them twice until it ends, which for all of them was more than a chip has. On one CPU
-    matrices come in strips (`pttrainer.strips`)."""
+    matrices come in strips (`pttrainer.cpu`)."""
 
     def __init__(self, model: Model, mesh: Mesh | None) -> None:
         where = None if mesh is None else decoding_shardings(model, mesh)

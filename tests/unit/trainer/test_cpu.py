@@ -1,4 +1,4 @@
-"""Products with weights in strips: the machine code, how XLA calls it, and which weights a sampler has so."""
+"""Machine code for sampling on a CPU: products and attention, how XLA calls them, and what a sampler gives them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ import ctypes
 import dataclasses
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pttrainer.cpu import attention, program, softmax, strips
+from pttrainer.cpu.strips import HEAD, in_strips, product
+from pttrainer.cpu.tile import AVX2, AVX512, NEON, SUMMED, Tile, tile_for
+from pttrainer.cpu.weights import tile_of
 from pttrainer.models import Model, Params, preset
 from pttrainer.models.adapters import Adapters
+from pttrainer.models.config import ModelConfig
 from pttrainer.rollout import native
 from pttrainer.rollout.native import NativeEngine, Transfer
 from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.transfer import named
-from pttrainer.strips import handler, program
-from pttrainer.strips.layout import HEAD, in_strips, product
-from pttrainer.strips.tile import AVX2, AVX512, NEON, SUMMED, Tile, tile_for
-from pttrainer.strips.weights import tile_of
 from pttrainer.tokenizer import byte_tokenizer
 
 TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
 
 
 def multiplied(x: np.ndarray, w: np.ndarray, tile: Tile) -> np.ndarray:
-    together = jax.jit(lambda x, w: product(x, in_strips(w, tile.width), tile)[:, : w.shape[1]])
+    together = jax.jit(
+        lambda x, w: product(x, in_strips(w, tile.width), program.target(strips.NAME, tile))[:, : w.shape[1]]
+    )
     return np.asarray(together(x, w))
 
 
@@ -51,7 +54,7 @@ def test_a_product_is_right_to_rounding(tile: Tile, M: int, K: int, N: int) -> N
 @TILES
 def test_a_row_has_the_same_bits_with_any_rows_beside_it_and_on_any_number_of_threads(tile: Tile) -> None:
     x, w = numbers(0, 37, 700), numbers(1, 700, 512)
-    assert x.size * w.shape[1] > handler.ALONE > x.shape[1] * w.shape[1]  # together on all threads, a row on one
+    assert x.size * w.shape[1] > strips.ALONE > x.shape[1] * w.shape[1]  # together on all threads, a row on one
     together = multiplied(x, w, tile)
     for row in range(0, 37, 4):
         np.testing.assert_array_equal(multiplied(x[row : row + 1], w, tile)[0], together[row])
@@ -82,7 +85,80 @@ def test_the_tile_is_that_of_the_processor() -> None:
     assert tile_for({"avx2": True, "fma": False}, "x86_64") is None
 
 
-# How XLA calls: `handler` in C's words, so that the seam is tested with threads that fail, or come late.
+class Cached(NamedTuple):
+    """What attention of one token reads. q [B, K, R, H]; keys, values and which are seen, own and of P prompts."""
+
+    q: np.ndarray
+    own: tuple[np.ndarray, np.ndarray, np.ndarray]
+    prompt: tuple[np.ndarray, np.ndarray, np.ndarray]
+
+    def attended(self, tile: Tile) -> np.ndarray:
+        """By machine code."""
+        call = program.target(attention.NAME, tile)
+        return np.asarray(jax.jit(lambda q, own, prompt: attention.attend(q, own, prompt, call))(*self))
+
+    def rows(self, which: slice) -> Cached:
+        """These rows alone; each has a prompt of its own."""
+        return Cached(self.q[which], *(tuple(x[which] for x in part) for part in self[1:]))
+
+    def wanted(self) -> np.ndarray:
+        """In float64."""
+        G = len(self.q) // len(self.prompt[0])
+        shared = [np.repeat(x, G, axis=0) for x in self.prompt[:2]]
+        k, v = np.concatenate([shared[0], self.own[0]], 3), np.concatenate([shared[1], self.own[1]], 2)
+        seen = np.concatenate([self.prompt[2], self.own[2]], 1)[:, None, None]
+        scores = np.where(seen, np.einsum("bkrh,bkhs->bkrs", self.q.astype(np.float64), k), softmax.HIDDEN)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.einsum("bkrs,bksh->bkrh", weights / weights.sum(-1, keepdims=True), v)
+
+
+def cached(B: int, P: int, K: int, R: int, H: int, S: int, X: int) -> Cached:
+    """The first row sees nothing."""
+    seen, shared_seen = np.random.default_rng(0).random((B, S)) < 0.6, np.random.default_rng(1).random((B, X)) < 0.6
+    seen[0], shared_seen[0] = False, False
+    own = numbers(2, B, K, H, S), numbers(3, B, K, S, H), seen
+    return Cached(
+        numbers(4, B, K, R, H) * np.float32(H**-0.5), own, (numbers(5, P, K, H, X), numbers(6, P, K, X, H), shared_seen)
+    )
+
+
+SIZES = [(8, 8, 2, 3, 64, 192, 0), (8, 2, 2, 3, 64, 128, 64), (6, 6, 1, 9, 32, 48, 80), (1, 1, 1, 1, 32, 32, 0)]
+
+
+@TILES
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_attention_is_right_to_rounding(tile: Tile, sizes: tuple[int, ...]) -> None:
+    of = cached(*sizes)
+    np.testing.assert_allclose(of.attended(tile), of.wanted(), atol=3e-6)
+
+
+@TILES
+def test_attention_of_a_row_has_the_same_bits_alone_and_on_any_processor(tile: Tile) -> None:
+    of = cached(8, 8, 2, 3, 64, 128, 64)
+    together = of.attended(tile)
+    np.testing.assert_array_equal(together, of.attended(AVX512))
+    for row in (0, 5):
+        np.testing.assert_array_equal(of.rows(slice(row, row + 1)).attended(tile)[0], together[row])
+
+
+def test_scores_may_be_far_apart_or_all_alike() -> None:
+    of = cached(4, 4, 1, 2, 32, 64, 32)
+    for factor in (0.0, 1e-3, 1.0, 30.0, 1e4):
+        scaled = of._replace(q=of.q * np.float32(factor))
+        np.testing.assert_allclose(scaled.attended(AVX512), scaled.wanted(), atol=3e-6 * (1 + factor))
+        assert np.isfinite(scaled.attended(AVX512)).all()
+
+
+def test_a_row_that_is_not_a_number_does_not_harm_others() -> None:
+    of = cached(4, 4, 1, 2, 32, 64, 32)
+    broken = of._replace(q=of.q.copy())
+    broken.q[2] = np.nan
+    found, before = broken.attended(AVX512), of.attended(AVX512)
+    assert np.isnan(found[2]).all()
+    np.testing.assert_array_equal(np.delete(found, 2, 0), np.delete(before, 2, 0))
+
+
+# How XLA calls: a handler in C's words, so that the seam is tested with threads that fail, or come late.
 
 
 class Buffer(ctypes.Structure):
@@ -205,12 +281,12 @@ class Pool:
         functions = Functions()
         for index, function in ((2, destroy), (11, schedule), (12, count)):
             functions.functions[index] = ctypes.cast(function, ctypes.c_void_p).value
-        strips = np.ascontiguousarray(np.asarray(in_strips(jnp.array(w), tile.width)))
-        y = np.full((x.shape[0], strips.shape[0] * tile.width), np.nan, np.float32)
-        buffers = [buffer(of) for of in (x, strips, y)]
+        stood = np.ascontiguousarray(np.asarray(in_strips(jnp.array(w), tile.width)))
+        y = np.full((x.shape[0], stood.shape[0] * tile.width), np.nan, np.float32)
+        buffers = [buffer(of) for of in (x, stood, y)]
         frame = Frame(api=ctypes.pointer(functions), ctx=CONTEXT, stage=3)
         frame.args, frame.rets = values(buffers[:2]), values(buffers[2:])
-        _, called = program._compiled(tile)
+        called = program.compiled(tile)[strips.NAME]
         assert called(ctypes.addressof(frame)) is None
         return y[:, : w.shape[1]]
 
@@ -260,10 +336,10 @@ def test_a_small_product_asks_for_no_thread() -> None:
     assert not pool.tasks
 
 
-# What a sampler has in strips.
+# What a sampler gives to machine code.
 
-SAMPLING = Sampling(24, 64)
-PROMPTS = [Prompt([97 + (5 * n + i) % 26 for i in range(9 + n)], n) for n in range(3)]
+SAMPLING = Sampling(32, 96)
+PROMPTS = [Prompt([97 + (5 * n + i) % 26 for i in range(40 + n)], n) for n in range(3)]
 
 
 def model_and_params(**changed: Any) -> tuple[Model, Params]:
@@ -271,18 +347,41 @@ def model_and_params(**changed: Any) -> tuple[Model, Params]:
     return model, jax.jit(model.init)(jax.random.key(0))
 
 
-def completions(model: Model, params: Params) -> Completions:
-    return NativeEngine(model, byte_tokenizer()).generate(params, PROMPTS, 4, SAMPLING, Draw(0, 1))
+def completions(model: Model, params: Params, samples: int, rows: int | None, speculation: Any = None) -> Completions:
+    engine = NativeEngine(model, byte_tokenizer(), rows=rows, speculation=speculation)
+    return engine.generate(params, PROMPTS, samples, SAMPLING, Draw(0, 1))
 
 
-def test_samples_are_those_of_weights_that_stand_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, params = model_and_params()
-    assert HEAD in Transfer(model, None)(params)
-    in_strips = completions(model, params)
+WIDE = dataclasses.replace(preset("tiny"), head_dim=32)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_attention_coded"),
+    [
+        (WIDE, True),
+        (dataclasses.replace(WIDE, window=16, local_layers=(True, False)), True),
+        (preset("tiny"), False),
+        (dataclasses.replace(WIDE, attention_softcap=20.0), False),
+        (dataclasses.replace(WIDE, sinks=True), False),
+    ],
+    ids=["plain", "windows", "narrow heads", "soft cap", "sinks"],
+)
+@pytest.mark.parametrize(("samples", "rows"), [(1, None), (4, None), (4, 4)], ids=["alone", "shared", "refilled"])
+def test_samples_are_those_of_the_plain_program(
+    config: ModelConfig, is_attention_coded: bool, samples: int, rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(config)
+    params = jax.jit(model.init)(jax.random.key(0))
+    calls: list[str] = []
+    attend = attention.attend
+    monkeypatch.setattr(attention, "attend", lambda *given: calls.append("attention") or attend(*given))
+    coded = completions(model, params, samples, rows)
+    assert bool(calls) == is_attention_coded
     monkeypatch.setattr(native, "tile_of", lambda params: None)
-    plain = completions(model, params)
-    assert [in_strips.tokens(row) for row in range(12)] == [plain.tokens(row) for row in range(12)]
-    np.testing.assert_allclose(in_strips.logps_NT, plain.logps_NT, atol=1e-5)
+    plain = completions(model, params, samples, rows)
+    count = len(PROMPTS) * samples
+    assert [coded.tokens(row) for row in range(count)] == [plain.tokens(row) for row in range(count)]
+    np.testing.assert_allclose(coded.logps_NT, plain.logps_NT, atol=1e-5)
 
 
 def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

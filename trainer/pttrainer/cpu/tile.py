@@ -1,10 +1,10 @@
 """What of a product stays in a processor's registers, and the code that makes it, as LLVM's assembly.
 
-A tile is some rows by one strip: for each k, the strip's W numbers are read once and multiplied with x[m, k] of each
-row, one chain of sums for each vector of the tile. Enough chains must be under way to hide what an addition takes, and
-they must not be more than there are registers. At most `SUMMED` terms go into one chain, whose sum is then added to the
-result: so less is lost by rounding than in one long chain, and that part of the strip stays in the fastest cache for
-all rows.
+A tile is some rows by one strip of columns: for each term, the strip's W numbers are read once and multiplied with one
+number of each row, one chain of sums for each vector of the tile. Enough chains must be under way to hide what an
+addition takes, and they must not be more than there are registers. At most `SUMMED` terms go into one chain, whose sum
+is then added to the result: so less is lost by rounding than in one long chain, and that part of the strip stays in the
+fastest cache for all rows.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """Of the product with such strips, among XLA's custom calls."""
-        return f"posttrain_strips_{self.lanes}x{self.vectors}x{self.rows}"
+        """Of code with such tiles, among XLA's custom calls."""
+        return f"posttrain_{self.lanes}x{self.vectors}x{self.rows}"
 
 
 AVX512 = Tile(lanes=16, vectors=2, rows=8)
@@ -50,14 +50,15 @@ def tile_for(features: Mapping[str, bool], machine: str | None = None) -> Tile |
 
 
 def code(tile: Tile) -> str:
-    """`@strip(x, w, y, K, N, M)`: one strip of the product, y[m, :W] for all M rows. N: columns of y."""
+    """`@panel(x, x.step, w, w.step, y, y.step, M, terms, first)`: y[:M, :W] = x[:M, :terms] · w[:terms, :W], or added
+    to what stands there. Steps: numbers from row to row."""
     vector = _vector(tile)
     counts = range(1, tile.rows + 1)
     return "\n".join(
         (
             f"declare {vector} @llvm.fmuladd.v{tile.lanes}f32({vector}, {vector}, {vector})",
             *(_block(tile, rows) for rows in counts),
-            _strip(tile),
+            _panel(tile),
         )
     )
 
@@ -66,36 +67,41 @@ def _vector(tile: Tile) -> str:
     return f"<{tile.lanes} x float>"
 
 
-def _strip(tile: Tile) -> str:
+_ROWS = "ptr noalias %x, i64 %x.step, ptr noalias %w, i64 %w.step, ptr noalias %y, i64 %y.step"
+
+
+def _panel(tile: Tile) -> str:
     """Terms in parts of SUMMED, and within one of them rows as many at once as a tile has."""
     counts = range(1, tile.rows + 1)
     cases = " ".join(f"i64 {rows}, label %do{rows}" for rows in counts[:-1])
     calls = "\n".join(
         f"do{rows}:\n"
-        f"  call void @block{rows}(ptr %xm, ptr %wk, ptr %ym, i64 %K, i64 %N, i64 %terms, i1 %first)\n"
+        f"  call void @block{rows}(ptr %xm, i64 %x.step, ptr %wk, i64 %w.step,"
+        " ptr %ym, i64 %y.step, i64 %count, i1 %is.first)\n"
         "  br label %done"
         for rows in counts
     )
     return f"""
 declare i64 @llvm.smin.i64(i64, i64)
-define private void @strip(ptr %x, ptr %w, ptr %y, i64 %K, i64 %N, i64 %M) {{
+define private void @panel({_ROWS}, i64 %M, i64 %terms, i1 %first) {{
 entry:
   br label %part
 part:
   %k = phi i64 [0, %entry], [%k.next, %end]
-  %k.left = sub i64 %K, %k
-  %terms = call i64 @llvm.smin.i64(i64 %k.left, i64 {SUMMED})
-  %first = icmp eq i64 %k, 0
-  %w.offset = mul i64 %k, {tile.width}
+  %k.left = sub i64 %terms, %k
+  %count = call i64 @llvm.smin.i64(i64 %k.left, i64 {SUMMED})
+  %is.begin = icmp eq i64 %k, 0
+  %is.first = and i1 %is.begin, %first
+  %w.offset = mul i64 %k, %w.step
   %wk = getelementptr float, ptr %w, i64 %w.offset
   %xk = getelementptr float, ptr %x, i64 %k
   br label %rows
 rows:
   %m = phi i64 [0, %part], [%m.next, %done]
   %m.left = sub i64 %M, %m
-  %x.offset = mul i64 %m, %K
+  %x.offset = mul i64 %m, %x.step
   %xm = getelementptr float, ptr %xk, i64 %x.offset
-  %y.offset = mul i64 %m, %N
+  %y.offset = mul i64 %m, %y.step
   %ym = getelementptr float, ptr %y, i64 %y.offset
   switch i64 %m.left, label %do{tile.rows} [{cases}]
 {calls}
@@ -105,7 +111,7 @@ done:
   br i1 %more.rows, label %rows, label %end
 end:
   %k.next = add i64 %k, {SUMMED}
-  %more = icmp slt i64 %k.next, %K
+  %more = icmp slt i64 %k.next, %terms
   br i1 %more, label %part, label %out
 out:
   ret void
@@ -113,17 +119,13 @@ out:
 
 
 def _block(tile: Tile, rows: int) -> str:
-    """`@block<rows>(x, w, y, K, N, terms, first)`: adds so many terms to y[:rows, :W], or puts them there."""
+    """As `@panel`, of so many rows and few terms."""
     vector, lanes = _vector(tile), tile.lanes
     cells = [(m, j) for m in range(rows) for j in range(tile.vectors)]
     fma = f"@llvm.fmuladd.v{lanes}f32"
-    lines = [
-        f"define private void @block{rows}"
-        "(ptr noalias %x, ptr noalias %w, ptr noalias %y, i64 %K, i64 %N, i64 %terms, i1 %first) {",
-        "entry:",
-    ]
+    lines = [f"define private void @block{rows}({_ROWS}, i64 %terms, i1 %first) {{", "entry:"]
     for m in range(rows):
-        lines += [f"  %xo{m} = mul i64 %K, {m}", f"  %x{m} = getelementptr float, ptr %x, i64 %xo{m}"]
+        lines += [f"  %xo{m} = mul i64 %x.step, {m}", f"  %x{m} = getelementptr float, ptr %x, i64 %xo{m}"]
     lines += ["  br label %loop", "loop:"]
     lines += ["  %k = phi i64 [0, %entry], [%k.next, %loop]", "  %p = phi ptr [%w, %entry], [%p.next, %loop]"]
     lines += [f"  %a{m}.{j} = phi {vector} [zeroinitializer, %entry], [%s{m}.{j}, %loop]" for m, j in cells]
@@ -136,11 +138,11 @@ def _block(tile: Tile, rows: int) -> str:
         lines += [f"  %v{m} = shufflevector {vector} %i{m}, {vector} poison, <{lanes} x i32> zeroinitializer"]
         for j in range(tile.vectors):
             lines += [f"  %s{m}.{j} = call {vector} {fma}({vector} %w{j}, {vector} %v{m}, {vector} %a{m}.{j})"]
-    lines += ["  %k.next = add nuw nsw i64 %k, 1", f"  %p.next = getelementptr float, ptr %p, i64 {tile.width}"]
+    lines += ["  %k.next = add nuw nsw i64 %k, 1", "  %p.next = getelementptr float, ptr %p, i64 %w.step"]
     lines += ["  %more = icmp ult i64 %k.next, %terms", "  br i1 %more, label %loop, label %where"]
     lines += ["where:"]
     for m in range(rows):
-        lines += [f"  %yo{m} = mul i64 %N, {m}", f"  %y{m} = getelementptr float, ptr %y, i64 %yo{m}"]
+        lines += [f"  %yo{m} = mul i64 %y.step, {m}", f"  %y{m} = getelementptr float, ptr %y, i64 %yo{m}"]
         for j in range(tile.vectors):
             lines += [f"  %yp{m}.{j} = getelementptr float, ptr %y{m}, i64 {j * lanes}"]
     lines += ["  br i1 %first, label %put, label %add", "add:"]

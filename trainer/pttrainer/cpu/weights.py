@@ -7,15 +7,19 @@ from typing import Any
 import jax
 from jax import Array
 
+from pttrainer.cpu.program import host_tile
+from pttrainer.cpu.strips import HEAD, in_strips
+from pttrainer.cpu.tile import Tile
 from pttrainer.models.packed import MATRICES
-from pttrainer.strips.layout import HEAD, in_strips
-from pttrainer.strips.program import host_tile
-from pttrainer.strips.tile import Tile
 
 
 def tile_of(weights: Any) -> Tile | None:
-    """The tile for weights (a tree of arrays) that lie on one CPU; None elsewhere: a product in strips is not split."""
-    devices = {device for x in jax.tree.leaves(weights) for device in x.sharding.device_set}
+    """The tile for weights (a tree of arrays) that lie on one CPU; None elsewhere, for a product in strips is not
+    split, and for arrays that are on no device yet."""
+    arrays = jax.tree.leaves(weights)
+    if not all(isinstance(x, Array) for x in arrays):
+        return None
+    devices = {device for x in arrays for device in x.sharding.device_set}
     is_one_cpu = len(devices) == 1 and next(iter(devices)).platform == "cpu"
     return host_tile() if is_one_cpu else None
 
