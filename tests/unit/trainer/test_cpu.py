@@ -54,7 +54,9 @@ def test_a_product_is_right_to_rounding(tile: Tile, M: int, K: int, N: int) -> N
 @TILES
 def test_a_row_has_the_same_bits_with_any_rows_beside_it_and_on_any_number_of_threads(tile: Tile) -> None:
     x, w = numbers(0, 37, 700), numbers(1, 700, 512)
-    assert x.size * w.shape[1] > strips.ALONE > x.shape[1] * w.shape[1]  # together on all threads, a row on one
+    # Together on several threads, a row on one.
+    assert x.size * w.shape[1] > 2 * strips.ENOUGH
+    assert x.shape[1] * w.shape[1] < 2 * strips.ENOUGH
     together = multiplied(x, w, tile)
     for row in range(0, 37, 4):
         np.testing.assert_array_equal(multiplied(x[row : row + 1], w, tile)[0], together[row])
@@ -334,6 +336,13 @@ def test_a_small_product_asks_for_no_thread() -> None:
     pool = Pool(threads=4, takes=9)
     np.testing.assert_allclose(pool.multiply(x, w, AVX512), x @ w, atol=1e-4)
     assert not pool.tasks
+
+
+def test_a_product_asks_for_no_more_threads_than_it_is_worth() -> None:
+    x, w = numbers(0, 8, 384), numbers(1, 384, 1024)
+    pool = Pool(threads=64, takes=99)
+    pool.multiply(x, w, AVX512)
+    assert len(pool.tasks) == x.size * w.shape[1] // strips.ENOUGH - 1 == 11
 
 
 # What a sampler gives to machine code.

@@ -18,8 +18,8 @@ from pttrainer.cpu import calls, softmax
 from pttrainer.cpu.tile import Tile
 
 NAME = "attention"
-ALONE = 1 << 18
-"""Multiplications that one thread does sooner than another one wakes up."""
+ENOUGH = 1 << 17
+"""Multiplications of queries and keys for which a thread is asked."""
 
 
 def fits(head_size: int, slots: tuple[int, ...], tile: Tile) -> bool:
@@ -123,8 +123,8 @@ own:
             "  %RHu = mul i64 %R, %H",
             "  %of.unit = mul i64 %RHu, %slots",
             "  %terms = mul i64 %of.unit, %BK",
-            f"  %alone = icmp slt i64 %terms, {ALONE}",
-            "  call void @share(ptr %functions, ptr %context, ptr @head, ptr %job, i64 %BK, i1 %alone)",
+            "  call void @share(ptr %functions, ptr %context, ptr @head, ptr %job, i64 %BK, i64 %terms,",
+            f"    i64 {ENOUGH})",
         )
     )
     inputs = ("q", "k", "v", "seen", "pk", "pv", "pseen")

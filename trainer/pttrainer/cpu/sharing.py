@@ -15,8 +15,9 @@ LOOKS = 10_000
 
 
 def code() -> str:
-    """`@share(functions, context, function, job, units, alone)`: calls function(job, unit) for each unit. functions,
-    context: what XLA gave (`calls`). alone: by this thread."""
+    """`@share(functions, context, function, job, units, terms, enough)`: calls function(job, unit) for each unit.
+    functions, context: what XLA gave (`calls`). A thread is asked for `enough` of all terms at least: it takes some
+    microseconds to wake up."""
     return _CODE.replace("$SHARES", str(SHARES)).replace("$LOOKS", str(LOOKS))
 
 
@@ -29,6 +30,7 @@ _CODE = """
 %Work = type { i64, [56 x i8], i64, [56 x i8], i64, [56 x i8], ptr, ptr, i64, i64 }
 ; 0 next unit, 2 units done, 4 who may still come, 6 function, 7 job, 8 units, 9 units of a share
 
+declare i64 @llvm.smax.i64(i64, i64)
 declare ptr @malloc(i64)
 declare void @free(ptr)
 declare i32 @sched_yield()
@@ -124,16 +126,21 @@ some:
   ret i64 %count
 }
 
-define private void @share(ptr %functions, ptr %context, ptr %function, ptr %job, i64 %units, i1 %alone) {
+define private void @share(
+    ptr %functions, ptr %context, ptr %function, ptr %job, i64 %units, i64 %terms, i64 %enough) {
 entry:
   %arguments = alloca %Schedule
+  %worth = sdiv i64 %terms, %enough
+  %few = call i64 @llvm.smin.i64(i64 %worth, i64 %units)
+  %most = call i64 @llvm.smax.i64(i64 %few, i64 1)
+  %alone = icmp eq i64 %most, 1
   br i1 %alone, label %begin, label %ask
 ask:
   %pool = call i64 @threads(ptr %functions, ptr %context)
   br label %begin
 begin:
   %many = phi i64 [1, %entry], [%pool, %ask]
-  %threads = call i64 @llvm.smin.i64(i64 %many, i64 %units)
+  %threads = call i64 @llvm.smin.i64(i64 %many, i64 %most)
   %shares = mul i64 %threads, $SHARES
   %rounded = add i64 %units, %shares
   %less = sub i64 %rounded, 1

@@ -12,8 +12,8 @@ from pttrainer.cpu.tile import Tile
 HEAD = "head_strips"
 """In a tree of weights, beside the head itself, whose other use is as a table of embeddings."""
 NAME = "product"
-ALONE = 1 << 19
-"""Multiplications that one thread does sooner than another one wakes up (some microseconds)."""
+ENOUGH = 1 << 18
+"""Multiplications for which a thread is asked."""
 
 
 def in_strips(matrix_KN: Array, width: int) -> Array:
@@ -53,6 +53,5 @@ define private void @strip(ptr %job, i64 %s) {{
 {calls.job(job)}
   %MK = mul i64 %M, %K
   %terms = mul i64 %MK, %N
-  %alone = icmp slt i64 %terms, {ALONE}
-  call void @share(ptr %functions, ptr %context, ptr @strip, ptr %job, i64 %S, i1 %alone)"""
+  call void @share(ptr %functions, ptr %context, ptr @strip, ptr %job, i64 %S, i64 %terms, i64 {ENOUGH})"""
     return unit + calls.handler(NAME, ("x", "w"), ("y",), body)
