@@ -167,6 +167,29 @@ def test_a_name_in_the_prompt_that_no_row_has_is_told_once(service: Service, cap
     assert line.endswith("accepted: answer, completion, highest, lowest, prompt")
 
 
+def test_judges_are_asked_at_once_and_named_in_the_job_s_order(service: Service) -> None:
+    met = threading.Barrier(2 * len({sample.completion for sample in SAMPLES}))
+
+    def reply(asked: str, call: int) -> Any:
+        met.wait(timeout=10)  # broken, unless the questions of both judges are here
+        return "Score: 8" if asked.startswith("first") else "Score: 2"
+
+    service.reply = reply
+    judge = {"url": service.url, "model": "m", "retries": 0}
+    rewards = [
+        {"name": "first", "judge": {**judge, "prompt": "first {completion}"}},
+        {"name": "exact", "builtin": "exact"},
+        {"name": "second", "judge": {**judge, "prompt": "second {completion}"}, "weight": 2.0},
+    ]
+    found = Runner([Reward.model_validate(reward) for reward in rewards])
+    scores = found.judge(SAMPLES)
+    assert list(scores.rewards) == found.names == ["first", "exact", "second"]
+    np.testing.assert_allclose(scores.total, [0.8 + 2 * 0.2] * 3)
+    met.reset()
+    np.testing.assert_allclose(found.judge(SAMPLES).total, scores.total)  # kept: nothing is asked again
+    assert len(service.asked) == 4
+
+
 def test_a_reply_that_is_a_stream_is_shown(service: Service, capfd: pytest.CaptureFixture[str]) -> None:
     for url in spoken(whole(b'data: {"choices": []}')):
         reward = Reward.model_validate({"name": "j", "judge": {"url": url, "model": "m", "retries": 0}})

@@ -22,8 +22,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
 
 from ptapi.spec import JudgeReward
 from pttrainer.rewards import Sample, Verdict, connection
@@ -65,6 +65,15 @@ class _Failure(Exception):
         self.stopped = stopped
 
 
+class _Asked(NamedTuple):
+    """What a step's samples ask: their questions' keys, those under way, and what had been spent before."""
+
+    keys: list[str]
+    replies: dict[str, Future[Answer | _Failure]]
+    calls: int
+    tokens: int
+
+
 class Endpoint:
     """Judges samples by asking a model."""
 
@@ -75,28 +84,38 @@ class Endpoint:
         self._lock = threading.Lock()
         self._calls, self._tokens = answers.calls, answers.tokens
         self._lost = 0
+        self._asked: _Asked | None = None
         self._facts: dict[str, float] = {}
         self._unchecked = set(_WORD.findall(spec.prompt or PROMPT))
 
+    def ahead(self, samples: Sequence[Sample]) -> bool:
+        self._asked = self._begun(samples)
+        return True
+
     def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
+        asked, self._asked = self._asked or self._begun(samples), None
+        while wait(asked.replies.values(), timeout=WAKE_S).not_done:
+            alive()
+        found = {key: reply.result() for key, reply in asked.replies.items()}
+        self._answers.add(
+            {key: answer for key, answer in found.items() if isinstance(answer, Answer)}, self._calls, self._tokens
+        )
+        self._facts = {
+            "calls": float(self._calls - asked.calls),
+            "kept": float(len(asked.keys) - len(asked.replies)),
+            "tokens": float(self._tokens - asked.tokens),
+        }
+        return [self._verdict(found.get(key) or self._answers[key]) for key in asked.keys]
+
+    def _begun(self, samples: Sequence[Sample]) -> _Asked:
+        """Asks what has no answer yet, in threads."""
         self._tell_of_words(samples)
         questions = [question(self._spec, sample) for sample in samples]
         keys = [self._key_of(asked) for asked in questions]
         fresh = {key: asked for key, asked in zip(keys, questions, strict=True) if key not in self._answers}
         calls, tokens, self._lost = self._calls, self._tokens, 0
         replies = {key: self._threads.submit(self._ask, asked) for key, asked in fresh.items()}
-        while wait(replies.values(), timeout=WAKE_S).not_done:
-            alive()
-        found = {key: reply.result() for key, reply in replies.items()}
-        self._answers.add(
-            {key: answer for key, answer in found.items() if isinstance(answer, Answer)}, self._calls, self._tokens
-        )
-        self._facts = {
-            "calls": float(self._calls - calls),
-            "kept": float(len(keys) - len(fresh)),
-            "tokens": float(self._tokens - tokens),
-        }
-        return [self._verdict(found.get(key) or self._answers[key]) for key in keys]
+        return _Asked(keys, replies, calls, tokens)
 
     def _tell_of_words(self, samples: Sequence[Sample]) -> None:
         """Once: a name in braces that nothing is called stays in the question, and a judge would not complain."""

@@ -1,7 +1,7 @@
 """The ways in which a reward's function is called: here, in child processes, or (`endpoint`) at a service.
 
-Each has `judge(samples)`, a verdict per sample whatever happens, and `close`. A builtin that cannot hang runs in this
-process; everything else in a `Pool`, with a wall-clock limit.
+Each has `judge(samples)`, a verdict per sample whatever happens, `ahead(samples)`, for what others may do meanwhile,
+and `close`. A builtin that cannot hang runs in this process; everything else in a `Pool`, with a wall-clock limit.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ GRACE_S = 5.0
 class Judge(Protocol):
     """One reward of the job."""
 
+    def ahead(self, samples: Sequence[Sample]) -> bool:
+        """Begins what goes on without this process, until `judge` is called for the same samples; False where there is
+        no such thing."""
+        ...
+
     def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
         """A verdict per sample, in order. alive: called while they are waited for."""
         ...
@@ -39,6 +44,9 @@ class Here:
 
     def __init__(self, function: Callable[[Sample], float]) -> None:
         self._function = function
+
+    def ahead(self, samples: Sequence[Sample]) -> bool:
+        return False
 
     def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
         return [self._verdict(sample) for sample in samples]
@@ -62,6 +70,9 @@ class Isolated:
         self._timeout_s = timeout_s
         self._pool = Pool(field, source)
         self._takes: str = self._pool.loaded["takes"]
+
+    def ahead(self, samples: Sequence[Sample]) -> bool:
+        return False
 
     def judge(self, samples: Sequence[Sample], alive: Alive) -> list[Verdict]:
         if not samples:

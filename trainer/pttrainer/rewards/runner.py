@@ -61,16 +61,21 @@ class Runner:
             raise
 
     def judge(self, samples: Sequence[Sample], alive: Alive = lambda: None) -> Scores:
-        """The rewards of all samples. alive: called again and again while they are waited for."""
+        """The rewards of all samples. alive: called again and again while they are waited for.
+
+        Judges behind endpoints are asked first and waited for last: they take their time while others compute.
+        """
         rewards: dict[str, np.ndarray] = {}
         facts: dict[str, float] = {}
-        for name, judge in self._judges.items():
-            began = time.monotonic()
+        are_ahead = {name: judge.ahead(samples) for name, judge in self._judges.items()}
+        for name in sorted(self._judges, key=are_ahead.__getitem__):
+            judge, began = self._judges[name], time.monotonic()
             verdicts = judge.judge(samples, alive)
             facts[f"{rundir.SECONDS}reward/{name}"] = time.monotonic() - began
             facts |= {f"reward/{name}/{fact}": value for fact, value in judge.facts().items()}
             rewards[name] = np.array([np.nan if v.reward is None else v.reward for v in verdicts], np.float64)
             self._report(name, verdicts)
+        rewards = {name: rewards[name] for name in self._judges}
         total = sum((self._weights[name] * values for name, values in rewards.items()), np.zeros(len(samples)))
         return Scores(rewards, np.asarray(total), facts)
 
