@@ -393,6 +393,24 @@ def test_samples_are_those_of_the_plain_program(
     np.testing.assert_allclose(coded.logps_NT, plain.logps_NT, atol=1e-5)
 
 
+def test_adapters_of_matrices_and_embeddings_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(WIDE, adapters=Adapters(4, 8.0, ("q", "v", "down"), embeddings=True))
+    base = jax.jit(model.init)(jax.random.key(0))
+    here = jax.tree.map(lambda x: base["norm"]["scale"].sharding, model.trained(model.abstract()))
+    adapters = model.init_adapters(here, 0)
+    params = model.whole(
+        base, jax.tree.map(lambda x: x + 0.05 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), adapters)
+    )
+    coded = completions(model, params, 2, None)
+    monkeypatch.setattr(native, "tile_of", lambda params: None)
+    plain = completions(model, params, 2, None)
+    assert [coded.tokens(row) for row in range(6)] == [plain.tokens(row) for row in range(6)]
+    np.testing.assert_allclose(coded.logps_NT, plain.logps_NT, atol=1e-5)
+    assert [coded.tokens(row) for row in range(6)] != [
+        completions(model.without_adapters, base, 2, None).tokens(row) for row in range(6)
+    ]
+
+
 def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "tile_of", lambda params: AVX512)
     model, params = model_and_params(adapters=Adapters(4, 8.0, ("q", "down")))
