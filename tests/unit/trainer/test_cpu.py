@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pttrainer.cpu import attention, program, softmax, strips
+from pttrainer.cpu import attention, program, softmax, strips, weights
 from pttrainer.cpu.strips import HEAD, in_strips, product
 from pttrainer.cpu.tile import AVX2, AVX512, NEON, SUMMED, Tile, tile_for
 from pttrainer.cpu.weights import tile_of
@@ -361,21 +361,31 @@ def completions(model: Model, params: Params, samples: int, rows: int | None, sp
     return engine.generate(params, PROMPTS, samples, SAMPLING, Draw(0, 1))
 
 
+@pytest.fixture
+def wide_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 32 columns on any processor that runs the tests."""
+    monkeypatch.setattr(program, "host_tile", lambda: AVX512)
+    monkeypatch.setattr(weights, "host_tile", lambda: AVX512)
+
+
 WIDE = dataclasses.replace(preset("tiny"), head_dim=32)
 
 
+WINDOWS = dataclasses.replace(WIDE, window=16, local_layers=(True, False))
+
+
+@pytest.mark.usefixtures("wide_vectors")
 @pytest.mark.parametrize(
-    ("config", "is_attention_coded"),
+    ("config", "is_attention_coded", "samples", "rows"),
     [
-        (WIDE, True),
-        (dataclasses.replace(WIDE, window=16, local_layers=(True, False)), True),
-        (preset("tiny"), False),
-        (dataclasses.replace(WIDE, attention_softcap=20.0), False),
-        (dataclasses.replace(WIDE, sinks=True), False),
+        pytest.param(WIDE, True, 1, None, id="alone"),
+        pytest.param(WIDE, True, 4, None, id="shared"),
+        pytest.param(WINDOWS, True, 4, 4, id="refilled, windows"),
+        pytest.param(preset("tiny"), False, 4, None, id="narrow heads"),
+        pytest.param(dataclasses.replace(WIDE, attention_softcap=20.0), False, 1, None, id="soft cap"),
+        pytest.param(dataclasses.replace(WIDE, sinks=True), False, 1, None, id="sinks"),
     ],
-    ids=["plain", "windows", "narrow heads", "soft cap", "sinks"],
 )
-@pytest.mark.parametrize(("samples", "rows"), [(1, None), (4, None), (4, 4)], ids=["alone", "shared", "refilled"])
 def test_samples_are_those_of_the_plain_program(
     config: ModelConfig, is_attention_coded: bool, samples: int, rows: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +403,7 @@ def test_samples_are_those_of_the_plain_program(
     np.testing.assert_allclose(coded.logps_NT, plain.logps_NT, atol=1e-5)
 
 
+@pytest.mark.usefixtures("wide_vectors")
 def test_adapters_of_matrices_and_embeddings_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(WIDE, adapters=Adapters(4, 8.0, ("q", "v", "down"), embeddings=True))
     base = jax.jit(model.init)(jax.random.key(0))
