@@ -51,7 +51,7 @@ class Tally:
             if not is_tracked(pod) or not self._has_ended(pod):
                 continue
             counted.append(pod)
-            if pod_phase(pod) == "Succeeded":
+            if pod_phase(pod) == "Succeeded" and not self._is_held("failed", pod):
                 self._count_success(pod)
                 continue
             verdict = judge(policy, pod)
@@ -72,9 +72,13 @@ class Tally:
         elif 0 <= index_of(pod) < self._indexes:
             self.completed.add(index_of(pod))
 
+    def _is_held(self, kind: str, pod: Manifest) -> bool:
+        """Failed: on its way out when it was counted, and then came to a good end, which is too late."""
+        return pod["metadata"]["uid"] in ((self._status.get("uncountedTerminatedPods") or {}).get(kind) or [])
+
     def _hold(self, kind: str, pod: Manifest) -> None:
-        uids = self._status.setdefault("uncountedTerminatedPods", {}).setdefault(kind, [])
-        if pod["metadata"]["uid"] not in uids:
+        if not self._is_held(kind, pod):
+            uids = self._status.setdefault("uncountedTerminatedPods", {}).setdefault(kind, [])
             uids.append(pod["metadata"]["uid"])
 
 
