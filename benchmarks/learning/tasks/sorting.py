@@ -7,8 +7,8 @@ rate and two updates per batch of samples, so that its clip takes part; everythi
 The bar was lowered twice after a run had missed it: from 80% to 50% and 30 points more than before (GRPO came to 66%
 with seed 0), and from 30 points to 20, because with seed 1 supervised learning alone came to 34% and 40 steps of some
 losses to 28 points more. With 60 steps all reached that, DAPO with seed 2 only just (53%). It has stayed; supervised
-learning, which decides how well a model can sort, has 900 steps since instead of 500, and 35 sorted answers in a
-hundred instead of 40.
+learning, which decides how well a model can sort, has 2,000 steps since, first 500 and then 900, and 35 sorted answers
+in a hundred instead of 40.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def imitation(place: Place) -> Spec:
         **asking(place, "sft.jsonl"),
         "model": {"uri": "random://tiny"},
         "algorithm": {"sft": {}},
-        "training": {"steps": 900, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 5e-3}},
+        "training": {"steps": 2_000, "batchSize": 4, "sequenceLength": 128, "optimizer": {"learningRate": 5e-3}},
     }
 
 
