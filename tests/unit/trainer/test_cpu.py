@@ -163,10 +163,14 @@ def test_a_row_that_is_not_a_number_does_not_harm_others() -> None:
 # How XLA calls: a handler in C's words, so that the seam is tested with threads that fail, or come late.
 
 
-class Buffer(ctypes.Structure):
+class Extended(ctypes.Structure):
+    """What every structure of the interface begins with."""
+
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extension_start", ctypes.c_void_p))
+
+
+class Buffer(Extended):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
         ("dtype", ctypes.c_int),
         ("data", ctypes.c_void_p),
         ("rank", ctypes.c_int64),
@@ -174,39 +178,31 @@ class Buffer(ctypes.Structure):
     )
 
 
-class Version(ctypes.Structure):
+class Version(Extended):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
         ("major", ctypes.c_int),
         ("minor", ctypes.c_int),
     )
 
 
-class Functions(ctypes.Structure):
+class Functions(Extended):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
         ("api_version", Version),
         ("internal_api", ctypes.c_void_p),
         ("functions", ctypes.c_void_p * 18),
     )
 
 
-class Values(ctypes.Structure):
+class Values(Extended):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
         ("size", ctypes.c_int64),
         ("types", ctypes.c_void_p),
         ("values", ctypes.POINTER(ctypes.c_void_p)),
     )
 
 
-class Frame(ctypes.Structure):
+class Frame(Extended):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
         ("api", ctypes.POINTER(Functions)),
         ("ctx", ctypes.c_void_p),
         ("stage", ctypes.c_int),
@@ -217,27 +213,23 @@ class Frame(ctypes.Structure):
     )
 
 
-class Schedule(ctypes.Structure):
+class Schedule(Extended):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
         ("ctx", ctypes.c_void_p),
         ("task", ctypes.c_void_p),
         ("data", ctypes.c_void_p),
     )
 
 
-class Count(ctypes.Structure):
+class Count(Extended):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
         ("ctx", ctypes.c_void_p),
         ("num_threads", ctypes.POINTER(ctypes.c_int64)),
     )
 
 
-class Destroy(ctypes.Structure):
-    _fields_ = (("struct_size", ctypes.c_size_t), ("extension_start", ctypes.c_void_p), ("error", ctypes.c_void_p))
+class Destroy(Extended):
+    _fields_ = (("error", ctypes.c_void_p),)
 
 
 CONTEXT, ERROR = 0xC0, 0xE0

@@ -4,8 +4,7 @@
 
 Letters: B rows, K key heads, R queries of one, H head size, S own slots, X slots of a prompt that B / P rows share.
 
-A key head of a row is a unit of work, whose scores stay in a cache. The sums of a softmax go over 16 lanes that are
-then added in pairs, whatever a vector of the processor has.
+A key head of a row is a unit of work, whose scores stay in a cache.
 """
 
 from __future__ import annotations

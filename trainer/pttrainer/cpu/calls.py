@@ -6,7 +6,7 @@ XLA calls with a frame of buffers and a table of its own functions: the C interf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def code() -> str:
@@ -52,24 +52,25 @@ def size(name: str, of: str, axis: int) -> str:
     )  # fmt: skip
 
 
-def job(names: Sequence[tuple[str, str]]) -> str:
+def job(fields: Sequence[tuple[str, str]]) -> str:
     """`%job`: a structure on the stack of these (type, name), in order, filled with them."""
-    kind = f"{{ {', '.join(kind for kind, _ in names)} }}"
-    lines = [f"  %job = alloca {kind}"]
-    for index, (of, name) in enumerate(names):
-        lines += [f"  %job.{name} = getelementptr {kind}, ptr %job, i64 0, i32 {index}"]
-        lines += [f"  store {of} %{name}, ptr %job.{name}"]
-    return "\n".join(lines)
+    stored = (f"{at}\n  store {of} %{name}, ptr %job.{name}" for at, of, name in _fields(fields))
+    return "\n".join((f"  %job = alloca {_structure(fields)}", *stored))
 
 
-def read(names: Sequence[tuple[str, str]]) -> str:
+def read(fields: Sequence[tuple[str, str]]) -> str:
     """The fields of `%job` as values of the same names."""
-    kind = f"{{ {', '.join(kind for kind, _ in names)} }}"
-    lines = []
-    for index, (of, name) in enumerate(names):
-        lines += [f"  %job.{name} = getelementptr {kind}, ptr %job, i64 0, i32 {index}"]
-        lines += [f"  %{name} = load {of}, ptr %job.{name}"]
-    return "\n".join(lines)
+    return "\n".join(f"{at}\n  %{name} = load {of}, ptr %job.{name}" for at, of, name in _fields(fields))
+
+
+def _fields(fields: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Code that finds each, its type and its name."""
+    for index, (of, name) in enumerate(fields):
+        yield f"  %job.{name} = getelementptr {_structure(fields)}, ptr %job, i64 0, i32 {index}", of, name
+
+
+def _structure(fields: Sequence[tuple[str, str]]) -> str:
+    return f"{{ {', '.join(of for of, _ in fields)} }}"
 
 
 _CODE = """

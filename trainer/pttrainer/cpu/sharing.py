@@ -185,18 +185,16 @@ join:
   call void @units(ptr %work)
   br label %wait
 wait:
-  %looks = phi i64 [0, %join], [%looks.next, %again], [%looks.next, %yield]
+  %looks = phi i64 [0, %join], [%looks.next, %look], [%looks.next, %yield]
   %are.done = load atomic i64, ptr %done acquire, align 8
   %is.done = icmp sge i64 %are.done, %units
   br i1 %is.done, label %out, label %look
 look:
   %looks.next = add i64 %looks, 1
   %is.long = icmp ugt i64 %looks.next, $LOOKS
-  br i1 %is.long, label %yield, label %again
+  br i1 %is.long, label %yield, label %wait
 yield:
   %ignored = call i32 @sched_yield()
-  br label %wait
-again:
   br label %wait
 out:
   call void @leave(ptr %work)

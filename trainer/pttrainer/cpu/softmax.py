@@ -30,28 +30,28 @@ def _exponential() -> str:
     fma = "call <16 x float> @llvm.fma.v16f32"
 
     def splat(value: float) -> str:
-        return f"<16 x float> splat (float {_constant(value)})"
+        return f"splat (float {_constant(value)})"
 
     lines = [
         "define private <16 x float> @exponential(<16 x float> %x) {",
-        f"  %turns = fmul <16 x float> %x, {splat(1.44269504088896341).removeprefix('<16 x float> ')}",
+        f"  %turns = fmul <16 x float> %x, {splat(1.44269504088896341)}",
         "  %n = call <16 x float> @llvm.roundeven.v16f32(<16 x float> %turns)",
-        f"  %r0 = {fma}(<16 x float> %n, {splat(-0.693359375)}, <16 x float> %x)",
-        f"  %r = {fma}(<16 x float> %n, {splat(2.12194440e-4)}, <16 x float> %r0)",
-        f"  %p0 = {fma}(<16 x float> %r, {splat(powers[0])}, {splat(powers[1])})",
+        f"  %r0 = {fma}(<16 x float> %n, <16 x float> {splat(-0.693359375)}, <16 x float> %x)",
+        f"  %r = {fma}(<16 x float> %n, <16 x float> {splat(2.12194440e-4)}, <16 x float> %r0)",
+        f"  %p0 = {fma}(<16 x float> %r, <16 x float> {splat(powers[0])}, <16 x float> {splat(powers[1])})",
     ]
     for i, power in enumerate(powers[2:], 1):
-        lines += [f"  %p{i} = {fma}(<16 x float> %p{i - 1}, <16 x float> %r, {splat(power)})"]
+        lines += [f"  %p{i} = {fma}(<16 x float> %p{i - 1}, <16 x float> %r, <16 x float> {splat(power)})"]
     lines += [
         "  %rr = fmul <16 x float> %r, %r",
         f"  %p = {fma}(<16 x float> %p{len(powers) - 2}, <16 x float> %rr, <16 x float> %r)",
-        f"  %e = fadd <16 x float> %p, {splat(1.0).removeprefix('<16 x float> ')}",
+        f"  %e = fadd <16 x float> %p, {splat(1.0)}",
         "  %i = call <16 x i32> @llvm.fptosi.sat.v16i32.v16f32(<16 x float> %n)",
         "  %biased = add <16 x i32> %i, splat (i32 127)",
         "  %bits = shl <16 x i32> %biased, splat (i32 23)",
         "  %power = bitcast <16 x i32> %bits to <16 x float>",
         "  %y = fmul <16 x float> %e, %power",
-        f"  %is.none = fcmp olt <16 x float> %x, {splat(-87.0).removeprefix('<16 x float> ')}",
+        f"  %is.none = fcmp olt <16 x float> %x, {splat(-87.0)}",
         "  %result = select <16 x i1> %is.none, <16 x float> zeroinitializer, <16 x float> %y",
         "  ret <16 x float> %result",
         "}",

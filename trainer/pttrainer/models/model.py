@@ -173,7 +173,7 @@ class Model(Form):
             opened, attends = self._over_pages(positions_BT, cache)
         else:
             opened, attends = self._over_slots(positions_BT, cache, is_coded=is_coded)
-        # Behind a barrier, or XLA computes sines and cosines again in every layer.
+        # Behind a barrier, or XLA computes sines and cosines again in every layer (for a CPU it does so all the same).
         rotations = jax.lax.optimization_barrier(
             {is_local: self._rotation(is_local, positions_BT) for is_local in self._kinds()}
         )
