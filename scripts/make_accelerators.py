@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ptapi.accelerator_table import chip_count
+from ptapi.accelerators.table import chip_count
 
-TARGET = Path(__file__).parent.parent / "api" / "ptapi" / "data" / "accelerators.json"
+TARGET = Path(__file__).parent.parent / "api" / "ptapi" / "accelerators" / "accelerators.json"
 CUBE_CHIPS = 64
 # XPK's bounds in cubes of 64 chips, but for v5p the vendor's: its largest slice is 16x16x24.
 MAX_CHIPS = {"v4": 64 * CUBE_CHIPS, "v5p": 96 * CUBE_CHIPS, "tpu7x": 144 * CUBE_CHIPS, "v5e": 256, "v6e": 256}

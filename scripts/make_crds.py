@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ptapi.crd import crd_yaml
+from ptapi.crd.definition import crd_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("manifests/crds/posttrain.dev_posttrainjobs.yaml", "charts/posttrain/files/posttrain.dev_posttrainjobs.yaml")

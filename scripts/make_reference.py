@@ -17,18 +17,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ptapi import conditions, failures, yamltext
+from ptapi import conditions, failures
 from ptapi.accelerators import names, resolve, table
 from ptapi.conditions import ConditionType, Phase, Reason
+from ptapi.crd.immutable_fields import CHANGEABLE
+from ptapi.crd.openapi_schema import Schema, structural
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass, Reaction
-from ptapi.immutable import CHANGEABLE
-from ptapi.rule import Rule
-from ptapi.rules import RULES
-from ptapi.schema import Schema, structural
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
-from ptapi.unsupported import RULES as UNSUPPORTED
-from ptapi.words import accepted
+from ptapi.text import kubectl_yaml
+from ptapi.text.messages import accepted
+from ptapi.validation import RULES
+from ptapi.validation.rule import Rule
+from ptapi.validation.rules.unsupported import RULES as UNSUPPORTED
 from ptctl import foreign
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -178,7 +179,7 @@ def _default(is_required: bool, field: Schema) -> str:
     default = field.get("default")
     if default is None or default == [] or isinstance(default, dict):
         return ""
-    text = yamltext.write(_without_nothing(default)) if isinstance(default, list) else _scalar(default)
+    text = kubectl_yaml.write(_without_nothing(default)) if isinstance(default, list) else _scalar(default)
     return f"`{text.strip()}`"
 
 

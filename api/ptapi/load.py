@@ -11,18 +11,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ptapi import yamltext
+from ptapi.crd.openapi_schema import structural
 from ptapi.errors import Finding, SpecError
-from ptapi.findings import translate
-from ptapi.rules import check_job
-from ptapi.schema import structural
 from ptapi.spec import PostTrainJob
-from ptapi.words import accepted, shown
+from ptapi.text import kubectl_yaml
+from ptapi.text.messages import accepted, shown
+from ptapi.validation import check_job
+from ptapi.validation.parse_errors import translate
 
 
 def load_job(text: str) -> PostTrainJob:
     """The job in a YAML file. Raises SpecError; a syntax error names its line and column."""
-    return parse_job(yamltext.read(text))
+    return parse_job(kubectl_yaml.read(text))
 
 
 def parse_job(document: Any) -> PostTrainJob:
@@ -54,4 +54,4 @@ def manifest(job: PostTrainJob) -> dict[str, Any]:
 
 def dump_job(job: PostTrainJob) -> str:
     """The job as YAML, which `load_job` reads back as the same job."""
-    return yamltext.write(manifest(job))
+    return kubectl_yaml.write(manifest(job))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from ptapi.terminal import printable
+from ptapi.text.terminal import printable
 from ptctl.columns import slice_label
 from ptctl.duration import age, short
 from ptctl.jobview import JobView, part

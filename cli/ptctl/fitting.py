@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ptapi import yamltext
 from ptapi.load import manifest
 from ptapi.spec import PostTrainJob
+from ptapi.text import kubectl_yaml
 from ptctl.console import Console
 from ptctl.errors import InputError
 from ptoperator.resources import Manifest
@@ -22,7 +22,7 @@ def show(console: Console, body: Manifest, job: PostTrainJob, found: Manifest, t
         console.say(line)
     if found["found"] is None:
         return
-    text = yamltext.write(changed(body, found["found"]["settings"]))
+    text = kubectl_yaml.write(changed(body, found["found"]["settings"]))
     if target is None:
         console.data(text.rstrip("\n"))
         return

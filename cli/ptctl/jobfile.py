@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptapi import yamltext
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
+from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
 from ptctl.setpath import assign
 from ptoperator.resources import Manifest
@@ -21,7 +21,7 @@ def read(path: str) -> Manifest:
     """The document in a file (`-`: standard input). Raises InputError; the spec itself is not looked at."""
     where = "standard input" if path == STDIN else path
     try:
-        body = yamltext.read(_text(path))
+        body = kubectl_yaml.read(_text(path))
     except SpecError as error:
         raise InputError("\n  ".join(f"{where}: {finding}" for finding in error.findings)) from error
     if not isinstance(body, dict):

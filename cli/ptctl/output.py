@@ -32,9 +32,9 @@ def document(objects: Sequence[Manifest], form: str, *, as_list: bool = False) -
 
 def to_yaml(body: Manifest) -> str:
     """YAML in the order of the keys, as the API writes it."""
-    from ptapi import yamltext  # here: it costs more than a whole listing
+    from ptapi.text import kubectl_yaml  # here: it costs more than a whole listing
 
-    return yamltext.write(body).rstrip("\n")
+    return kubectl_yaml.write(body).rstrip("\n")
 
 
 def without_managed_fields(body: Manifest) -> Manifest:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptapi import yamltext
 from ptapi.accelerators import table
 from ptapi.errors import SpecError
+from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
 
 _KEYS = ("currency", "source", "chipHour")
@@ -38,7 +38,7 @@ class Prices:
 def read(path: str) -> Prices:
     """The table in a file; raises InputError with the field, the value and what is accepted."""
     try:
-        body = yamltext.read(Path(path).read_text())
+        body = kubectl_yaml.read(Path(path).read_text())
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (SpecError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptapi.terminal import printable
+from ptapi.text.terminal import printable
 from ptctl import rundir
 from ptctl.app import App, Target
 from ptctl.errors import MissingError

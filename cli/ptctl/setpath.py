@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ptapi import yamltext
 from ptapi.errors import SpecError
+from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
 from ptoperator.resources import Manifest
 
@@ -40,7 +40,7 @@ def _value(text: str, assignment: str) -> Any:
     if not text.strip():
         return text
     try:
-        return yamltext.read(text)
+        return kubectl_yaml.read(text)
     except SpecError as error:
         reason = "; ".join(f"{found.value} {found.accepted}".strip() for found in error.findings)
         raise InputError(f"--set {assignment!r}: {reason}", "text is quoted: --set 'path=\"value\"'") from error

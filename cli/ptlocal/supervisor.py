@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ptapi.crd import crd as posttrainjob_crd
+from ptapi.crd.definition import crd as posttrainjob_crd
 from ptlocal import controllers, startup
 from ptlocal.apiserver import jobset_crd
 from ptlocal.child import Child

@@ -8,7 +8,7 @@ sums and the price table of now.
 from __future__ import annotations
 
 from ptapi.conditions import ConditionType, Phase
-from ptapi.rundir import Progress
+from ptapi.run_directory import Progress
 from ptapi.status import CostStatus, PostTrainJobStatus, TimeStatus
 from ptoperator import clock, prices
 from ptoperator.capacity import is_open

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ptapi.accelerator_table import chip_count, name_of, table
 from ptapi.accelerators import Slice
+from ptapi.accelerators.table import chip_count, name_of, table
 from ptapi.failures import FailureClass
 from ptapi.spec.training import Training
 from ptoperator.render import Layout

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.errors import SpecError
 from ptapi.failures import REACTIONS, FailureClass
-from ptapi.rundir import run_uri
+from ptapi.run_directory import run_uri
 from ptapi.status import FailureStatus, PreflightStatus
 from ptoperator import clock
 from ptoperator.advice import advice

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
-from ptapi.rundir import Termination
+from ptapi.run_directory import Termination
 from ptoperator import labels, names
 from ptoperator.excerpt import is_stack_dump, known_line, log_tail, telling_line
 from ptoperator.manifests import condition, container_statuses, label, true_condition

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ptapi.accelerators import resolve
 from ptapi.load import parse_job
-from ptapi.rundir import Progress
+from ptapi.run_directory import Progress
 from ptoperator import labels, maxtextlog, names
 from ptoperator.apierrors import ApiError
 from ptoperator.manifests import label

@@ -12,8 +12,8 @@ Left out: a run whose progress cannot be read. Nobody can tell whether that one 
 from __future__ import annotations
 
 from ptapi.conditions import ConditionType, Phase, Reason
-from ptapi.hang import limit_s
-from ptapi.rundir import Heartbeat, Progress
+from ptapi.hang_timeout import limit_s
+from ptapi.run_directory import Heartbeat, Progress
 from ptoperator import clock, phases
 from ptoperator.actions import deletion
 from ptoperator.case import Case, Step

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from ptapi.rundir import run_uri
+from ptapi.run_directory import run_uri
 from ptapi.status import Links
 from ptoperator import labels, names
 from ptoperator.render import Layout

@@ -12,16 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from ptapi import rundir
-from ptapi.rundir import Progress
+from ptapi import run_directory
+from ptapi.run_directory import Progress
 
 Found = dict[str, float]
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _STEP = re.compile(r"completed step: (\d+), seconds: " + _NUMBER)
 _SHOWN = {
-    rundir.LOSS: re.compile(r"\bloss: " + _NUMBER),
-    rundir.PERPLEXITY: re.compile(r"\bperplexity: " + _NUMBER),
+    run_directory.LOSS: re.compile(r"\bloss: " + _NUMBER),
+    run_directory.PERPLEXITY: re.compile(r"\bperplexity: " + _NUMBER),
     "tokens_per_device": re.compile(r"Tokens/s/device: " + _NUMBER),
 }
 _EVAL = re.compile(rf"Completed eval after train step (\d+), loss={_NUMBER}")
@@ -44,7 +44,7 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
     if not updated:
         return None
     step, seconds, per_device = int(said.pop("step", 0)), said.pop("seconds", None), said.pop("tokens_per_device", None)
-    rate = {} if per_device is None else {rundir.TOKENS_PER_SECOND: per_device * devices}
+    rate = {} if per_device is None else {run_directory.TOKENS_PER_SECOND: per_device * devices}
     return Progress(
         stage="training",
         step=step,
@@ -73,14 +73,14 @@ def _sft(text: str, _: int) -> Found | None:
 
 def _sft_eval(text: str, _: int) -> Found | None:
     match = _EVAL.search(text)
-    return {rundir.EVAL_LOSS: float(match.group(2))} if match else None
+    return {run_directory.EVAL_LOSS: float(match.group(2))} if match else None
 
 
 def _rl_eval(text: str, total_steps: int) -> Found | None:
     match = _RL_EVAL.search(text)
     if match is None:
         return {"step": float(total_steps)} if _ENDED in text else None
-    found = {rundir.EVAL_REWARD: float(match.group(3))}
+    found = {run_directory.EVAL_REWARD: float(match.group(3))}
     return {**found, "step": float(match.group(2))} if match.group(2) else found
 
 

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from ptapi.errors import SpecError
-from ptapi.hang import limit_s
+from ptapi.hang_timeout import limit_s
 from ptapi.load import parse_job
-from ptapi.rundir import Progress
+from ptapi.run_directory import Progress
 from ptoperator import clock, kueue, labels, names, preflight, rundirectory
 from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.boards import Board

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from pydantic import ValidationError
 
-from ptapi.rundir import Heartbeat, Progress, Termination
+from ptapi.run_directory import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptoperator import labels
 from ptoperator.capacity.booking import NOTHING, Booking

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.failures import REACTIONS, FailureClass
-from ptapi.rundir import Progress, run_uri
+from ptapi.run_directory import Progress, run_uri
 from ptapi.spec import KIND
 from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator import clock, ending, failure, kueue

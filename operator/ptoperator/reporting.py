@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from ptapi import rundir
-from ptapi.rundir import CheckpointRef, Progress
+from ptapi import run_directory
+from ptapi.run_directory import CheckpointRef, Progress
 from ptapi.status import CheckpointStatus, MetricsStatus, ProgressStatus
 from ptoperator.clock import duration
 
 _FIELDS = {
-    "loss": rundir.LOSS,
-    "reward": rundir.REWARD,
-    "kl": rundir.KL,
-    "entropy": rundir.ENTROPY,
-    "completion_length": rundir.COMPLETION_LENGTH,
-    "staleness": rundir.STALENESS,
-    "mfu": rundir.MFU,
-    "hbm_in_use": rundir.HBM_IN_USE,
-    "eval_loss": rundir.EVAL_LOSS,
-    "eval_reward": rundir.EVAL_REWARD,
+    "loss": run_directory.LOSS,
+    "reward": run_directory.REWARD,
+    "kl": run_directory.KL,
+    "entropy": run_directory.ENTROPY,
+    "completion_length": run_directory.COMPLETION_LENGTH,
+    "staleness": run_directory.STALENESS,
+    "mfu": run_directory.MFU,
+    "hbm_in_use": run_directory.HBM_IN_USE,
+    "eval_loss": run_directory.EVAL_LOSS,
+    "eval_reward": run_directory.EVAL_REWARD,
 }
 _DIGITS = 4
 
@@ -39,8 +39,8 @@ def progress_status(progress: Progress, is_running: bool) -> ProgressStatus:
 
 def metrics_status(metrics: dict[str, float], chips: int) -> MetricsStatus:
     values = {field: number(metrics[key]) for field, key in _FIELDS.items() if key in metrics}
-    if chips and rundir.TOKENS_PER_SECOND in metrics:
-        values["tokens_per_second_per_chip"] = number(metrics[rundir.TOKENS_PER_SECOND] / chips)
+    if chips and run_directory.TOKENS_PER_SECOND in metrics:
+        values["tokens_per_second_per_chip"] = number(metrics[run_directory.TOKENS_PER_SECOND] / chips)
     return MetricsStatus(**values)
 
 

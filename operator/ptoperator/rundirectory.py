@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ptapi.rundir import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination, run_uri
+from ptapi.run_directory import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination, run_uri
 from ptoperator.resources import Manifest
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.builders.gkemodel import PoolRecord
 
-from ptapi.accelerator_table import chip_count
 from ptapi.accelerators import table
+from ptapi.accelerators.table import chip_count
 from ptlocal.events import timestamp
 from ptoperator.kube import AlreadyExists, ApiError, Kube, NotFound
 from ptoperator.resources import NODES, PODS, Manifest

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from tests.builders import forked, quick
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer import large_pages
 from pttrainer.algorithms import MODULES
 
@@ -119,12 +119,12 @@ def killed_again_and_again(begin: Callable[[], Attempt], moments: random.Random)
 
 def lines(run: Path) -> list[dict[str, Any]]:
     """The lines of the metrics of a run directory."""
-    return [json.loads(line) for line in (run / rundir.METRICS).read_text().splitlines()]
+    return [json.loads(line) for line in (run / run_directory.METRICS).read_text().splitlines()]
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
     """What of them does not depend on the clock."""
-    return [{k: v for k, v in line.items() if not rundir.is_of_machine(k)} for line in lines(run)]
+    return [{k: v for k, v in line.items() if not run_directory.is_of_machine(k)} for line in lines(run)]
 
 
 def losses(run: Path) -> list[float]:

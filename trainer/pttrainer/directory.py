@@ -1,4 +1,4 @@
-"""The run directory as the trainer uses it: claimed once, then filled (layout: `ptapi.rundir`).
+"""The run directory as the trainer uses it: claimed once, then filled (layout: `ptapi.run_directory`).
 
 A directory belongs to one job. Another job is refused before anything is written, because two writers would
 mix their checkpoints without anyone noticing.
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import DataSource, DataSpec, PostTrainJob
 from pttrainer import storage
 from pttrainer.data import files
@@ -27,10 +27,10 @@ PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 
 def open_run(job: PostTrainJob) -> Place:
     """The job's run directory, after checking that it is nobody else's. Writes nothing."""
-    place = storage.place(rundir.run_uri(job.spec.output.uri, job.metadata.name))
-    content = place.read(rundir.OWNER)
+    place = storage.place(run_directory.run_uri(job.spec.output.uri, job.metadata.name))
+    content = place.read(run_directory.OWNER)
     if content is not None:
-        owner = rundir.Owner.model_validate_json(content)
+        owner = run_directory.Owner.model_validate_json(content)
         if not _same(owner, owner_of(job)):
             raise ConfigError(
                 f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/{owner.name}"
@@ -42,9 +42,9 @@ def open_run(job: PostTrainJob) -> Place:
 
 def claim(place: Place, job: PostTrainJob) -> None:
     """Writes owner and spec; call on one process only."""
-    place.write(rundir.OWNER, _json(owner_of(job).model_dump(by_alias=True)))
+    place.write(run_directory.OWNER, _json(owner_of(job).model_dump(by_alias=True)))
     spec = job.model_dump(by_alias=True, exclude_none=True, mode="json")
-    place.write(rundir.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
+    place.write(run_directory.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
 
 
 def write_lineage(place: Place, job: PostTrainJob, data: DataSpec, facts: Mapping[str, Any]) -> None:
@@ -60,12 +60,12 @@ def write_lineage(place: Place, job: PostTrainJob, data: DataSpec, facts: Mappin
         "seed": job.spec.training.seed,
         **facts,
     }
-    place.write(rundir.LINEAGE, _json(document))
+    place.write(run_directory.LINEAGE, _json(document))
 
 
 def known_lineage(place: Place) -> dict[str, Any]:
     """What an earlier attempt of this run wrote down; empty where there was none."""
-    content = place.read(rundir.LINEAGE)
+    content = place.read(run_directory.LINEAGE)
     return {} if content is None else json.loads(content)
 
 
@@ -82,7 +82,7 @@ def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:
 
 def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
     """The job's data at one commit each: the one that an earlier attempt of this run began with, or today's."""
-    content = place.read(rundir.LINEAGE)
+    content = place.read(run_directory.LINEAGE)
     before = json.loads(content)["data"] if content is not None else {}
     sources = {}
     for part, source in _parts(job.spec.data):
@@ -95,15 +95,17 @@ def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
 def save_samples(place: Place, step: int, rows: list[dict[str, Any]]) -> None:
     """The sample table of a step."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    place.write(rundir.sample_file(step), lines.encode(errors="replace"))  # data may hold halves of characters
+    place.write(run_directory.sample_file(step), lines.encode(errors="replace"))  # data may hold halves of characters
 
 
-def owner_of(job: PostTrainJob) -> rundir.Owner:
+def owner_of(job: PostTrainJob) -> run_directory.Owner:
     """Who this job is."""
-    return rundir.Owner(name=job.metadata.name, namespace=job.metadata.namespace or "", uid=job.metadata.uid or "")
+    return run_directory.Owner(
+        name=job.metadata.name, namespace=job.metadata.namespace or "", uid=job.metadata.uid or ""
+    )
 
 
-def _same(owner: rundir.Owner, job: rundir.Owner) -> bool:
+def _same(owner: run_directory.Owner, job: run_directory.Owner) -> bool:
     """By uid in a cluster; a laptop has only names."""
     return owner.uid == job.uid if owner.uid and job.uid else owner.name == job.name
 

@@ -23,7 +23,7 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from ptapi.compiler_flags import init_args
+from ptapi.accelerators.compiler_flags import init_args
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"

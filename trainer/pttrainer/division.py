@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ptapi.mesh import MESH_AXES as MESH_AXES
-from ptapi.mesh import axis_sizes
+from ptapi.accelerators.mesh import MESH_AXES as MESH_AXES
+from ptapi.accelerators.mesh import axis_sizes
 from ptapi.spec import Parallelism
 from pttrainer.errors import ConfigError
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import orbax.checkpoint as ocp
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Fork
 from pttrainer.checkpoint import Restored, path_of, read_params, read_state
 from pttrainer.errors import ConfigError
@@ -75,11 +75,11 @@ def weights(source: Source, like: TrainState) -> Params:
 def _split(uri: str) -> tuple[str, int | None]:
     """`checkpoints/` of a run, and the step if the URI names one."""
     head, _, last = uri.rstrip("/").rpartition("/")
-    if last == rundir.CHECKPOINTS:
+    if last == run_directory.CHECKPOINTS:
         return uri.rstrip("/"), None
-    if last.isdigit() and head.endswith(f"/{rundir.CHECKPOINTS}"):
+    if last.isdigit() and head.endswith(f"/{run_directory.CHECKPOINTS}"):
         return head, int(last)
-    return f"{uri.rstrip('/')}/{rundir.CHECKPOINTS}", None
+    return f"{uri.rstrip('/')}/{run_directory.CHECKPOINTS}", None
 
 
 def _open(directory: str) -> ocp.CheckpointManager:

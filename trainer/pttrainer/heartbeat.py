@@ -11,7 +11,7 @@ import threading
 import time
 from datetime import UTC, datetime
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.errors import StorageError
 from pttrainer.progress import Beat
 from pttrainer.storage import Place
@@ -37,7 +37,7 @@ class Heartbeats:
         self._writer.start()
 
     def _write(self, beat: Beat) -> None:
-        document = rundir.Heartbeat(
+        document = run_directory.Heartbeat(
             process=self._process,
             host=socket.gethostname(),
             attempt=beat.attempt,
@@ -46,6 +46,8 @@ class Heartbeats:
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         try:
-            self._place.write(rundir.heartbeat_file(self._process), document.model_dump_json(by_alias=True).encode())
+            self._place.write(
+                run_directory.heartbeat_file(self._process), document.model_dump_json(by_alias=True).encode()
+            )
         except (OSError, StorageError):
             return  # the next one may get through; a run is not ended by a sign of life

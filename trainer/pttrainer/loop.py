@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from jax import Array
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer import distributed, storage
 from pttrainer.batch import Batch
@@ -64,8 +64,8 @@ class _Log:
         if self.metrics is None or self.batch is None or self.work is None:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
-        if rundir.NLL in values:
-            values[rundir.PERPLEXITY] = perplexity(values[rundir.NLL])
+        if run_directory.NLL in values:
+            values[run_directory.PERPLEXITY] = perplexity(values[run_directory.NLL])
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
         values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
@@ -156,7 +156,7 @@ def _export(session: Session) -> None:
     session.take_best()
     kind = session.job.spec.export.format
     if kind != "none":
-        target = storage.place(f"{session.place.uri}/{rundir.EXPORT}")
+        target = storage.place(f"{session.place.uri}/{run_directory.EXPORT}")
         words = Words(session.tokenizer, session.chat_template)
         write = Writing(session.fetch, session.leader)
         if kind == "peft":
@@ -164,7 +164,7 @@ def _export(session: Session) -> None:
         else:
             export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
         if session.critic is not None and session.state.critic is not None:
-            beside = storage.place(f"{target.uri}/{rundir.CRITIC}")
+            beside = storage.place(f"{target.uri}/{run_directory.CRITIC}")
             export_critic(beside, session.critic, session.state.critic.params, session.frozen, write)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

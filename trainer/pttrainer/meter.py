@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ptapi import accelerators, rundir
+from ptapi import accelerators, run_directory
 from ptapi.spec import Accelerator
 from pttrainer import flops
 from pttrainer.batch import Batch
@@ -26,7 +26,7 @@ from pttrainer.models import Model
 RECENT = 100
 """Steps whose durations the percentiles look at."""
 PERCENTILES = (50, 90, 99)
-COMPILE = f"{rundir.SECONDS}compile"
+COMPILE = f"{run_directory.SECONDS}compile"
 """Of what is spent before a step, this is no part of its seconds."""
 GIB = 2**30
 
@@ -60,7 +60,7 @@ class Meter:
         tokens, learned = flops.tokens_of(batch), int((batch.mask_BT > 0).sum())
         spent, self._spent = self._spent, {}
         total = flops.of_step(self._model.config, self._model.adapters, batch)
-        return Work(tokens, learned, total, {f"{rundir.SECONDS}{on}": seconds for on, seconds in spent.items()})
+        return Work(tokens, learned, total, {f"{run_directory.SECONDS}{on}": seconds for on, seconds in spent.items()})
 
     def facts(self, work: Work, seconds: float) -> dict[str, float]:
         """The metrics of a step that took so long, compiling left out."""
@@ -68,17 +68,17 @@ class Meter:
         within = (spent for on, spent in work.spent.items() if on != COMPILE)
         train_s = max(seconds - sum(within), 0.0)
         facts = {
-            rundir.TOKENS_PER_SECOND: work.tokens / seconds,
-            rundir.TRAINED_TOKENS_PER_SECOND: work.learned / seconds,
-            rundir.STEP_SECONDS: seconds,
+            run_directory.TOKENS_PER_SECOND: work.tokens / seconds,
+            run_directory.TRAINED_TOKENS_PER_SECOND: work.learned / seconds,
+            run_directory.STEP_SECONDS: seconds,
             **work.spent,
-            f"{rundir.SECONDS}train": train_s,
-            **({rundir.TOKENS_PER_SECOND_OF_TRAINING: work.tokens / train_s} if train_s else {}),
-            **{f"{rundir.SECONDS}p{p}": float(np.percentile(self._recent, p)) for p in PERCENTILES},
+            f"{run_directory.SECONDS}train": train_s,
+            **({run_directory.TOKENS_PER_SECOND_OF_TRAINING: work.tokens / train_s} if train_s else {}),
+            **{f"{run_directory.SECONDS}p{p}": float(np.percentile(self._recent, p)) for p in PERCENTILES},
             **memory(),
         }
         if self._peak is not None:
-            facts[rundir.MFU] = work.flops / (seconds * self._peak)
+            facts[run_directory.MFU] = work.flops / (seconds * self._peak)
         return facts
 
 
@@ -93,10 +93,10 @@ def memory() -> dict[str, float]:
     found = {}
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        found[rundir.HOST_MEMORY] = pages * os.sysconf("SC_PAGE_SIZE") / GIB
+        found[run_directory.HOST_MEMORY] = pages * os.sysconf("SC_PAGE_SIZE") / GIB
     except OSError:
         pass  # not Linux
     stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
-        found[rundir.HBM_IN_USE] = stats["peak_bytes_in_use"] / GIB
+        found[run_directory.HBM_IN_USE] = stats["peak_bytes_in_use"] / GIB
     return found

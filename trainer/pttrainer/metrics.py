@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.storage import Directory, Place
 
 
@@ -23,14 +23,14 @@ class MetricsLog:
         self._resumed = step
         self._tensorboard = tensorboard and isinstance(place, Directory)
         self._board: Any = None
-        place.write(rundir.METRICS, b"".join(_lines_until(place.read(rundir.METRICS) or b"", step)))
+        place.write(run_directory.METRICS, b"".join(_lines_until(place.read(run_directory.METRICS) or b"", step)))
 
     def write(self, step: int, metrics: Mapping[str, float], time_s: float) -> None:
         """One step: `time_s` is seconds since the epoch."""
         # JSON has no word for them, and a reader that meets one should see a gap, not stop.
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, "time": round(time_s, 3), **finite}
-        self._place.append(rundir.METRICS, (json.dumps(line) + "\n").encode())
+        self._place.append(run_directory.METRICS, (json.dumps(line) + "\n").encode())
         if self._tensorboard:
             for name, value in finite.items():
                 if value is not None:
@@ -53,7 +53,9 @@ class MetricsLog:
 
             assert isinstance(self._place, Directory)
             purge = self._resumed + 1 if self._resumed else None
-            self._board = SummaryWriter(str(self._place.path / rundir.TENSORBOARD), flush_secs=5, purge_step=purge)
+            self._board = SummaryWriter(
+                str(self._place.path / run_directory.TENSORBOARD), flush_secs=5, purge_step=purge
+            )
         return self._board
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.errors import ConfigError
 from pttrainer.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ def counted(is_finite: Array, skipped_2: Array) -> Array:
 
 def facts(skipped_2: Array) -> dict[str, Array]:
     """The counts as a step's metrics."""
-    return {rundir.SKIPPED_STEPS: skipped_2[0], IN_A_ROW: skipped_2[1]}
+    return {run_directory.SKIPPED_STEPS: skipped_2[0], IN_A_ROW: skipped_2[1]}
 
 
 def warning(step: int, values: Mapping[str, float], limit: int) -> str:
@@ -65,7 +65,7 @@ def warning(step: int, values: Mapping[str, float], limit: int) -> str:
 
 def stop(step: int, values: Mapping[str, float], file: str) -> ConfigError:
     """The end of a run that makes no more progress. file: where the last batch is."""
-    count, rate = int(values[IN_A_ROW]), values[rundir.LEARNING_RATE]
+    count, rate = int(values[IN_A_ROW]), values[run_directory.LEARNING_RATE]
     return ConfigError(
         f"spec.training.maxNonFiniteSteps: {count}: {_broken(values)} not finite in {count} steps in a row, the last "
         f"of them step {step} (learning rate {rate:.2e}); all were skipped, the weights are those of step "
@@ -94,7 +94,7 @@ def _prompts(batch: Batch) -> np.ndarray | None:
 
 
 def _broken(values: Mapping[str, float]) -> str:
-    names = [name for name in (rundir.LOSS, rundir.GRAD_NORM) if not math.isfinite(values[name])]
+    names = [name for name in (run_directory.LOSS, run_directory.GRAD_NORM) if not math.isfinite(values[name])]
     return " and ".join(names) + (" is" if len(names) == 1 else " are")
 
 

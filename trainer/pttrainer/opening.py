@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import DataSpec, PostTrainJob
 from pttrainer import algorithms, compiling, directory, fork, sharding, spikes
 from pttrainer import step as steps
@@ -59,7 +59,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     if run.leader:
         directory.write_lineage(place, job, data, lineage(loaded, made.held, origin))
     saving = Saving(job.spec.checkpoint, place, leader=run.leader)
-    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, run.reporter.note)
+    checkpoints = Checkpoints(path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), saving, run.reporter.note)
     train_step = made.train_step(layout)
     early = _early(train_step, made, layout, algorithm, frozen)
     state, first = _state(run, loaded, made, layout, checkpoints, algorithm, origin)

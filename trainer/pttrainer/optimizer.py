@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import optax
 
-from ptapi.recipe import LEARNING_RATES
+from ptapi.defaults import LEARNING_RATES
 from ptapi.spec import Optimizer, Schedule, Training
 from ptapi.spec.training import Ema
 from pttrainer import ema, freezing, update_rules

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ptapi.accelerators import Slice
+from ptapi.accelerators.trainer_sampler_split import Split, split_of
 from ptapi.errors import SpecError
 from ptapi.spec import PostTrainJobSpec
-from ptapi.split import Split, split_of
 from pttrainer import division
 from pttrainer.errors import ConfigError
 from pttrainer.models.form import Form

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Profile
 from pttrainer.errors import ConfigError
 from pttrainer.storage import Place
@@ -61,4 +61,4 @@ def upload(traced: Path, place: Place) -> None:
     """What jax wrote (below `plugins/profile/`), into the run directory."""
     for file in sorted(traced.rglob("*")):
         if file.is_file():
-            place.upload(f"{rundir.TENSORBOARD}/{file.relative_to(traced)}", file)
+            place.upload(f"{run_directory.TENSORBOARD}/{file.relative_to(traced)}", file)

@@ -16,21 +16,21 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from ptapi import rundir
-from ptapi.rundir import BestRef, CheckpointRef, Progress, Stage
+from ptapi import run_directory
+from ptapi.run_directory import BestRef, CheckpointRef, Progress, Stage
 from pttrainer.storage import Place
 
 MIN_INTERVAL_S = 1.0
 ALIVE_S = 30.0
 LINE_METRICS = (
-    (rundir.LOSS, "loss {:.4f}"),
-    (rundir.REWARD, "reward {:.3f}"),
-    (rundir.COMPLETION_LENGTH, "length {:.0f}"),
-    (rundir.KL, "kl {:.4f}"),
-    (rundir.ENTROPY, "entropy {:.3f}"),
-    (rundir.GRAD_NORM, "grad {:.3f}"),
-    (rundir.LEARNING_RATE, "lr {:.2e}"),
-    (rundir.TOKENS_PER_SECOND, "{:.0f} tok/s"),
+    (run_directory.LOSS, "loss {:.4f}"),
+    (run_directory.REWARD, "reward {:.3f}"),
+    (run_directory.COMPLETION_LENGTH, "length {:.0f}"),
+    (run_directory.KL, "kl {:.4f}"),
+    (run_directory.ENTROPY, "entropy {:.3f}"),
+    (run_directory.GRAD_NORM, "grad {:.3f}"),
+    (run_directory.LEARNING_RATE, "lr {:.2e}"),
+    (run_directory.TOKENS_PER_SECOND, "{:.0f} tok/s"),
 )
 """What a step's line shows of its metrics, in this order."""
 
@@ -169,7 +169,7 @@ class Reporter:
             if self._leader and now - self._written >= every_s:
                 self._written = now
                 document = self._document.model_copy(update={"updated": _now()})
-                self._place.write(rundir.PROGRESS, document.model_dump_json(by_alias=True, indent=2).encode())
+                self._place.write(run_directory.PROGRESS, document.model_dump_json(by_alias=True, indent=2).encode())
 
     def _print(self, text: str, file: Any) -> None:
         if self._bar is not None and file.isatty():
@@ -180,7 +180,7 @@ class Reporter:
 
 def _shown(name: str, form: str, value: float) -> str:
     """A step without a reward has none, which is no number; a loss that is none must be seen."""
-    return "no reward" if name == rundir.REWARD and math.isnan(value) else form.format(value)
+    return "no reward" if name == run_directory.REWARD and math.isnan(value) else form.format(value)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -189,7 +189,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _read(place: Place) -> Progress | None:
-    content = place.read(rundir.PROGRESS)
+    content = place.read(run_directory.PROGRESS)
     try:
         return None if content is None else Progress.model_validate_json(content)
     except ValueError:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ptapi import rundir
-from ptapi.rundir import Best, BestRef
+from ptapi import run_directory
+from ptapi.run_directory import Best, BestRef
 from ptapi.spec import BestCheckpoints, Checkpoint
 from pttrainer import distributed
 from pttrainer.errors import ConfigError
@@ -84,7 +84,7 @@ class Saving:
             return False
         self._best = self._best.model_copy(update={"checkpoints": entries})
         if self._leader:
-            self._place.write(rundir.BEST, self._best.model_dump_json(by_alias=True, indent=2).encode())
+            self._place.write(run_directory.BEST, self._best.model_dump_json(by_alias=True, indent=2).encode())
         return True
 
 
@@ -92,5 +92,5 @@ def _read(spec: BestCheckpoints | None, place: Place) -> Best | None:
     if spec is None:
         return None
     empty = Best(metric=spec.metric, mode=spec.mode)
-    content = place.read(rundir.BEST)
+    content = place.read(run_directory.BEST)
     return empty if content is None else Best.model_validate_json(content)

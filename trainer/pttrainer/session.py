@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer import (
     ema,
@@ -127,12 +127,12 @@ class Session:
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         shown |= {} if self.transfer is None else self.transfer.facts()
-        shown[rundir.GOODPUT] = self.reporter.goodput()
+        shown[run_directory.GOODPUT] = self.reporter.goodput()
         self._report_checkpoint()
         self.reporter.finished_step(step, shown, seconds)
         self.write_metrics(step, shown)  # after the line: the first time it imports TensorBoard's writer
         if values[nonfinite.IN_A_ROW] >= limit:
-            file = rundir.batch_file(step)
+            file = run_directory.batch_file(step)
             if self.leader:
                 self.place.write(file, nonfinite.rows(batch, self.tokenizer))
             raise nonfinite.stop(step, values, f"{self.place.uri}/{file}")
@@ -156,7 +156,7 @@ class Session:
         if self.job.spec.export.checkpoint != "best" or best is None or best.step == int(self.state.step):
             return
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state.params)
-        params, _ = read_params(path_of(f"{self.place.uri}/{rundir.CHECKPOINTS}"), best.step, like)
+        params, _ = read_params(path_of(f"{self.place.uri}/{run_directory.CHECKPOINTS}"), best.step, like)
         self.state = self.state._replace(params=params)
         self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
 

@@ -21,7 +21,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import PostTrainJobSpec
 
 WINDOW = 64
@@ -54,7 +54,7 @@ class Spikes:
 
     def report(self, step: int, values: Mapping[str, float]) -> str:
         """The line for this step; empty when there is nothing to say."""
-        loss = values[rundir.LOSS]
+        loss = values[run_directory.LOSS]
         if not math.isfinite(loss):
             return ""
         before = list(self._losses)
@@ -69,7 +69,9 @@ class Spikes:
         return self._line(step, values, median, spread, len(before))
 
     def _line(self, step: int, values: Mapping[str, float], median: float, spread: float, count: int) -> str:
-        loss, norm, rate = (values[name] for name in (rundir.LOSS, rundir.GRAD_NORM, rundir.LEARNING_RATE))
+        loss, norm, rate = (
+            values[name] for name in (run_directory.LOSS, run_directory.GRAD_NORM, run_directory.LEARNING_RATE)
+        )
         times = f", {(loss - median) / spread:.0f} times their spread" if spread > 0 else ""
         return (
             f"warning: step {step}: loss {loss:.4g} is {loss - median:.4g} above {median:.4g}, the median of the "

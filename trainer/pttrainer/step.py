@@ -18,7 +18,7 @@ import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer import ema, moments, neftune, nonfinite, reduce, sharding
 from pttrainer.algorithms.protocol import Objective
 from pttrainer.batch import Batch
@@ -166,7 +166,7 @@ def train_step(
         loss, partials, gradient = _accumulate(gradient_of, learnt, batch, parts)
         new, facts = _updated(state, loss, gradient, optimizer, learner)
         metrics = {name: reduce.finish(of_parts) for name, of_parts in partials.items()}
-        return new, metrics | facts | {rundir.LEARNING_RATE: rate(state.step)}
+        return new, metrics | facts | {run_directory.LEARNING_RATE: rate(state.step)}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where.state, where.whole))
 
@@ -215,7 +215,7 @@ def _updated(
     updates, optimizer_state = optimizer.update(gradient.policy, state.optimizer, state.params)
     norm = optax.tree.norm(gradient.policy)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    facts = {rundir.LOSS: loss, rundir.GRAD_NORM: norm}
+    facts = {run_directory.LOSS: loss, run_directory.GRAD_NORM: norm}
     critic: CriticState | None = None
     if learner is not None and state.critic is not None:
         critic, of_critic = _learned(learner, state.critic, gradient.critic, state.step)

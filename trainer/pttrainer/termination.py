@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import EXIT_CLASSES, ExitCode
 from ptapi.status import PreflightStatus
 from pttrainer.errors import StorageError, TrainerError
@@ -82,11 +82,11 @@ def report(code: ExitCode, message: str, attempt: Attempt, preflight: PreflightS
     """
     kind = EXIT_CLASSES.get(code)
     short = message.encode()[:MESSAGE_BYTES].decode(errors="ignore")
-    document = rundir.Termination(
+    document = run_directory.Termination(
         exit_code=int(code), failure_class=kind or "", message=short, step=attempt.step, preflight=preflight
     )
     line = document.model_dump_json(by_alias=True, exclude_none=True)
-    log = os.environ.get(rundir.TERMINATION_LOG_ENV)
+    log = os.environ.get(run_directory.TERMINATION_LOG_ENV)
     if log:
         try:
             Path(log).write_text(line)
@@ -94,7 +94,7 @@ def report(code: ExitCode, message: str, attempt: Attempt, preflight: PreflightS
             print(f"warning: {log}: termination message cannot be written: {error}", file=sys.stderr)
     if attempt.place is not None:
         try:
-            attempt.place.write(rundir.TERMINATION, line.encode())
+            attempt.place.write(run_directory.TERMINATION, line.encode())
         except StorageError as error:
             print(f"warning: {error}", file=sys.stderr)
 

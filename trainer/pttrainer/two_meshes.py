@@ -32,7 +32,10 @@ def meshes(sizes: Shapes, devices: Sequence[Any] | None = None) -> Meshes:
 
 
 def _place(devices: Sequence[Any]) -> Any:
-    """What orders devices so that the first of them are whole slices, or a box of a slice's chips: as `ptapi.split`."""
+    """Return the key that orders devices so that the first of them are whole slices, or a box of a slice's chips.
+
+    `ptapi.accelerators.trainer_sampler_split` counts them in the same order.
+    """
     if any(getattr(device, "coords", None) is None for device in devices):
         return lambda device: (_slice(device), device.id)
     extents = [len({device.coords[axis] for device in devices}) for axis in range(len(devices[0].coords))]

@@ -16,7 +16,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from ptapi.recipe import ADAMW
+from ptapi.defaults import ADAMW
 from ptapi.spec import Optimizer
 from pttrainer.optimizer_state import is_hidden_matrix, stacks
 

@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
-from ptapi.hang import limit_s
+from ptapi.hang_timeout import limit_s
 from pttrainer import termination
 from pttrainer.courier import Courier
 from pttrainer.heartbeat import Heartbeats
@@ -103,7 +103,7 @@ class Watchdog:
         if self._courier is None and now - self._born >= COURIER_S:
             self._courier = Courier(self._place.uri, self._stacks.fileno())
         if self._courier is not None:
-            self._courier.tell(rundir.stack_file(beat.attempt, self._process))
+            self._courier.tell(run_directory.stack_file(beat.attempt, self._process))
 
     def _keep_stacks(self, beat: Beat) -> None:
         """Moves what SIGUSR1 wrote since the last look into the run directory, and to whoever reads the log."""
@@ -117,7 +117,7 @@ class Watchdog:
     def _give_up(self, beat: Beat, still_s: float, limit: float) -> None:
         faulthandler.dump_traceback(file=self._stacks, all_threads=True)
         self._keep_stacks(beat)
-        name = rundir.stack_file(beat.attempt, self._process)
+        name = run_directory.stack_file(beat.attempt, self._process)
         message = (
             f"hang: no progress for {still_s:.0f} s after step {beat.step} while {beat.stage} (limit {limit:.0f} s); "
             f"stacks of all threads: {self._place.uri}/{name}; hint: a step that takes longer needs "
@@ -131,7 +131,7 @@ class Watchdog:
         self._end(ExitCode.HANG)
 
     def _write(self, beat: Beat, text: bytes) -> None:
-        _within(WRITE_S, lambda: self._place.write(rundir.stack_file(beat.attempt, self._process), text))
+        _within(WRITE_S, lambda: self._place.write(run_directory.stack_file(beat.attempt, self._process), text))
 
 
 def _within(seconds: float, action: Callable[[], object]) -> None:

@@ -13,9 +13,9 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from ptapi import rundir
+from ptapi import run_directory
 
-FIRST = f"{rundir.SECONDS}generate"
+FIRST = f"{run_directory.SECONDS}generate"
 """Who has this figure is the first update of its rollout."""
 
 

@@ -1,16 +1,24 @@
 """The spec of a PostTrainJob: one file per part, `job.py` puts them together.
 
 Field docs are attribute docstrings: they become the CRD's descriptions (`kubectl explain ptj.spec`) and
-the reference page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`ptapi.rules`).
+the reference page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`ptapi.validation`).
 """
 
 from ptapi.spec.algorithm import Algorithm, Critic, Distill, Dpo, Grpo, Ppo, SelfTeacher, Sft
+from ptapi.spec.capacity import Accelerator, CapacityOption, Pathways
 from ptapi.spec.data import Columns, DataSource, DataSpec
 from ptapi.spec.environment import Environment, PythonEnvironment, PythonTool, Tool
+from ptapi.spec.evaluation_checkpoint_export import (
+    BestCheckpoints,
+    Checkpoint,
+    Evaluation,
+    Export,
+    Fork,
+    Output,
+    RunPolicy,
+)
 from ptapi.spec.job import API_GROUP, API_VERSION, KIND, PLURAL, ObjectMeta, PostTrainJob, PostTrainJobSpec
-from ptapi.spec.lifecycle import BestCheckpoints, Checkpoint, Evaluation, Export, Fork, Output, RunPolicy
 from ptapi.spec.model import ModelSpec
-from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
 from ptapi.spec.pod import EnvVar, Runtime, Volume
 from ptapi.spec.rewards import JudgeBudget, JudgeReward, PythonReward, Reward
 from ptapi.spec.rollout import DraftModel, NgramLookup, Rollout, Speculative, Vllm

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from ptapi.spec.algorithm import Algorithm
 from ptapi.spec.base import DnsName, SpecModel, Text, by_key
+from ptapi.spec.capacity import Accelerator, CapacityOption, Pathways
 from ptapi.spec.data import DataSpec
 from ptapi.spec.environment import Environment
-from ptapi.spec.lifecycle import Checkpoint, Evaluation, Export, Output, RunPolicy, Tensorboard
+from ptapi.spec.evaluation_checkpoint_export import Checkpoint, Evaluation, Export, Output, RunPolicy, Tensorboard
 from ptapi.spec.model import ModelSpec
-from ptapi.spec.placement import Accelerator, CapacityOption, Pathways
 from ptapi.spec.pod import EnvVar, Runtime, Volume
 from ptapi.spec.rewards import Reward
 from ptapi.spec.rollout import Rollout

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptapi.rundir import COMPLETION_LENGTH, LOSS, PROGRESS, REWARD
+from ptapi.run_directory import COMPLETION_LENGTH, LOSS, PROGRESS, REWARD
 from ptctl import rundir
 from ptctl.demo.board import Board
 from ptctl.demo.place import NAMESPACE

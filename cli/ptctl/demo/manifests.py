@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ptapi import yamltext
+from ptapi.text import kubectl_yaml
 from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT, Place
 from ptoperator.resources import Manifest
 
@@ -25,7 +25,7 @@ def grpo(place: Place, seed: int) -> Manifest:
 
 
 def _placed(template: str, name: str, place: Place, seed: int) -> Manifest:
-    job: Manifest = yamltext.read((_folder() / template).read_text(encoding="utf-8"))
+    job: Manifest = kubectl_yaml.read((_folder() / template).read_text(encoding="utf-8"))
     labels = {**(job["metadata"].get("labels") or {}), LABEL: "true"}
     job["metadata"] = {"name": name, "namespace": NAMESPACE, "labels": labels}
     spec = job["spec"]

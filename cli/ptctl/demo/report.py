@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptapi.rundir import COMPLETION_LENGTH, EVAL_REWARD, REWARD
+from ptapi.run_directory import COMPLETION_LENGTH, EVAL_REWARD, REWARD
 from ptctl import rundir
 from ptctl.curve import curve
 from ptctl.demo.place import GRPO, SFT, Place

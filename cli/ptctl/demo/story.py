@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptapi.load import parse_job
-from ptapi.rundir import LOSS, REWARD
+from ptapi.run_directory import LOSS, REWARD
 from ptctl import locality
 from ptctl.app import App, Target
 from ptctl.demo import manifests, report

@@ -6,8 +6,9 @@ trainer recognises its own run directory. Secrets are references here and stay s
 
 from __future__ import annotations
 
-from ptapi import load, yamltext
-from ptapi.rundir import JOB_FILE
+from ptapi import load
+from ptapi.run_directory import JOB_FILE
+from ptapi.text import kubectl_yaml
 from ptoperator import labels
 from ptoperator.render.layout import Layout
 from ptoperator.resources import Manifest
@@ -34,4 +35,4 @@ def job_file(layout: Layout) -> str:
     """The job as YAML."""
     document = load.manifest(layout.job)
     document["metadata"] = {"name": layout.name, "namespace": layout.namespace, "uid": layout.uid}
-    return yamltext.write(document)
+    return kubectl_yaml.write(document)

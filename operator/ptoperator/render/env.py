@@ -7,7 +7,7 @@ does it from the POSTTRAIN_* indices: (slice * hosts + host) * processes_per_hos
 
 from __future__ import annotations
 
-from ptapi.rundir import TERMINATION_LOG_ENV
+from ptapi.run_directory import TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
 from ptoperator import names
 from ptoperator.labels import COMPLETION_INDEX, JOB_INDEX

@@ -11,7 +11,7 @@ Headless, the servers are all there is. With elastic slices a lost worker ends n
 
 from __future__ import annotations
 
-from ptapi import compiler_flags
+from ptapi.accelerators import compiler_flags
 from ptoperator import labels, names
 from ptoperator.render.env import controller_env, from_annotation, from_label, value
 from ptoperator.render.layout import Layout

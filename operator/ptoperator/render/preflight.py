@@ -8,7 +8,7 @@ Its outer limit of time is for pods that never start; the compile's own is the c
 from __future__ import annotations
 
 from ptapi.failures import FATAL_EXIT_CODES
-from ptapi.rundir import JOB_FILE
+from ptapi.run_directory import JOB_FILE
 from ptoperator import labels, names
 from ptoperator.render.env import preflight_env
 from ptoperator.render.layout import Layout

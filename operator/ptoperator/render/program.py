@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptapi.rundir import JOB_FILE, RUN_DIRECTORY_ENV, run_uri
+from ptapi.run_directory import JOB_FILE, RUN_DIRECTORY_ENV, run_uri
 from ptoperator.render import maxtext
 from ptoperator.render.layout import Layout
 from ptoperator.resources import Manifest

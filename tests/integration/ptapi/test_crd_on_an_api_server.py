@@ -17,8 +17,8 @@ import yaml
 from apiaccess import Answer, Cluster
 from manifests import eventually, is_established
 
-from ptapi.crd import crd
-from ptapi.immutable import MESSAGE, QUEUE_MESSAGE
+from ptapi.crd.definition import crd
+from ptapi.crd.immutable_fields import MESSAGE, QUEUE_MESSAGE
 from ptapi.load import load_job, parse_job
 from ptapi.status import PostTrainJobStatus
 from ptoperator.resources import CRDS, POSTTRAINJOBS

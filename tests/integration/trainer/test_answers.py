@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from tests.builders.models import CASES, tensors
 from tests.builders.runs import losses, metrics, run, write_job
 
-from ptapi import rundir
+from ptapi import run_directory
 
 LABELS = {"fruit": "apple pear plum fig", "animal": "dog cat cow hen", "metal": "iron tin zinc gold"}
 STEPS = 60
@@ -61,7 +61,9 @@ def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(ho
     assert seen[STEPS]["eval/macro_f1"] > 0.8
     assert seen[STEPS]["eval/exact_match"] <= seen[STEPS]["eval/accuracy"]
     assert "eval/reward" not in seen[STEPS]
-    best = rundir.Best.model_validate_json((home / "runs" / "labels" / rundir.BEST).read_text()).checkpoints[0]
+    best = run_directory.Best.model_validate_json(
+        (home / "runs" / "labels" / run_directory.BEST).read_text()
+    ).checkpoints[0]
     assert best.value == max(line["eval/macro_f1"] for step, line in seen.items() if step)
 
 

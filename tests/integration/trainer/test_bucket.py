@@ -16,7 +16,7 @@ import pytest
 from tests.builders import bucketserver, runs
 from tests.builders.forked import Process
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.spec import DataSource
 from pttrainer.data import files
@@ -53,7 +53,7 @@ def finish(process: Process) -> tuple[int | None, str]:
 
 def losses(metrics: bytes) -> list[tuple[int, float]]:
     rows: list[dict[str, Any]] = [json.loads(line) for line in metrics.splitlines()]
-    return [(row["step"], row[rundir.LOSS]) for row in rows if rundir.LOSS in row]
+    return [(row["step"], row[run_directory.LOSS]) for row in rows if run_directory.LOSS in row]
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tm
         buckets.put("data", "rows/about.txt", b"not rows")
         path = job(tmp_path, "remote", "gs://data/rows/part-*", "gs://out/runs", steps)
         first = start(tmp_path, path, buckets.environment())
-        committed = f"runs/remote/{rundir.CHECKPOINTS}/2/commit_success.txt"
+        committed = f"runs/remote/{run_directory.CHECKPOINTS}/2/commit_success.txt"
         give_up = time.monotonic() + 120
         while committed not in buckets.names("out") and first.poll() is None and time.monotonic() < give_up:
             time.sleep(0.05)
@@ -82,13 +82,13 @@ def test_run_on_a_bucket_is_killed_resumes_and_learns_what_a_local_run_learns(tm
         assert code == ExitCode.OK, out
         assert "resuming after step" in out
         assert "Traceback" not in out
-        remote = losses(buckets.content("out", f"runs/remote/{rundir.METRICS}"))
-        assert remote == losses((tmp_path / "runs" / "local" / rundir.METRICS).read_bytes())
-        exported = f"runs/remote/{rundir.EXPORT}/model.safetensors"
-        there = (tmp_path / "runs" / "local" / rundir.EXPORT / "model.safetensors").read_bytes()
+        remote = losses(buckets.content("out", f"runs/remote/{run_directory.METRICS}"))
+        assert remote == losses((tmp_path / "runs" / "local" / run_directory.METRICS).read_bytes())
+        exported = f"runs/remote/{run_directory.EXPORT}/model.safetensors"
+        there = (tmp_path / "runs" / "local" / run_directory.EXPORT / "model.safetensors").read_bytes()
         assert buckets.content("out", exported) == there
 
-        step = f"gs://out/runs/remote/{rundir.CHECKPOINTS}/{steps}"
+        step = f"gs://out/runs/remote/{run_directory.CHECKPOINTS}/{steps}"
         export = ("export", "--out", str(tmp_path / "again"), "--checkpoint")
         code, out = finish(start_command(tmp_path, buckets.environment(), *export, step))
         assert code == ExitCode.OK, out
@@ -105,7 +105,7 @@ def test_a_bucket_that_is_full_ends_the_run_with_its_words_and_keeps_the_last_ch
         buckets.put("data", "train.jsonl", ROWS.encode())
         path = job(tmp_path, "remote", "gs://data/train.jsonl", "gs://out/runs", 400)
         first = start(tmp_path, path, buckets.environment())
-        committed = f"runs/remote/{rundir.CHECKPOINTS}/2/commit_success.txt"
+        committed = f"runs/remote/{run_directory.CHECKPOINTS}/2/commit_success.txt"
         give_up = time.monotonic() + 120
         while committed not in buckets.names("out") and first.poll() is None and time.monotonic() < give_up:
             time.sleep(0.05)

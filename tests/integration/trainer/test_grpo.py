@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.builders import runs
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
@@ -62,14 +62,14 @@ def metrics(directory: Path) -> list[dict[str, Any]]:
 
 
 def samples(directory: Path) -> dict[str, str]:
-    return {file.name: file.read_text() for file in (directory / "runs" / "run" / rundir.SAMPLES).iterdir()}
+    return {file.name: file.read_text() for file in (directory / "runs" / "run" / run_directory.SAMPLES).iterdir()}
 
 
 def test_the_reward_rises(tmp_path: Path, rows: Path) -> None:
     path = job(tmp_path, rows, SHARE_OF_LETTER_A, training__steps=30, training__batchSize=32, checkpoint__everySteps=30)
     code, errors = run(path)
     assert code == 0, errors
-    rewards = [line[rundir.REWARD] for line in metrics(tmp_path)]
+    rewards = [line[run_directory.REWARD] for line in metrics(tmp_path)]
     assert np.mean(rewards[:3]) < 0.05
     assert np.mean(rewards[-3:]) > 0.5
 
@@ -134,8 +134,8 @@ def test_eight_devices_sample_and_learn_as_one_does(tmp_path: Path, rows: Path) 
     ]
     assert texts[0] == texts[1]
     for a, b in zip(metrics(one), metrics(eight), strict=True):
-        assert a[rundir.REWARD] == pytest.approx(b[rundir.REWARD], abs=1e-6)
-        assert a[rundir.GRAD_NORM] == pytest.approx(b[rundir.GRAD_NORM], rel=1e-3)
+        assert a[run_directory.REWARD] == pytest.approx(b[run_directory.REWARD], abs=1e-6)
+        assert a[run_directory.GRAD_NORM] == pytest.approx(b[run_directory.GRAD_NORM], rel=1e-3)
 
 
 @pytest.mark.skipif(not GSM8K.exists(), reason="the GSM8K file is not here")
@@ -147,7 +147,7 @@ def test_gsm8k_itself_runs_three_steps_with_its_own_reward(tmp_path: Path) -> No
     code, errors = run(path)
     assert code == 0, errors
     assert len(metrics(tmp_path)) == 3
-    assert all(line["reward/gsm8k"] == line[rundir.REWARD] for line in metrics(tmp_path))
+    assert all(line["reward/gsm8k"] == line[run_directory.REWARD] for line in metrics(tmp_path))
     assert "#### " in "".join(json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()[:5])
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.builders.runs import losses, run, start, write_job
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 
 STEPS, HALF = 6, 3
@@ -56,9 +56,9 @@ def halved(home: Path, name: str) -> None:
     """A run directory as the run on eight devices left it when half of it was done."""
     target = home / "runs" / name
     shutil.copytree(home / "runs" / "eight", target)
-    shutil.rmtree(target / rundir.CHECKPOINTS / str(STEPS))
-    owner = json.loads((target / rundir.OWNER).read_text())
-    (target / rundir.OWNER).write_text(json.dumps({**owner, "name": name}))
+    shutil.rmtree(target / run_directory.CHECKPOINTS / str(STEPS))
+    owner = json.loads((target / run_directory.OWNER).read_text())
+    (target / run_directory.OWNER).write_text(json.dumps({**owner, "name": name}))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_full_fork_goes_on_where_the_other_run_was(home: Path, eight: list[flo
     said = run(job(home, "forked", 8, training={"parallelism": {"fsdp": 8}}, checkpoint={"fork": fork}))
     assert f"forking from {fork['uri']} (full state)" in said
     assert losses(home / "runs" / "forked") == eight[HALF:]
-    lineage = json.loads((home / "runs" / "forked" / rundir.LINEAGE).read_text())
+    lineage = json.loads((home / "runs" / "forked" / run_directory.LINEAGE).read_text())
     assert lineage["fork"] == {"uri": fork["uri"], "step": HALF}
 
 
@@ -108,18 +108,18 @@ def test_the_best_evaluation_is_exported_and_weights_fork_from_it(home: Path) ->
     )
     said = run(path)
     directory = home / "runs" / "best"
-    best = rundir.Best.model_validate_json((directory / rundir.BEST).read_text()).checkpoints[0]
+    best = run_directory.Best.model_validate_json((directory / run_directory.BEST).read_text()).checkpoints[0]
     assert 0 < best.step < STEPS  # the rate grows until it diverges
     assert f"exporting step {best.step}, the best" in said
-    assert sorted(p.name for p in (directory / rundir.CHECKPOINTS).iterdir() if p.name.isdigit()) == sorted(
+    assert sorted(p.name for p in (directory / run_directory.CHECKPOINTS).iterdir() if p.name.isdigit()) == sorted(
         [str(best.step), str(STEPS)]
     )
-    progress = rundir.Progress.model_validate_json((directory / rundir.PROGRESS).read_text())
+    progress = run_directory.Progress.model_validate_json((directory / run_directory.PROGRESS).read_text())
     assert progress.best == best
     fork = {"uri": f"file://{directory}/checkpoints/{best.step}"}
     again = job(home, "again", training={"steps": 1}, data=data, checkpoint={"fork": fork})
     run(again)
-    first = json.loads((home / "runs" / "again" / rundir.METRICS).read_text().splitlines()[0])
+    first = json.loads((home / "runs" / "again" / run_directory.METRICS).read_text().splitlines()[0])
     assert (first["step"], first["eval/loss"]) == (0, pytest.approx(best.value, rel=1e-6))
 
 
@@ -139,9 +139,9 @@ def test_a_rank_whose_peer_stands_still_ends_as_a_hang_and_the_run_goes_on_later
             process.kill()
             process.communicate()
     directory = home / "runs" / "hanging"
-    said = rundir.Termination.model_validate_json((directory / rundir.TERMINATION).read_text())
+    said = run_directory.Termination.model_validate_json((directory / run_directory.TERMINATION).read_text())
     assert said.failure_class == "Hang"
     assert said.step >= 11
-    assert "in _steps" in (directory / rundir.stack_file(1, 0)).read_text()
+    assert "in _steps" in (directory / run_directory.stack_file(1, 0)).read_text()
     second = job(home, "hanging", 1, 2, training={"steps": said.step + 2}, checkpoint={"everySteps": 5})
     assert "resuming after step" in run(second, processes=2)

@@ -12,7 +12,7 @@ import pytest
 from tests.builders import runs
 from tests.builders.runs import killed_again_and_again, killed_and_resumed, metrics, start
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from pttrainer.models.tensorfile import read_header
 
@@ -63,8 +63,8 @@ def reference(home: Path) -> Path:
 def test_adapters_learn_and_checkpoints_hold_them_alone(reference: Path) -> None:
     losses = [line["loss"] for line in metrics(reference)]
     assert losses[-1] < losses[0] - 0.5
-    lineage = json.loads((reference / rundir.LINEAGE).read_text())
-    held = sum(file.stat().st_size for file in (reference / rundir.CHECKPOINTS / str(STEPS)).rglob("*"))
+    lineage = json.loads((reference / run_directory.LINEAGE).read_text())
+    held = sum(file.stat().st_size for file in (reference / run_directory.CHECKPOINTS / str(STEPS)).rglob("*"))
     assert 0 < lineage["trainedParameters"] < lineage["parameters"] / 8
     assert held < 4 * lineage["parameters"]  # the weights alone would take that
 
@@ -111,7 +111,7 @@ def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in
     assert code == 0, errors
     began, ended = (_evaluated(home / "runs" / name) for name in ("continued", "evaluated"))
     assert began == pytest.approx(ended, rel=1e-6)
-    lineage = json.loads((home / "runs" / "continued" / rundir.LINEAGE).read_text())
+    lineage = json.loads((home / "runs" / "continued" / run_directory.LINEAGE).read_text())
     assert lineage["adaptersFrom"] == {"uri": lora["from"], "commit": None}
     assert (
         json.loads((home / "runs" / "continued" / "export" / "adapter_config.json").read_text())["lora_dropout"] == 0.2
@@ -131,7 +131,7 @@ def test_a_run_begins_with_exported_adapters_where_the_other_ended_and_killed_in
 
 def _evaluated(directory: Path) -> float:
     """The loss of the only evaluation."""
-    (found,) = (line[rundir.EVAL_LOSS] for line in metrics(directory) if rundir.EVAL_LOSS in line)
+    (found,) = (line[run_directory.EVAL_LOSS] for line in metrics(directory) if run_directory.EVAL_LOSS in line)
     return float(found)
 
 
@@ -151,8 +151,8 @@ def test_grpo_trains_adapters_against_the_model_without_them_and_resumes_to_the_
     killed_and_resumed(home / "grpo-killed.yaml", 5)
     whole = metrics(home / "runs" / "grpo")
     assert metrics(home / "runs" / "grpo-killed") == whole
-    assert whole[0][rundir.KL] < 1e-6  # the reference is the model that the fresh adapters do not change
-    assert whole[-1][rundir.KL] > 1e-4
+    assert whole[0][run_directory.KL] < 1e-6  # the reference is the model that the fresh adapters do not change
+    assert whole[-1][run_directory.KL] > 1e-4
     assert all(line["sampler/difference"] < 1e-4 for line in whole)  # the sampler has the adapters
 
 
@@ -168,7 +168,7 @@ def test_on_quantised_weights_a_killed_run_ends_with_the_same_adapters(home: Pat
     assert (killed / ADAPTERS).read_bytes() == (whole / ADAPTERS).read_bytes()
     losses = [line["loss"] for line in metrics(whole)]
     assert losses[-1] < losses[0] - 0.5
-    lineage = json.loads((whole / rundir.LINEAGE).read_text())["quantization"]
+    lineage = json.loads((whole / run_directory.LINEAGE).read_text())["quantization"]
     assert lineage["weights"] == kind
     assert lineage["relativeError"].keys() == {"q", "k", "v", "o", "gate", "up", "down"}
 
@@ -195,7 +195,7 @@ def test_grpo_samples_from_quantised_weights_and_their_adapters(home: Path) -> N
     code, errors = run("run", str(job(home, "grpo-nf4", **changes)))
     assert code == 0, errors
     lines = metrics(home / "runs" / "grpo-nf4")
-    assert lines[0][rundir.KL] < 1e-6  # the reference is the same quantised model
+    assert lines[0][run_directory.KL] < 1e-6  # the reference is the same quantised model
     assert all(line["sampler/difference"] < 1e-4 for line in lines)
 
 

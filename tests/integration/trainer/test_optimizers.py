@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.builders.runs import command, end, killed_and_resumed, metrics, run, write_job
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from pttrainer.models.tensorfile import read_header
 
@@ -60,7 +60,7 @@ def test_a_run_learns_and_a_killed_one_ends_with_the_same_bits(home: Path, name:
     killed_and_resumed(job(home, f"{name}-killed", CASES[name]), 5)
     killed = home / "runs" / f"{name}-killed"
     assert metrics(killed) == lines
-    one, other = (directory / rundir.EXPORT / "model.safetensors" for directory in (whole(home, name), killed))
+    one, other = (directory / run_directory.EXPORT / "model.safetensors" for directory in (whole(home, name), killed))
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -74,13 +74,15 @@ def test_the_export_is_the_average_and_can_be_made_again_from_the_checkpoint(hom
     out = home / "again"
     code, err = end(command("export", "--checkpoint", f"file://{averaged}", "--out", str(out)))
     assert code == 0, err
-    assert (out / "model.safetensors").read_bytes() == (averaged / rundir.EXPORT / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == (
+        averaged / run_directory.EXPORT / "model.safetensors"
+    ).read_bytes()
 
 
 def test_frozen_weights_leave_the_run_as_they_came(home: Path) -> None:
     run(job(home, "first", {"steps": 1, "optimizer": {"learningRate": 1e-30}}))
-    before = read_header(home / "runs" / "first" / rundir.EXPORT / "model.safetensors")
-    after = read_header(whole(home, "muon") / rundir.EXPORT / "model.safetensors")
+    before = read_header(home / "runs" / "first" / run_directory.EXPORT / "model.safetensors")
+    after = read_header(whole(home, "muon") / run_directory.EXPORT / "model.safetensors")
     for name in before:
         same = np.array_equal(before[name].rows(0, before[name].shape[0]), after[name].rows(0, after[name].shape[0]))
         assert same == (name.startswith("model.layers.0.") or "norm" in name), name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tests.builders import runs
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.models.tensorfile import read_header
 
 SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
@@ -45,14 +45,14 @@ def test_policy_and_critic_learn_and_a_killed_run_goes_on_with_the_same_bits(tmp
     whole = runs.write_job(tmp_path, "whole", spec(tmp_path, steps=31, every=100))
     runs.run(whole)
     found = runs.metrics(tmp_path / "runs" / "whole")
-    assert np.mean([line[rundir.REWARD] for line in found[:3]]) < 0.05
-    assert found[-1][rundir.REWARD] > 0.4
+    assert np.mean([line[run_directory.REWARD] for line in found[:3]]) < 0.05
+    assert found[-1][run_directory.REWARD] > 0.4
 
     killed = runs.write_job(tmp_path, "killed", spec(tmp_path, steps=7, every=1))
     runs.killed_and_resumed(killed, 5)
     assert runs.metrics(tmp_path / "runs" / "killed") == found[:7]
 
-    export = tmp_path / "runs" / "whole" / rundir.EXPORT
+    export = tmp_path / "runs" / "whole" / run_directory.EXPORT
     assert not any("value" in name for name in read_header(export / "model.safetensors"))
-    there = {file.name for file in (export / rundir.CRITIC).iterdir()}
+    there = {file.name for file in (export / run_directory.CRITIC).iterdir()}
     assert there == {"config.json", "model.safetensors", "value_head.safetensors"}

@@ -11,7 +11,7 @@ import jax
 import pytest
 from tests.builders import runs
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 
 
@@ -34,14 +34,14 @@ def test_a_trace_lies_beside_tensorboards_files_and_changes_no_loss(tmp_path: Pa
     code, err = run(tmp_path, "plain", steps=5)
     assert code == 0, err
     assert runs.losses(tmp_path / "runs/traced") == runs.losses(tmp_path / "runs/plain")
-    (directory,) = (tmp_path / "runs/traced" / rundir.TENSORBOARD / "plugins/profile").iterdir()
+    (directory,) = (tmp_path / "runs/traced" / run_directory.TENSORBOARD / "plugins/profile").iterdir()
     (planes,) = directory.glob("*.xplane.pb")
     names = [event.name for plane in jax.profiler.ProfileData.from_file(str(planes)).planes
              for line in plane.lines for event in line.events]  # fmt: skip
     assert names.count("PjitFunction(jit(step))") >= 2
     (events,) = directory.glob("*.trace.json.gz")
     assert json.loads(gzip.decompress(events.read_bytes()))["traceEvents"]
-    assert not (tmp_path / "runs/plain" / rundir.TENSORBOARD / "plugins").exists()
+    assert not (tmp_path / "runs/plain" / run_directory.TENSORBOARD / "plugins").exists()
 
 
 @pytest.mark.parametrize("length", [{"steps": 4}, {"epochs": 0.1}])

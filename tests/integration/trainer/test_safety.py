@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from tests.builders.models import CASES, tensors
 from tests.builders.runs import end, killed_and_resumed, metrics, run, start, write_job
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 
 STEPS = 16
@@ -57,12 +57,14 @@ def test_broken_rows_are_skipped_and_a_killed_run_skips_the_same(home: Path) -> 
     assert 2 <= len(bad) < STEPS - 2
     assert whole[-1]["skipped_steps"] == len(bad)
     assert next(line for line in err.splitlines() if "not finite" in line).startswith(f"warning: step {bad[0]}: loss")
-    progress = rundir.Progress.model_validate_json((home / "runs" / "whole" / rundir.PROGRESS).read_text())
+    progress = run_directory.Progress.model_validate_json(
+        (home / "runs" / "whole" / run_directory.PROGRESS).read_text()
+    )
     assert progress.metrics["skipped_steps"] == len(bad)
 
     killed_and_resumed(job(home, "killed", "some"), max(bad[1], 3))
     assert metrics(home / "runs" / "killed") == whole
-    one, other = (home / "runs" / name / rundir.EXPORT / "model.safetensors" for name in ("whole", "killed"))
+    one, other = (home / "runs" / name / run_directory.EXPORT / "model.safetensors" for name in ("whole", "killed"))
     assert one.read_bytes() == other.read_bytes()
 
 
@@ -71,11 +73,11 @@ def test_too_many_in_a_row_end_the_run_keep_the_batch_and_say_what_to_try(home: 
     assert code == ExitCode.CONFIG_ERROR, err
     assert "Traceback" not in err
     left = home / "runs" / "hopeless"
-    said = rundir.Termination.model_validate_json((left / rundir.TERMINATION).read_text())
+    said = run_directory.Termination.model_validate_json((left / run_directory.TERMINATION).read_text())
     assert said.failure_class == "ConfigError"
     assert "loss and grad_norm are not finite in 3 steps in a row" in said.message
-    assert f"file://{left}/{rundir.batch_file(3)}" in said.message
-    rows = [json.loads(line) for line in (left / rundir.batch_file(3)).read_text().splitlines()]
+    assert f"file://{left}/{run_directory.batch_file(3)}" in said.message
+    rows = [json.loads(line) for line in (left / run_directory.batch_file(3)).read_text().splitlines()]
     assert len(rows) == 4
     assert all("Z" in text for row in rows for text in row["text"])
     assert ord("Z") in rows[0]["tokens"]
@@ -89,5 +91,5 @@ def test_two_processes_skip_and_stop_alike(home: Path) -> None:
     assert [code for code, _ in ends] == [ExitCode.CONFIG_ERROR] * 2, ends
     for _, err in ends:
         assert "not finite in 2 steps in a row" in err
-    (file,) = (home / "runs" / "two" / rundir.NON_FINITE).iterdir()
+    (file,) = (home / "runs" / "two" / run_directory.NON_FINITE).iterdir()
     assert len(file.read_text().splitlines()) == 4

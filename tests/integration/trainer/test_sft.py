@@ -17,7 +17,7 @@ import yaml
 from tests.builders import runs
 from tests.builders.runs import metrics
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 
 STEPS = 12
@@ -79,11 +79,11 @@ def directory_of(home: Path, name: str) -> Path:
 
 
 def weights(directory: Path) -> bytes:
-    return (directory / rundir.EXPORT / "model.safetensors").read_bytes()
+    return (directory / run_directory.EXPORT / "model.safetensors").read_bytes()
 
 
-def termination(directory: Path) -> rundir.Termination:
-    return rundir.Termination.model_validate_json((directory / rundir.TERMINATION).read_text())
+def termination(directory: Path) -> run_directory.Termination:
+    return run_directory.Termination.model_validate_json((directory / run_directory.TERMINATION).read_text())
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +107,19 @@ def test_a_run_learns_and_leaves_a_whole_run_directory(reference: Path) -> None:
     losses = [line["loss"] for line in metrics(reference)]
     assert losses[0] == pytest.approx(5.6, abs=0.2)  # about ln 264
     assert losses[-1] < 0.75 * losses[0]
-    progress = rundir.Progress.model_validate_json((reference / rundir.PROGRESS).read_text())
+    progress = run_directory.Progress.model_validate_json((reference / run_directory.PROGRESS).read_text())
     assert (progress.stage, progress.step, progress.total_steps) == ("done", STEPS, STEPS)
     assert progress.checkpoint is not None
     assert progress.checkpoint.step == STEPS
     assert Path(progress.checkpoint.uri.removeprefix("file://")).is_dir()
     assert termination(reference).exit_code == 0
-    for name in (rundir.OWNER, rundir.SPEC, rundir.LINEAGE, rundir.TENSORBOARD, "export/config.json"):
+    for name in (
+        run_directory.OWNER,
+        run_directory.SPEC,
+        run_directory.LINEAGE,
+        run_directory.TENSORBOARD,
+        "export/config.json",
+    ):
         assert (reference / name).exists(), name
 
 
@@ -134,7 +140,7 @@ def test_sigterm_saves_says_so_and_the_next_attempt_goes_on(home: Path, referenc
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
     assert code == ExitCode.PREEMPTED_SAVED, err
-    said = rundir.Termination.model_validate_json((tmp_path / "log").read_text())
+    said = run_directory.Termination.model_validate_json((tmp_path / "log").read_text())
     assert said.failure_class == "Preempted"
     assert f"stopped by SIGTERM at step {said.step}: checkpoint saved" in said.message
     assert 3 <= said.step < STEPS
@@ -149,11 +155,11 @@ def test_sigterm_saves_says_so_and_the_next_attempt_goes_on(home: Path, referenc
 
 def test_a_finished_run_started_again_only_exports_again(home: Path, reference: Path) -> None:
     before = metrics(reference), weights(reference)
-    (reference / rundir.EXPORT / "config.json").unlink()
+    (reference / run_directory.EXPORT / "config.json").unlink()
     code, out, err = run(home, home / "reference.yaml")
     assert (code, out) == (0, ""), err
     assert (metrics(reference), weights(reference)) == before
-    assert (reference / rundir.EXPORT / "config.json").exists()
+    assert (reference / run_directory.EXPORT / "config.json").exists()
 
 
 def test_the_export_is_a_model_that_another_job_starts_from(home: Path, reference: Path) -> None:
@@ -283,13 +289,13 @@ def test_what_cannot_run_is_refused_in_one_line_with_its_exit_code(home: Path, n
 
 
 def test_the_directory_of_another_job_is_refused(home: Path, reference: Path) -> None:
-    before = (reference / rundir.OWNER).read_text()
+    before = (reference / run_directory.OWNER).read_text()
     owner = json.loads(before)
-    (reference / rundir.OWNER).write_text(json.dumps({**owner, "name": "somebody-else"}))
+    (reference / run_directory.OWNER).write_text(json.dumps({**owner, "name": "somebody-else"}))
     try:
         code, _, err = run(home, home / "reference.yaml")
     finally:
-        (reference / rundir.OWNER).write_text(before)
+        (reference / run_directory.OWNER).write_text(before)
     assert code == ExitCode.CONFIG_ERROR
     assert "belongs to another job" in err
     assert termination(reference).exit_code == 0  # the other job's own word is not replaced

@@ -14,7 +14,7 @@ import pytest
 from tests.builders import runs
 from tests.builders.vllm_fake import Brain, FakeServer, known_seeds
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from pttrainer.models import Model, preset
 
@@ -69,11 +69,11 @@ def test_the_curve_through_a_server_is_the_native_one_until_the_server_is_lost(
     assert process.returncode == ExitCode.SERVICE_LOST, errors
     assert "log-probs are the trainer's within" in errors
     assert "Traceback" not in errors
-    ended = json.loads((tmp_path / "runs" / "vllm" / rundir.TERMINATION).read_text())
+    ended = json.loads((tmp_path / "runs" / "vllm" / run_directory.TERMINATION).read_text())
     assert (ended["failureClass"], ended["step"]) == ("ServiceLost", 2)
     native, through = (runs.lines(tmp_path / "runs" / name) for name in ("native", "vllm"))
     assert [line["step"] for line in through] == [1, 2]
-    for name in ("loss", "grad_norm", rundir.REWARD, "completion_length", "entropy"):
+    for name in ("loss", "grad_norm", run_directory.REWARD, "completion_length", "entropy"):
         wanted = [line[name] for line in native]
         np.testing.assert_allclose([line[name] for line in through], wanted, rtol=1e-4, atol=1e-6, err_msg=name)
     assert max(line["sampler/difference"] for line in through) < 1e-4

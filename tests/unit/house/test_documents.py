@@ -16,8 +16,8 @@ import pytest
 import yaml
 from tests.builders.verbs import verbs
 
+from ptapi.crd.openapi_schema import structural
 from ptapi.load import parse_job
-from ptapi.schema import structural
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
 from ptctl import foreign

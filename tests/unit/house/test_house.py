@@ -31,7 +31,7 @@ def test_collections_imports_from_the_repository_root() -> None:
 
 def test_api_imports_nothing_heavy() -> None:
     code = (
-        "import sys, ptapi.spec, ptapi.status, ptapi.rundir, ptapi.failures, ptapi.load, ptapi.crd\n"
+        "import sys, ptapi.spec, ptapi.status, ptapi.run_directory, ptapi.failures, ptapi.load, ptapi.crd.definition\n"
         "heavy = {'jax', 'kopf', 'kubernetes', 'rich', 'click', 'numpy', 'google', 'aiohttp'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

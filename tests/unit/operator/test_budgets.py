@@ -5,7 +5,7 @@ from __future__ import annotations
 from lives import NAME, bring_up, condition, edit, phase, said, settle, start, status
 from operator_world import Operator, World
 
-from ptapi.rundir import Heartbeat
+from ptapi.run_directory import Heartbeat
 from ptoperator import labels
 from ptoperator.resources import JOBSETS
 

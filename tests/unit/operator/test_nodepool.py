@@ -10,9 +10,10 @@ import pytest
 from google.cloud import container_v1 as container
 from operator_world import job_manifest
 
-from ptapi import accelerators, yamltext
+from ptapi import accelerators
 from ptapi.load import parse_job
 from ptapi.spec import CapacityOption
+from ptapi.text import kubectl_yaml
 from ptoperator.capacity.heads import head_pool
 from ptoperator.capacity.nodepool import node_pool, shape
 from ptoperator.render import Layout, layout_of
@@ -68,7 +69,7 @@ def test_golden_node_pools(accelerator: str, option: str) -> None:
 
 
 def _compare(made: Manifest, name: str) -> None:
-    text = yamltext.write(made)
+    text = kubectl_yaml.write(made)
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,11 @@ import pytest
 import yaml
 from operator_world import job_manifest
 
-from ptapi import accelerators, yamltext
+from ptapi import accelerators
 from ptapi.failures import FATAL_EXIT_CODES
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
+from ptapi.text import kubectl_yaml
 from ptoperator import labels
 from ptoperator.render import config_map, jobset, layout_of, render
 from ptoperator.resources import Manifest
@@ -83,7 +84,7 @@ def made_for(accelerator: str, slices: int = 1, **spec: Any) -> Manifest:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden_manifests_of_every_kind_of_job(name: str) -> None:
-    text = "---\n".join(yamltext.write(made) for made in render(job(CASES[name]), SETTINGS))
+    text = "---\n".join(kubectl_yaml.write(made) for made in render(job(CASES[name]), SETTINGS))
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)

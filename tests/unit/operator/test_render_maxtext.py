@@ -15,7 +15,7 @@ import yaml
 from test_render import CASES, SETTINGS, env_of, job, pod_spec
 
 from ptapi.errors import SpecError
-from ptapi.maxtext import SAID
+from ptapi.validation.rules.maxtext import SAID
 from ptoperator import labels
 from ptoperator.render import jobset, layout_of
 from ptoperator.render.maxtext import RL_MODULE, SFT_MODULE

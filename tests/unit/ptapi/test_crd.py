@@ -15,17 +15,17 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from ptapi.accelerator_cel import UNKNOWN
-from ptapi.crd import COLUMNS, crd, crd_yaml, openapi_schema
-from ptapi.cross_field import checked_in_devices
+from ptapi.crd.definition import COLUMNS, crd, crd_yaml, openapi_schema
+from ptapi.crd.immutable_fields import frozen_fields
+from ptapi.crd.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 from ptapi.errors import SpecError
-from ptapi.immutable import frozen_fields
 from ptapi.load import load_job, manifest, parse_job, without_nulls
-from ptapi.rule import Rule, objects_at
-from ptapi.rules import RULES
-from ptapi.schema import ANY_SCALAR, INT_OR_STRING, Schema
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
-from ptapi.words import PATTERN_WORDS
+from ptapi.text.messages import PATTERN_WORDS
+from ptapi.validation import RULES
+from ptapi.validation.accelerator_cel import UNKNOWN
+from ptapi.validation.rule import Rule, objects_at
+from ptapi.validation.rules.cross_field import checked_in_devices
 from ptlocal.apiserver.cel.rules import program
 
 ROOT = Path(__file__).parents[3]

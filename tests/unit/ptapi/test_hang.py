@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from ptapi.hang import limit_s
-from ptapi.rundir import Stage
+from ptapi.hang_timeout import limit_s
+from ptapi.run_directory import Stage
 
 
 def test_a_step_may_take_ten_minutes_or_five_typical_ones_or_what_the_job_says() -> None:

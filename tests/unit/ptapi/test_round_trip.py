@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptapi import yamltext
+from ptapi.crd.openapi_schema import Schema, child, structural
 from ptapi.load import dump_job, load_job, manifest, parse_job
-from ptapi.schema import Schema, child, structural
 from ptapi.spec import PostTrainJob
+from ptapi.text import kubectl_yaml
 
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.
 TIED = {
@@ -176,7 +176,7 @@ def test_spec_to_yaml_to_spec_is_the_identity(document: dict[str, Any]) -> None:
 @given(jobs())
 def test_other_yaml_readers_see_the_same_job(document: dict[str, Any]) -> None:
     text = dump_job(parse_job(document))
-    assert yaml.safe_load(text) == yamltext.read(text)
+    assert yaml.safe_load(text) == kubectl_yaml.read(text)
 
 
 @given(st.recursive(
@@ -185,12 +185,12 @@ def test_other_yaml_readers_see_the_same_job(document: dict[str, Any]) -> None:
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=8,
 ))  # fmt: skip
 def test_yaml_that_is_written_is_read_back(value: Any) -> None:
-    assert yamltext.read(yamltext.write({"value": value})) == {"value": value}
+    assert kubectl_yaml.read(kubectl_yaml.write({"value": value})) == {"value": value}
 
 
 def test_numbers_are_kubectls() -> None:
     text = "a: 1e-6\nb: 1E3\nc: 6.0e-5\nd: .5\ne: 1_000\nf: 0x10\ng: 1:30\nh: 2026-01-01\ni: 1.\nj: -3\n"
-    assert yamltext.read(text) == {
+    assert kubectl_yaml.read(text) == {
         "a": 1e-6, "b": 1000.0, "c": 6e-5, "d": 0.5, "e": 1000, "f": 16, "g": "1:30", "h": "2026-01-01", "i": 1.0,
         "j": -3,
     }  # fmt: skip

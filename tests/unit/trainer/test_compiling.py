@@ -12,7 +12,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from tests.builders import runs
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.load import parse_job
 from pttrainer import compiling, loop, sharding, storage
@@ -130,5 +130,5 @@ def test_a_run_that_is_stopped_does_not_wait_for_the_compiler(tmp_path: Path) ->
     path = runs.write_job(tmp_path, "run", {**spec(tmp_path, "dpo", "runs"), "accelerator": {"type": "cpu-1"}})
     code, errors = runs.end(runs.command("run", str(path), program="tests.builders.endless"))
     assert code == ExitCode.PREEMPTED_SAVED, errors
-    ended = json.loads((tmp_path / "runs" / "run" / rundir.TERMINATION).read_text())
+    ended = json.loads((tmp_path / "runs" / "run" / run_directory.TERMINATION).read_text())
     assert "stopped by SIGTERM at step 0" in ended["message"]

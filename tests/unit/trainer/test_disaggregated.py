@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.builders import runs
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.load import parse_job
 from pttrainer import loop, sharding, storage
 from pttrainer.termination import Attempt, StopRequest
@@ -62,12 +62,12 @@ def trained(home: Path, name: str, **rollout: Any) -> Path:
 
 def curve(run: Path) -> list[dict[str, float]]:
     """Every step's figures without what the clock says."""
-    lines = [json.loads(line) for line in (run / rundir.METRICS).read_text().splitlines()]
-    return [{name: value for name, value in line.items() if not rundir.is_of_machine(name)} for line in lines]
+    lines = [json.loads(line) for line in (run / run_directory.METRICS).read_text().splitlines()]
+    return [{name: value for name, value in line.items() if not run_directory.is_of_machine(name)} for line in lines]
 
 
 def samples(run: Path, step: int) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / rundir.sample_file(step)).read_text().splitlines()]
+    return [json.loads(line) for line in (run / run_directory.sample_file(step)).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_without_staleness_the_whole_curve_is_that_of_a_colocated_run(home: Path
         there = [{k: v for k, v in row.items() if k != "version"} for row in samples(apart, step)]
         assert there == samples(colocated, step)
         assert {row["version"] for row in samples(apart, step)} == {step - 1}
-    lineage = json.loads((apart / rundir.LINEAGE).read_text())
+    lineage = json.loads((apart / run_directory.LINEAGE).read_text())
     assert (lineage["mesh"]["fsdp"], lineage["samplerMesh"]["data"]) == (4, 4)
 
 
@@ -112,8 +112,8 @@ def test_a_run_killed_with_batches_under_way_comes_back_to_the_same_bits(home: P
     # What kill -9 after the checkpoint of step 2 leaves: that checkpoint, and metrics of steps that it does not hold.
     again = home / "again" / "run"
     shutil.copytree(ahead, again)
-    shutil.rmtree(again / rundir.CHECKPOINTS / str(STEPS))
-    shutil.rmtree(again / rundir.SAMPLES)
+    shutil.rmtree(again / run_directory.CHECKPOINTS / str(STEPS))
+    shutil.rmtree(again / run_directory.SAMPLES)
     trained(home, "again", placement="disaggregated", maxStaleness=1)
     assert curve(again) == curve(ahead)
     assert [samples(again, step) for step in (3, 4)] == [samples(ahead, step) for step in (3, 4)]

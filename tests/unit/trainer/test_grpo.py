@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Evaluation as EvaluationSpec
 from ptapi.spec import PostTrainJobSpec, Rollout
 from ptapi.spec.algorithm import DynamicSampling, Overlong
@@ -191,7 +191,7 @@ def test_several_updates_use_one_rollout_and_the_log_probs_from_before_the_first
     first, facts = grpo.next_batch(0, "before")
     second, again = grpo.next_batch(1, "after")
     assert first is second
-    assert again == {name: value for name, value in facts.items() if not rundir.is_of_machine(name)}
+    assert again == {name: value for name, value in facts.items() if not run_directory.is_of_machine(name)}
     assert "reward" in again
     assert {"seconds/generate", "sampled_tokens_per_second"} <= set(facts) - set(again)
     assert context.scored == ["before"]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Accelerator
 from pttrainer.batch import Batch
 from pttrainer.losses import token_stats
@@ -18,19 +18,19 @@ MODEL = Model(preset("tiny"))
 
 def test_rates_are_of_the_steps_seconds() -> None:
     facts = Meter(MODEL, peak_flops=1e12).facts(Work(100, 40, 5e11, {"seconds/data_wait": 0.1}), 2.0)
-    assert facts[rundir.TOKENS_PER_SECOND] == 50.0
-    assert facts[rundir.TRAINED_TOKENS_PER_SECOND] == 20.0
-    assert facts[rundir.TOKENS_PER_SECOND_OF_TRAINING] == 100 / 1.9
-    assert facts[rundir.MFU] == 0.25
+    assert facts[run_directory.TOKENS_PER_SECOND] == 50.0
+    assert facts[run_directory.TRAINED_TOKENS_PER_SECOND] == 20.0
+    assert facts[run_directory.TOKENS_PER_SECOND_OF_TRAINING] == 100 / 1.9
+    assert facts[run_directory.MFU] == 0.25
     assert facts["seconds/data_wait"] == 0.1
-    assert 0.01 < facts[rundir.HOST_MEMORY] < 100.0
+    assert 0.01 < facts[run_directory.HOST_MEMORY] < 100.0
 
 
 def test_compiling_is_no_part_of_a_step_and_the_rollout_is() -> None:
     """A first step of 9 seconds of sampling and 1 of training, after a minute of compiling."""
     facts = Meter(MODEL, None).facts(Work(100, 40, 1.0, {"seconds/rollout": 9.0, "seconds/compile": 60.0}), 10.0)
     assert facts["seconds/train"] == 1.0
-    assert facts[rundir.TOKENS_PER_SECOND] == 10.0
+    assert facts[run_directory.TOKENS_PER_SECOND] == 10.0
 
 
 def test_percentiles_forget_what_is_older_than_100_steps() -> None:
@@ -39,7 +39,7 @@ def test_percentiles_forget_what_is_older_than_100_steps() -> None:
     for seconds in range(1, 101):
         facts = meter.facts(work, float(seconds))
     assert [facts[f"seconds/p{p}"] for p in (50, 90, 99)] == pytest.approx([50.5, 90.1, 99.01])
-    assert rundir.MFU not in facts
+    assert run_directory.MFU not in facts
 
 
 def test_seconds_are_booked_once_for_the_next_batch() -> None:
@@ -59,8 +59,13 @@ def test_the_peak_is_that_of_all_chips_and_none_on_cpu() -> None:
 
 def test_every_metric_of_the_machine_is_known_as_one() -> None:
     facts = Meter(MODEL, 1.0).facts(Work(1, 1, 1.0, {"seconds/compile": 1.0}), 1.0)
-    assert all(rundir.is_of_machine(name) for name in facts)
-    assert not any(map(rundir.is_of_machine, (rundir.LOSS, rundir.ACCURACY, rundir.GRAD_NORM, "eval/loss")))
+    assert all(run_directory.is_of_machine(name) for name in facts)
+    assert not any(
+        map(
+            run_directory.is_of_machine,
+            (run_directory.LOSS, run_directory.ACCURACY, run_directory.GRAD_NORM, "eval/loss"),
+        )
+    )
 
 
 def test_a_token_is_hit_where_none_is_more_likely() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from pttrainer import loop, outofmemory
 from pttrainer.outofmemory import GIB
@@ -114,8 +114,10 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(loop, "train", train)
 
 
-def said(directory: Path) -> rundir.Termination:
-    return rundir.Termination.model_validate_json((directory / "runs" / "big" / rundir.TERMINATION).read_text())
+def said(directory: Path) -> run_directory.Termination:
+    return run_directory.Termination.model_validate_json(
+        (directory / "runs" / "big" / run_directory.TERMINATION).read_text()
+    )
 
 
 def test_the_last_words_name_a_change_and_the_cheapest_chips_with_which_it_fits(

@@ -15,7 +15,7 @@ import pytest
 from tests.builders.ppo_losses import ours
 from tests.builders.steps import single
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Optimizer, PostTrainJobSpec, Rollout, Schedule
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer import optimizer, sharding, step, value_head
@@ -249,7 +249,7 @@ def test_several_updates_use_one_rollout_and_a_resumed_run_the_same_bits() -> No
     resumed.restore(json.loads(json.dumps(made.state())))
     batch, same = resumed.next_batch(1, weights())
     assert same == later
-    assert same == {name: value for name, value in facts.items() if not rundir.is_of_machine(name)}
+    assert same == {name: value for name, value in facts.items() if not run_directory.is_of_machine(name)}
     for name, before in first._asdict().items():
         after = getattr(batch, name)
         assert (before is None) == (after is None)
@@ -285,7 +285,7 @@ def test_the_critic_of_stale_samples_is_that_of_their_first_update_and_a_resumed
     of_samples = [batch.advantages_BT[row][batch.mask_BT[row] > 0].mean() for row in range(4)]
     np.testing.assert_allclose([row["advantage"] for row in context.saved[3]], of_samples, atol=1e-6)
     assert again.saved[3] == context.saved[3]
-    one, other = ({k: v for k, v in x.items() if not rundir.is_of_machine(k)} for x in (facts, same_facts))
+    one, other = ({k: v for k, v in x.items() if not run_directory.is_of_machine(k)} for x in (facts, same_facts))
     assert one == other
     jax.tree.map(np.testing.assert_array_equal, same, batch)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
@@ -76,7 +76,7 @@ def test_opening_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_spec_in_the_directory_is_the_job_that_runs(tmp_path: Path) -> None:
-    content = claimed(tmp_path).read(rundir.SPEC)
+    content = claimed(tmp_path).read(run_directory.SPEC)
     assert content is not None
     assert parse_job(yaml.safe_load(content)) == job(tmp_path)
 
@@ -85,7 +85,7 @@ def test_the_lineage_names_versions_and_the_data_s_digest(tmp_path: Path) -> Non
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     place = claimed(tmp_path)
     directory.write_lineage(place, job(tmp_path), job(tmp_path).spec.data, {"mesh": {"data": 1}})
-    document = json.loads(place.read(rundir.LINEAGE) or b"")
+    document = json.loads(place.read(run_directory.LINEAGE) or b"")
     (file,) = document["data"]["train"]["files"]
     assert file["bytes"] == 14
     assert len(file["sha256"]) == 64
@@ -115,7 +115,7 @@ def test_schemes_that_cannot_be_read_are_refused() -> None:
 
 
 def lines(place: Directory) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (place.read(rundir.METRICS) or b"").splitlines()]
+    return [json.loads(line) for line in (place.read(run_directory.METRICS) or b"").splitlines()]
 
 
 def test_a_resumed_run_rewrites_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_resumed_run_rewrites_the_steps_after_its_checkpoint(tmp_path: Path) -
     first = MetricsLog(place, 0, tensorboard=False)
     for step in range(6):
         first.write(step, {"loss": float(step)}, 1.0)
-    place.append(rundir.METRICS, b'{"step": 6, "lo')  # cut off by a kill
+    place.append(run_directory.METRICS, b'{"step": 6, "lo')  # cut off by a kill
     again = MetricsLog(place, 3, tensorboard=False)
     again.write(4, {"loss": 40.0}, 2.0)
     assert [(line["step"], line["loss"]) for line in lines(place)] == [
@@ -146,7 +146,7 @@ def test_numbers_go_to_tensorboard_too(tmp_path: Path) -> None:
     log = MetricsLog(Directory(tmp_path), 0, tensorboard=True)
     log.write(1, {"loss": 0.625}, 1.0)
     log.close()
-    (events,) = (tmp_path / rundir.TENSORBOARD).iterdir()
+    (events,) = (tmp_path / run_directory.TENSORBOARD).iterdir()
     assert b"loss" in events.read_bytes()
     assert struct.pack("<f", 0.625) in events.read_bytes()
 
@@ -163,8 +163,8 @@ def test_a_step_without_a_reward_is_a_gap_in_tensorboard_and_words_in_the_log(
     assert capsys.readouterr().out == "step 1/0  loss nan  no reward  2.00 s\n"
 
 
-def progress(place: Directory) -> rundir.Progress:
-    return rundir.Progress.model_validate_json(place.read(rundir.PROGRESS) or b"")
+def progress(place: Directory) -> run_directory.Progress:
+    return run_directory.Progress.model_validate_json(place.read(run_directory.PROGRESS) or b"")
 
 
 def test_progress_says_where_the_run_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,13 +197,13 @@ def test_whoever_waits_for_something_that_has_a_limit_is_alive_for_watchdog_and_
     place = Directory(tmp_path)
     reporter = Reporter(place, "u-1", leader=True)
     reporter.stage("training")
-    heard, written = reporter.beat().since, (tmp_path / rundir.PROGRESS).stat().st_mtime_ns
+    heard, written = reporter.beat().since, (tmp_path / run_directory.PROGRESS).stat().st_mtime_ns
     reporter.alive()
     assert reporter.beat().since > heard
-    assert (tmp_path / rundir.PROGRESS).stat().st_mtime_ns == written  # once in a while is enough
+    assert (tmp_path / run_directory.PROGRESS).stat().st_mtime_ns == written  # once in a while is enough
     monkeypatch.setattr(progress_module, "ALIVE_S", 0.0)
     reporter.alive()
-    assert (tmp_path / rundir.PROGRESS).stat().st_mtime_ns > written
+    assert (tmp_path / run_directory.PROGRESS).stat().st_mtime_ns > written
     assert progress(place).stage == "training"
 
 
@@ -279,14 +279,14 @@ def test_every_end_has_its_exit_code(error: Exception, code: ExitCode) -> None:
 def test_the_termination_message_is_one_line_that_fits_kubernetes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(rundir.TERMINATION_LOG_ENV, str(tmp_path / "log"))
+    monkeypatch.setenv(run_directory.TERMINATION_LOG_ENV, str(tmp_path / "log"))
     place = Directory(tmp_path)
     termination.report(ExitCode.DATA_ERROR, "ü" * 5000, Attempt(place, step=7))
     text = (tmp_path / "log").read_text()
     assert len(text.encode()) < 4096
-    document = rundir.Termination.model_validate_json(text)
+    document = run_directory.Termination.model_validate_json(text)
     assert (document.exit_code, document.failure_class, document.step) == (65, "DataError", 7)
-    assert place.read(rundir.TERMINATION) == text.encode()
+    assert place.read(run_directory.TERMINATION) == text.encode()
 
 
 def test_a_user_s_mistake_is_told_in_one_line_and_a_bug_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,6 +320,6 @@ def test_numbers_that_are_not_finite_leave_readable_documents(tmp_path: Path) ->
 
 def test_a_progress_document_that_cannot_be_read_does_not_stop_the_run(tmp_path: Path) -> None:
     place = Directory(tmp_path)
-    place.write(rundir.PROGRESS, b"{")
+    place.write(run_directory.PROGRESS, b"{")
     Reporter(place, "u-1", leader=True).stage("loading")
     assert progress(place).attempt == 1

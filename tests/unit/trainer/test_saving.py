@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Checkpoint, Fork
 from pttrainer import fork
 from pttrainer.checkpoint import Checkpoints
@@ -52,7 +52,7 @@ def test_evaluations_among_the_best_are_saved_and_stay(tmp_path: Path) -> None:
         10, 20, 30, 60, 70,
     ]  # fmt: skip
     assert plan.stays([10, 20, 30, 60, 70, 80]) == [False, True, False, False, True, True]
-    written = rundir.Best.model_validate_json((tmp_path / rundir.BEST).read_text())
+    written = run_directory.Best.model_validate_json((tmp_path / run_directory.BEST).read_text())
     assert [(entry.step, entry.value) for entry in written.checkpoints] == [(70, 1.0), (20, 2.0)]
 
 
@@ -106,7 +106,7 @@ def like(state: TrainState) -> TrainState:
 @pytest.fixture
 def run(tmp_path: Path) -> str:
     """A run directory with checkpoints of steps 3 and 7."""
-    checkpoints = Checkpoints(tmp_path / "run" / rundir.CHECKPOINTS, 5, print)
+    checkpoints = Checkpoints(tmp_path / "run" / run_directory.CHECKPOINTS, 5, print)
     for step in (3, 7):
         checkpoints.save(step, adamw(step), {"cursor": step})
     checkpoints.wait()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.failures import ExitCode
 from pttrainer import watchdog
 from pttrainer.courier import Courier
@@ -24,7 +24,7 @@ from pttrainer.storage import Directory
 from pttrainer.watchdog import Watchdog
 
 
-def beat(stage: rundir.Stage = "training", typical: float | None = 2.0, since: float = 0.0) -> Beat:
+def beat(stage: run_directory.Stage = "training", typical: float | None = 2.0, since: float = 0.0) -> Beat:
     return Beat(stage, since, 40, typical, 3)
 
 
@@ -44,9 +44,9 @@ def test_a_hang_leaves_stacks_and_a_reason_and_ends_with_its_code(
     assert ended.wait(120)
     dog.stop()
     assert codes == [ExitCode.HANG]
-    stacks = (tmp_path / rundir.stack_file(3, 0)).read_text()
+    stacks = (tmp_path / run_directory.stack_file(3, 0)).read_text()
     assert "test_a_hang_leaves_stacks" in stacks  # this thread waits here
-    said = rundir.Termination.model_validate_json((tmp_path / rundir.TERMINATION).read_text())
+    said = run_directory.Termination.model_validate_json((tmp_path / run_directory.TERMINATION).read_text())
     assert (said.exit_code, said.failure_class, said.step) == (ExitCode.HANG, "Hang", 40)
     assert "no progress for 100 s after step 40 while training (limit 30 s)" in said.message
 
@@ -55,7 +55,7 @@ def test_a_signal_writes_stacks_and_ends_nothing(tmp_path: Path) -> None:
     codes: list[int] = []
     dog = Watchdog(lambda: beat(since=time.monotonic()), Directory(tmp_path), 2, None, end=codes.append, look_s=0.01)
     os.kill(os.getpid(), signal.SIGUSR1)
-    target = tmp_path / rundir.stack_file(3, 2)
+    target = tmp_path / run_directory.stack_file(3, 2)
     until = time.monotonic() + 120
     while not target.exists() and time.monotonic() < until:
         time.sleep(0.01)
@@ -109,7 +109,7 @@ c.pthread_mutex_lock(lock)  # holds Python's lock for ever, whatever signal come
 
 def test_stacks_of_a_process_whose_python_is_stuck_come_into_the_run_directory_before_it_ends(tmp_path: Path) -> None:
     held = subprocess.Popen([sys.executable, "-c", HELD, str(tmp_path)], stderr=subprocess.PIPE, text=True)
-    target = tmp_path / rundir.stack_file(1, 0)
+    target = tmp_path / run_directory.stack_file(1, 0)
     until = time.monotonic() + 300
     while not target.exists() and held.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
@@ -124,7 +124,7 @@ def test_a_courier_whose_process_works_writes_nothing_and_ends_with_it(tmp_path:
     stacks = tempfile.TemporaryFile()  # noqa: SIM115
     beside = Courier(f"file://{tmp_path}", stacks.fileno(), still_s=30.0)
     for _ in range(3):
-        beside.tell(rundir.stack_file(1, 0))
+        beside.tell(run_directory.stack_file(1, 0))
     beside.stop()
     assert beside._process.returncode == 0
     assert list(tmp_path.iterdir()) == []
@@ -143,10 +143,10 @@ def test_every_process_leaves_a_sign_of_life_and_no_write_waits_for_another(tmp_
         beats.tell(beat(since=time.monotonic()))
     assert [thread.name for thread in threading.enumerate()].count("heartbeat") == 1
     gate.set()
-    target = tmp_path / rundir.heartbeat_file(7)
+    target = tmp_path / run_directory.heartbeat_file(7)
     until = time.monotonic() + 120
     while not target.exists() and time.monotonic() < until:
         time.sleep(0.01)
-    found = rundir.Heartbeat.model_validate_json(target.read_text())
+    found = run_directory.Heartbeat.model_validate_json(target.read_text())
     assert (found.process, found.step, found.stage, found.attempt) == (7, 40, "training", 3)
     assert found.host == socket.gethostname()

@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Distill as DistillSpec
 from pttrainer import reduce
 from pttrainer.algorithms import sft, teachers
@@ -65,7 +65,10 @@ class Loss:
 
     def loss(self, stats: Any, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """The divergence of each token. `stats` are the guide's (`GuidedStats`)."""
-        return stats.divergence_BT, {rundir.NLL: Mean(-stats.logps_BT), rundir.ENTROPY: Mean(stats.entropy_BT)}
+        return stats.divergence_BT, {
+            run_directory.NLL: Mean(-stats.logps_BT),
+            run_directory.ENTROPY: Mean(stats.entropy_BT),
+        }
 
 
 class Distill(Loss):
@@ -120,7 +123,7 @@ class Distill(Loss):
         rewards = {} if self._evaluation is None else self._evaluation.run(self._ahead.at_rest(params))
         if not count:
             return rewards
-        return {rundir.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity(nll / count), **rewards}
+        return {run_directory.EVAL_LOSS: divergence / count, "eval/perplexity": perplexity(nll / count), **rewards}
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn, batches drawn ahead, and the position in the data."""

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Dpo as DpoSpec
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.algorithms import preference_loss
@@ -76,7 +76,7 @@ class Loss:
             "logps/rejected": rejected.logps_P,
         }
         if self._needs_reference:
-            facts[rundir.KL] = 0.5 * (_drift(chosen) + _drift(rejected))
+            facts[run_directory.KL] = 0.5 * (_drift(chosen) + _drift(rejected))
         return facts
 
 

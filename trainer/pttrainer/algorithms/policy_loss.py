@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ptapi.recipe import CLIPS
+from ptapi.defaults import CLIPS
 from pttrainer import reduce
 from pttrainer.batch import Batch
 

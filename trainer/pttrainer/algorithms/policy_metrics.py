@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.algorithms.policy_loss import Clip, k3
 from pttrainer.batch import Batch
 from pttrainer.losses import TokenStats
@@ -25,9 +25,9 @@ def of_policy(
     """All of it, with the policy's entropy and its distance from the reference, where there is one."""
     metrics = of_ratio(ratio_BT, batch.advantages_BT, clip, cuts_weight=cuts_weight)
     metrics |= of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
-    metrics[rundir.ENTROPY] = Mean(stats.entropy_BT)
+    metrics[run_directory.ENTROPY] = Mean(stats.entropy_BT)
     if batch.ref_logps_BT is not None:
-        metrics[rundir.KL] = Mean(k3(stats.logps_BT, batch.ref_logps_BT))
+        metrics[run_directory.KL] = Mean(k3(stats.logps_BT, batch.ref_logps_BT))
     return metrics
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.algorithms import traits
 from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
@@ -84,7 +84,9 @@ class Rewarded(ABC):
             self._batch, self._facts = self._take(step, params)
             return self._batch, self._facts
         # What the samples are is true of every update, what they took only of the one that drew them.
-        return self._batch, {name: value for name, value in self._facts.items() if not rundir.is_of_machine(name)}
+        return self._batch, {
+            name: value for name, value in self._facts.items() if not run_directory.is_of_machine(name)
+        }
 
     def foreseen(self) -> Batch | None:
         """A rollout with a completion of all tokens that are allowed. None with an environment, whose episodes are as

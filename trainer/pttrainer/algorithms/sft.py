@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.algorithm import Sft as SftSpec
 from pttrainer.algorithms.protocol import Context
@@ -63,7 +63,7 @@ class Loss:
         """The loss of each token, nats; as metrics its negative log-likelihood, whatever the loss, and the accuracy."""
         assert stats.hit_BT is not None
         nll_BT = -stats.logps_BT
-        metrics: dict[str, Metric] = {rundir.NLL: Mean(nll_BT), rundir.ACCURACY: Mean(stats.hit_BT)}
+        metrics: dict[str, Metric] = {run_directory.NLL: Mean(nll_BT), run_directory.ACCURACY: Mean(stats.hit_BT)}
         is_plain = self._spec.loss == "nll" and not self.level
         return nll_BT if is_plain else token(stats, self._spec), metrics
 
@@ -104,7 +104,7 @@ class Sft(Loss):
             return {}
         rewards = {} if self._evaluation is None else self._evaluation.run(params)
         return {
-            rundir.EVAL_LOSS: total / count,
+            run_directory.EVAL_LOSS: total / count,
             "eval/perplexity": perplexity(total / count),
             "eval/token_accuracy": hits / count,
             **rewards,

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptapi.terminal import printable
+from ptapi.text.terminal import printable
 from pttrainer.commands import note
 from pttrainer.commands.ending import ended
 from pttrainer.errors import ConfigError, DataError

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer import storage
 from pttrainer.commands import note
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
 
     like = jax.tree.map(stored, *shapes)
-    trained, found = read_params(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), step, like, averaged=is_averaged)
+    trained, found = read_params(path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged)
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
     target = storage.Directory(options.out.absolute())
     words = Words(parts.tokenizer, parts.chat.source)
@@ -79,17 +79,17 @@ def find(uri: str) -> tuple[str, int | None]:
     if not uri.startswith(("file://", "gs://")):
         raise ConfigError(f"--checkpoint: {uri}: not a run directory; accepted: file://, gs://")
     parts = uri.rstrip("/").split("/")
-    if parts[-1].isdigit() and parts[-2] == rundir.CHECKPOINTS:
+    if parts[-1].isdigit() and parts[-2] == run_directory.CHECKPOINTS:
         return "/".join(parts[:-2]), int(parts[-1])
-    return "/".join(parts[:-1] if parts[-1] == rundir.CHECKPOINTS else parts), None
+    return "/".join(parts[:-1] if parts[-1] == run_directory.CHECKPOINTS else parts), None
 
 
 def _job(place: storage.Place, uri: str) -> PostTrainJob:
     from pttrainer.run import check_job
 
-    content = place.read(rundir.SPEC)
+    content = place.read(run_directory.SPEC)
     if content is None:
         raise ConfigError(
-            f"--checkpoint: {uri}: no {rundir.SPEC} in {place.uri}; accepted: a run directory, or a step in it"
+            f"--checkpoint: {uri}: no {run_directory.SPEC} in {place.uri}; accepted: a run directory, or a step in it"
         )
     return check_job(content.decode())

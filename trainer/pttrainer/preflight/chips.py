@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from ptapi.accelerators import Slice
-from ptapi.split import HOST_SHAPE
+from ptapi.accelerators.trainer_sampler_split import HOST_SHAPE
 from pttrainer.errors import ConfigError
 from pttrainer.preflight.here import Here
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from ptapi import compiler_flags
+from ptapi.accelerators import compiler_flags
 from pttrainer import sharding
 from pttrainer.preflight import chips, here
 from pttrainer.preflight.collectives import collectives

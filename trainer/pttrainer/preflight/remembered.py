@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ptapi.rundir import VERDICTS
+from ptapi.run_directory import VERDICTS
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PreflightStatus
 from pttrainer import storage

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ptapi.failures import ExitCode
-from ptapi.rundir import PREFLIGHT
+from ptapi.run_directory import PREFLIGHT
 from ptapi.spec import PostTrainJob
 from ptapi.status import PreflightStatus
 from pttrainer import directory, termination

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ptapi import accelerators
 from ptapi.accelerators import Slice
+from ptapi.accelerators.trainer_sampler_split import split_of
 from ptapi.spec import PostTrainJobSpec, SelfTeacher
-from ptapi.split import split_of
 from pttrainer import division, held, model_form, optimizer_state, placement
 from pttrainer.algorithms.traits import of_tokens
 from pttrainer.chunk_sizes import largest_chunk

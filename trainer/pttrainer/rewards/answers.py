@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.storage import Place
 
 
@@ -26,7 +26,7 @@ class Answers:
     """By the question's digest. run: the run directory; None keeps them in memory alone."""
 
     def __init__(self, name: str, run: Place | None) -> None:
-        self._under, self._run = f"{rundir.JUDGE}/{name}", run
+        self._under, self._run = f"{run_directory.JUDGE}/{name}", run
         self._known: dict[str, Answer] = {}
         self.calls = self.tokens = 0
         self._files = 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import Reward
 from pttrainer.errors import ConfigError, UserCodeError
 from pttrainer.rewards import Sample, Verdict, sources
@@ -71,7 +71,7 @@ class Runner:
         for name in sorted(self._judges, key=are_ahead.__getitem__):
             judge, began = self._judges[name], time.monotonic()
             verdicts = judge.judge(samples, alive)
-            facts[f"{rundir.SECONDS}reward/{name}"] = time.monotonic() - began
+            facts[f"{run_directory.SECONDS}reward/{name}"] = time.monotonic() - began
             facts |= {f"reward/{name}/{fact}": value for fact, value in judge.facts().items()}
             rewards[name] = np.array([np.nan if v.reward is None else v.reward for v in verdicts], np.float64)
             self._report(name, verdicts)

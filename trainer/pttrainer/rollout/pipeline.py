@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.models import Params
 from pttrainer.rollout import saved
@@ -74,9 +74,9 @@ class Pipeline:
         if self._deliver is None:
             return drawn
         behind = float(step - version)
-        facts = {rundir.STALENESS: behind, f"{rundir.STALENESS}/max": behind}
-        facts[f"{rundir.STALENESS}/dropped"] = float(self._dropped)
-        facts[f"{rundir.SECONDS}wait"] = waited - began + time.monotonic() - given
+        facts = {run_directory.STALENESS: behind, f"{run_directory.STALENESS}/max": behind}
+        facts[f"{run_directory.STALENESS}/dropped"] = float(self._dropped)
+        facts[f"{run_directory.SECONDS}wait"] = waited - began + time.monotonic() - given
         self._dropped = 0
         table = [{**row, "version": version} for row in drawn.table]
         return drawn._replace(facts={**drawn.facts, **facts}, table=table)

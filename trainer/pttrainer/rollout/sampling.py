@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ptapi import rundir
+from ptapi import run_directory
 from ptapi.spec import PostTrainJobSpec
 from pttrainer import rewards
 from pttrainer.algorithms.protocol import Context
@@ -129,9 +129,9 @@ def rollout_facts(judged: Judged) -> dict[str, float]:
 def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
     """Mean, deviation and extremes of the reward and of each of its parts, and how many samples have none."""
     samples = [sample for group in judged for sample in group.samples]
-    facts = _of_rewards(rundir.REWARD, np.array([sample.reward for sample in samples]))
+    facts = _of_rewards(run_directory.REWARD, np.array([sample.reward for sample in samples]))
     for name in samples[0].rewards:
-        facts |= _of_rewards(f"{rundir.REWARD}/{name}", np.array([sample.rewards[name] for sample in samples]))
+        facts |= _of_rewards(f"{run_directory.REWARD}/{name}", np.array([sample.rewards[name] for sample in samples]))
     return facts
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ptapi import rundir
+from ptapi import run_directory
 from pttrainer import sharding
 from pttrainer.digest import digest
 from pttrainer.errors import TransferError
@@ -90,7 +90,7 @@ class Transfer:
             moved += first
         held |= self._stayed
         self._compare(held, proofs | self._proofs)
-        self._book({f"{rundir.SECONDS}sync": time.monotonic() - began, rundir.SYNC_BYTES: float(moved)})
+        self._book({f"{run_directory.SECONDS}sync": time.monotonic() - began, run_directory.SYNC_BYTES: float(moved)})
         weights: Params = jax.tree.unflatten(self._tree, [held[key] for key in self._shapes])
         return weights
 

@@ -13,7 +13,7 @@ import pytest
 from tests.builders.preflight import job
 
 from ptapi.load import dump_job
-from ptapi.rundir import Termination
+from ptapi.run_directory import Termination
 from ptapi.status import PreflightStatus
 from pttrainer.preflight import chips, compiler, programs, remembered
 from pttrainer.preflight.brief import BYTES, assignments, brief, outcome

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 from ptapi.accelerators import Slice, resolve
+from ptapi.accelerators.mesh import MESH_AXES, axis_sizes
+from ptapi.accelerators.trainer_sampler_split import Split, split_of
 from ptapi.errors import Finding, SpecError
-from ptapi.mesh import MESH_AXES, axis_sizes
 from ptapi.spec import Parallelism, PostTrainJobSpec
-from ptapi.split import Split, split_of
 
 PARALLELISM_FIELD = "spec.training.parallelism"
 

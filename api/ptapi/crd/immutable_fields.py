@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from ptapi.schema import INT_OR_STRING, Schema, structural
+from ptapi.crd.openapi_schema import INT_OR_STRING, Schema, structural
 from ptapi.spec import PostTrainJobSpec
 
 CHANGEABLE = ("runPolicy.suspend", "runPolicy.activeDeadlineSeconds", "runPolicy.ttlSecondsAfterFinished")

@@ -1,7 +1,7 @@
 """The rules across fields, one value each. Adding one: one entry here, one wrong manifest in the tests.
 
-Left out: what needs the accelerators table (`ptapi.devices`), what is not built yet (`ptapi.unsupported`), and
-changes after creation (`ptapi.immutable`).
+Left out: what needs the accelerators table (`ptapi.validation.accelerator_rules`), what is not built yet
+(`unsupported`), and changes after creation (`ptapi.crd.immutable_fields`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from ptapi import accelerator_cel as chips
-from ptapi.rule import Rule, at
 from ptapi.spec import EnvVar, Grpo, Optimizer, Pathways, PostTrainJobSpec, Reward, Volume
 from ptapi.spec.job import JOB_NAME
+from ptapi.validation import accelerator_cel as chips
+from ptapi.validation.rule import Rule, at
 
 SECRET_NAME = r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)$"
 JOB_DIR = "/etc/posttrain"
@@ -110,7 +110,7 @@ def _is_queued_by_google(spec: PostTrainJobSpec) -> bool:
 
 
 def checked_in_devices(_: object) -> bool:
-    """Checked by `ptapi.devices`, with the accelerators table at hand."""
+    """Checked by `ptapi.validation.accelerator_rules`, with the accelerators table at hand."""
     return True
 
 
@@ -652,7 +652,7 @@ RULES: tuple[Rule, ...] = (
         hint="export: {format: peft} writes the adapters alone",
     ),
     # Chips
-    # Of names, topologies, meshes and batches Python says more: see ptapi.devices.
+    # Of names, topologies, meshes and batches Python says more: see ptapi.validation.accelerator_rules.
     Rule(
         scope="spec.accelerator",
         field="type",

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ptapi.errors import Finding, SpecError
-from ptapi.words import shown
+from ptapi.text.messages import shown
 
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|nan)", re.I

@@ -2,7 +2,7 @@
 
 Everything that is generated derives from it: the CRD, the reference page, and the words in which a wrong value is
 refused. References are inlined, `X | None` is X that may be absent, exclusive bounds are OpenAPI 3.0's booleans.
-Left out: rules across fields (`ptapi.rules`), which `ptapi.crd` adds as CEL.
+Left out: rules across fields (`ptapi.validation`), which `ptapi.crd.definition` adds as CEL.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ptapi.rule import Rule
 from ptapi.spec import PostTrainJobSpec
+from ptapi.validation.rule import Rule
 
 
 def _custom(scope: str, field: str, accepted: str, cel: str, is_kept: Callable[[Any], bool]) -> Rule:

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ptapi.crd.openapi_schema import Schema, child, structural
 from ptapi.errors import Finding
-from ptapi.schema import Schema, child, structural
-from ptapi.words import accepted, shown
+from ptapi.text.messages import accepted, shown
 
 Path = tuple[str | int, ...]
 MISSING = "(missing)"

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 
 from ptapi.accelerators import resolve
 from ptapi.errors import Finding, SpecError
-from ptapi.rule import seen
 from ptapi.spec import PostTrainJobSpec
+from ptapi.validation.rule import seen
 
 _SECTIONS = ("model", "algorithm", "data", "rewards", "training", "rollout", "evaluation", "checkpoint", "export",
              "tensorboard")  # fmt: skip

@@ -1,6 +1,6 @@
 """The facts behind `ptapi.accelerators`: TPU generations and their usual slices, read when first asked for.
 
-The numbers are data (`data/accelerators.json`), condensed from the survey by `scripts/make_accelerators.py`.
+The numbers are data (`accelerators.json`), condensed from the survey by `scripts/make_accelerators.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def sizes(generation: str) -> list[int]:
 @cache
 def table() -> dict[str, Generation]:
     """The TPU generations that are known."""
-    text = resources.files("ptapi").joinpath("data/accelerators.json").read_text(encoding="utf-8")
+    text = resources.files("ptapi.accelerators").joinpath("accelerators.json").read_text(encoding="utf-8")
     table: dict[str, Generation] = json.loads(text)
     return table
 

@@ -1,7 +1,8 @@
 """The CustomResourceDefinition of PostTrainJob, generated from the models and the rules.
 
-`python -m ptapi.crd` prints it. The one idea: the API server refuses at `kubectl apply` whatever JSON schema and
-CEL can refuse, in the words of `ptapi.load`; what is left (accelerators, batches over devices) the operator refuses.
+`python -m ptapi.crd.definition` prints it. The one idea: the API server refuses at `kubectl apply` whatever JSON schema
+and CEL can refuse, in the words of `ptapi.load`; the operator refuses the rest (accelerators,
+batches over devices).
 Defaults materialise, so that `kubectl get -o yaml` shows the recipe; fields that default to nothing stay absent.
 """
 
@@ -12,13 +13,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ptapi import yamltext
-from ptapi.immutable import MESSAGE, QUEUE, QUEUE_MESSAGE, frozen_fields, queue_rule, transition_rule
-from ptapi.rule import Rule
-from ptapi.rules import RULES
-from ptapi.schema import Schema, structural
+from ptapi.crd.immutable_fields import MESSAGE, QUEUE, QUEUE_MESSAGE, frozen_fields, queue_rule, transition_rule
+from ptapi.crd.openapi_schema import Schema, structural
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PLURAL, PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
+from ptapi.text import kubectl_yaml
+from ptapi.validation import RULES
+from ptapi.validation.rule import Rule
 
 SHORT_NAMES = ["ptj"]
 CATEGORIES = ["all"]
@@ -76,7 +77,7 @@ def crd() -> Schema:
 
 def crd_yaml() -> str:
     """The CRD as the file in manifests/crds."""
-    return f"# Generated from api/ptapi by `make crds`; change the models, not this file.\n{yamltext.write(crd())}"
+    return f"# Generated from api/ptapi by `make crds`; change the models, not this file.\n{kubectl_yaml.write(crd())}"
 
 
 def openapi_schema() -> Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptapi.rundir import Stage
+from ptapi.run_directory import Stage
 
 MIN_LIMIT_S = 600.0
 MEDIANS = 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from ptapi.rule import Rule, at
 from ptapi.spec import Rollout, Vllm
+from ptapi.validation.rule import Rule, at
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
 """vLLM raises what is below the first to it, and refuses what is above the second."""

@@ -4,7 +4,7 @@ Numbers mean what GKE and XPK mean by them: `v5p-128` counts TensorCores (64 chi
 name is echoed with its chips, because the same string means other hardware elsewhere. `cpu-N` is one VM with N
 virtual devices, for laptops and CI. Left out: sub-slices, super-slices, one-VM forms of 8 chips, TPU v2, v3 and v8.
 
-The one idea: facts per generation and the usual shapes are data (`ptapi.accelerator_table`); everything about one
+The one idea: facts per generation and the usual shapes are data (`ptapi.accelerators.table`); everything about one
 slice follows from its generation and its shape.
 """
 
@@ -15,7 +15,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from ptapi.accelerator_table import Generation, chip_count, families, name_of, names, sizes, table
+from ptapi.accelerators.table import Generation, chip_count, families, name_of, names, sizes, table
 from ptapi.errors import Finding, SpecError
 
 __all__ = ["FAMILIES", "Generation", "Slice", "names", "resolve", "sizes", "table"]

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ptapi.errors import Finding
-from ptapi.words import shown
+from ptapi.text.messages import shown
 
 
 @dataclass(frozen=True)

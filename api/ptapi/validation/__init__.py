@@ -7,14 +7,14 @@ can say them; changes after creation it alone judges (`immutable`).
 
 from __future__ import annotations
 
-from ptapi import cross_field, engine, unsupported
-from ptapi.devices import check_devices
 from ptapi.errors import Finding
-from ptapi.maxtext import check_maxtext
-from ptapi.rule import Rule, objects_at
 from ptapi.spec import PostTrainJob
+from ptapi.validation.accelerator_rules import check_devices
+from ptapi.validation.rule import Rule, objects_at
+from ptapi.validation.rules import cross_field, rollout_engine, unsupported
+from ptapi.validation.rules.maxtext import check_maxtext
 
-RULES: tuple[Rule, ...] = (*unsupported.RULES, *cross_field.RULES, *engine.RULES)
+RULES: tuple[Rule, ...] = (*unsupported.RULES, *cross_field.RULES, *rollout_engine.RULES)
 _SCOPES = tuple(dict.fromkeys(rule.scope for rule in RULES))
 
 

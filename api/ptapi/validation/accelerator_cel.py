@@ -1,7 +1,8 @@
 """What the chips ask of a job, as far as CEL can say it: names, topologies, the mesh, the batch.
 
 Generated from the accelerators table, so that `kubectl apply` refuses `v5p-9`, and names its neighbours, before
-anything is stored. Left to Python (`ptapi.devices`): which shapes exist, and jobs that name a shape (`v5p-4x4x4`).
+anything is stored. Left to Python (`ptapi.validation.accelerator_rules`): which shapes exist, and jobs that name a
+shape (`v5p-4x4x4`).
 Messages are computed by CEL too: "not known" is of little help without the names beside it.
 """
 
@@ -42,7 +43,7 @@ def topology_rule() -> str:
 
 
 _IS_SPLIT = "self.rollout.placement == 'disaggregated'"
-"""Other chips sample: Python alone knows how many are left to train (`ptapi.split`)."""
+"""Other chips sample: Python alone knows how many are left to train (`ptapi.accelerators.trainer_sampler_split`)."""
 
 
 def mesh_rule() -> str:

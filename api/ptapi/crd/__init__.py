@@ -1,0 +1,1 @@
+"""The CustomResourceDefinition of PostTrainJob, generated from the spec models."""
