@@ -9,6 +9,7 @@ FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY api api
+COPY kube kube
 COPY operator operator
 COPY trainer trainer
 COPY cli cli

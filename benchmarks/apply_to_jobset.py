@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 from jobs import manifest
 
+from ptkube.client import Kube
+from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptlocal import cluster
-from ptoperator.kube import Kube
-from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
 
 JOBS = 30
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from jobs import manifest
 
+from ptkube.client import Kube
+from ptkube.resources import POSTTRAINJOBS
 from ptlocal import cluster
-from ptoperator.kube import Kube
-from ptoperator.resources import POSTTRAINJOBS
 
 JOBS = 1000
 RUNS = 7

@@ -32,9 +32,9 @@ from tests.builders.gkemodel import GkeModel  # noqa: E402
 from tests.builders.gkenodes import GkeNodes  # noqa: E402
 from tests.builders.gkeserver import CLUSTER, LOCATION, PROJECT, GkeServer  # noqa: E402
 
+from ptkube.client import ApiError, Kube  # noqa: E402
+from ptkube.resources import POSTTRAINJOBS, Manifest  # noqa: E402
 from ptlocal import cluster  # noqa: E402
-from ptoperator.kube import ApiError, Kube  # noqa: E402
-from ptoperator.resources import POSTTRAINJOBS, Manifest  # noqa: E402
 
 PORT = 18080
 LONGEST_S = 2400.0

@@ -15,7 +15,7 @@ import click
 from ptctl.console import Console
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Target:
 def connect(target: Target) -> Kube:
     """A client for the target's cluster; costs imports, so only commands that need a cluster call it."""
     from ptctl.errors import CliError
-    from ptoperator.apierrors import ConfigError
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
+    from ptkube.errors import ConfigError
 
     try:
         return Kube.load(target.kubeconfig, target.context)

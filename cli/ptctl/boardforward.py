@@ -17,10 +17,11 @@ from ptctl import portforward
 from ptctl.app import App, Target
 from ptctl.errors import CliError
 from ptctl.jobview import JobView
-from ptoperator import clock, labels
-from ptoperator.kube import Kube, NotFound
+from ptkube import timestamps
+from ptkube.client import Kube, NotFound
+from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS
+from ptoperator import labels
 from ptoperator.render.board import PORT, board_name
-from ptoperator.resources import DEPLOYMENTS, POSTTRAINJOBS
 
 LOOK = timedelta(minutes=15)
 """A pod stays for this long after the last word that somebody looks."""
@@ -56,7 +57,7 @@ def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, 
 
 def ask(kube: Kube, job: JobView) -> None:
     """Somebody looks, from now on for a while."""
-    until = clock.to_text(clock.utc_now() + LOOK)
+    until = timestamps.to_text(timestamps.utc_now() + LOOK)
     kube.patch(POSTTRAINJOBS, job.name, job.namespace, {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}})
 
 

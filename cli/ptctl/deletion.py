@@ -9,10 +9,10 @@ from ptctl.errors import TimedOutError
 from ptctl.jobs import Filter, fetch, namespace_of
 from ptctl.jobview import JobView, view
 from ptctl.output import RESOURCE
-from ptctl.watching import changes
-from ptoperator.apierrors import NotFound
-from ptoperator.kube import Kube
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.client import Kube
+from ptkube.errors import NotFound
+from ptkube.resources import POSTTRAINJOBS
+from ptkube.watch import changes
 
 
 def delete_jobs(app: App, target: Target, wanted: Filter, wait_s: float | None) -> None:

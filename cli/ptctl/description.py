@@ -12,7 +12,7 @@ from ptctl.jobview import JobView, part
 from ptctl.measures import number
 from ptctl.ranks import ranks
 from ptctl.table import table_or_records
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 _NEWEST_EVENTS = 20
 _LABEL_WIDTH = 16

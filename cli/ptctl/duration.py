@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from ptoperator import clock
+from ptkube import timestamps
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
@@ -44,5 +44,5 @@ def _two(seconds: int, big: int, big_name: str, small: int, small_name: str) -> 
 
 def age(timestamp: str, now: datetime) -> str:
     """How long ago an RFC 3339 time is; empty for none."""
-    moment = clock.from_text(timestamp)
+    moment = timestamps.from_text(timestamp)
     return short((now - moment).total_seconds()) if moment else ""

@@ -49,9 +49,9 @@ def _click(error: click.ClickException, console: Console) -> int:
 
 
 def _others(error: BaseException, console: Console) -> int:
-    from ptoperator import apierrors
+    from ptkube import errors as kube_errors
 
-    if isinstance(error, apierrors.ApiError):
+    if isinstance(error, kube_errors.ApiError):
         message, _, hint = str(error).partition("\nhint: ")
         console.error(message, hint or _api_hint(error))
         return _api_code(error)
@@ -66,21 +66,21 @@ def _others(error: BaseException, console: Console) -> int:
 
 
 def _api_code(error: Exception) -> int:
-    from ptoperator import apierrors
+    from ptkube import errors as kube_errors
 
-    if isinstance(error, apierrors.NotFound):
+    if isinstance(error, kube_errors.NotFound):
         return errors.NOT_FOUND
-    if isinstance(error, (apierrors.Forbidden, apierrors.Unauthorized)):
+    if isinstance(error, (kube_errors.Forbidden, kube_errors.Unauthorized)):
         return errors.NOT_AUTHORISED
-    return errors.USAGE if isinstance(error, apierrors.Invalid) else errors.FAILED
+    return errors.USAGE if isinstance(error, kube_errors.Invalid) else errors.FAILED
 
 
 def _api_hint(error: Exception) -> str:
-    from ptoperator import apierrors
+    from ptkube import errors as kube_errors
 
-    if isinstance(error, apierrors.NotFound) and "not find the requested resource" in str(error):
+    if isinstance(error, kube_errors.NotFound) and "not find the requested resource" in str(error):
         return "posttrain is not installed in this cluster; see docs/guides/install.md, or try `ptctl local up`"
-    if isinstance(error, apierrors.Unreachable):
+    if isinstance(error, kube_errors.Unreachable):
         return "is the cluster up? `ptctl local up` makes one on this machine; --context chooses another"
     return ""
 

@@ -11,7 +11,7 @@ from ptapi.spec import PostTrainJob
 from ptapi.text import kubectl_yaml
 from ptctl.console import Console
 from ptctl.errors import InputError
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 GIB = 2**30
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ptctl.errors import CliError
+from ptkube.resources import PODS, Manifest
 from ptoperator import labels, names
-from ptoperator.resources import PODS, Manifest
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 
 def address(job: Manifest) -> str:

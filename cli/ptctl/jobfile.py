@@ -12,7 +12,7 @@ from ptapi.spec import PostTrainJob
 from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
 from ptctl.setpath import assign
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 STDIN = "-"
 

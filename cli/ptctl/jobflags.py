@@ -13,7 +13,7 @@ from typing import Any
 from ptctl.choices import BUILTIN_REWARDS, GRPO_LOSSES
 from ptctl.errors import InputError
 from ptctl.setpath import assign
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 _PLACES = {
     "workload": "metadata.name",

@@ -15,12 +15,12 @@ from ptctl.errors import CliError, MissingError
 from ptctl.jobs import fetch
 from ptctl.jobview import JobView, view
 from ptctl.ranks import Rank, ranks
+from ptkube.errors import ApiError, NotFound
+from ptkube.resources import PODS
 from ptoperator import labels
-from ptoperator.apierrors import ApiError, NotFound
-from ptoperator.resources import PODS
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 _LOOK_EVERY_S = 1.0
 _END = None

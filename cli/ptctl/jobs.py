@@ -9,11 +9,11 @@ from ptctl.app import Target
 from ptctl.choices import STATUS_PHASES
 from ptctl.errors import MissingError
 from ptctl.jobview import JobView, view
-from ptoperator.apierrors import NotFound
-from ptoperator.resources import POSTTRAINJOBS, Manifest
+from ptkube.errors import NotFound
+from ptkube.resources import POSTTRAINJOBS, Manifest
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptctl.choices import ALGORITHMS
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 TERMINAL = ("Succeeded", "Failed")
 

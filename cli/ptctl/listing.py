@@ -12,8 +12,8 @@ from ptctl.jobs import Filter, fetch, namespace_of
 from ptctl.jobview import JobView, view
 from ptctl.output import DOCUMENT_FORMS, RESOURCE, show, to_yaml, without_managed_fields
 from ptctl.table import GAP, line, widths
-from ptctl.watching import changes
-from ptoperator.resources import POSTTRAINJOBS, Manifest
+from ptkube.resources import POSTTRAINJOBS, Manifest
+from ptkube.watch import changes
 
 
 def print_jobs(app: App, target: Target, wanted: Filter, form: str | None) -> None:

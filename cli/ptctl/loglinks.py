@@ -14,7 +14,7 @@ from ptoperator.render import layout_of
 from ptoperator.settings import Settings
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 
 def link_of(kube: Kube, target: Target, name: str, rank: int | None) -> str:

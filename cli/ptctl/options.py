@@ -117,7 +117,7 @@ def pattern_filters(function: Function) -> Function:
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of jobs for shell completion; a cluster that does not answer completes nothing."""
-    from ptoperator.resources import POSTTRAINJOBS
+    from ptkube.resources import POSTTRAINJOBS
 
     target = Target(ctx.params.get("namespace"), ctx.params.get("kubeconfig"), ctx.params.get("context"))
     try:

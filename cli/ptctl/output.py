@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ptctl.console import Console
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 DOCUMENT_FORMS = ("json", "yaml", "name")
 RESOURCE = "posttrainjob.posttrain.dev"

@@ -18,7 +18,7 @@ from ptctl import matrix as cells
 from ptctl.app import App
 from ptctl.errors import FAILED, INTERRUPTED, USAGE
 from ptctl.prices import Prices
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 _VERDICTS = {0: 0, int(ExitCode.OUT_OF_MEMORY_HBM): FAILED, int(ExitCode.CONFIG_ERROR): USAGE, INTERRUPTED: INTERRUPTED}
 

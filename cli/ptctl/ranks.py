@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptctl.jobview import part
+from ptkube.resources import Manifest
 from ptoperator import labels
 from ptoperator.names import CONTAINER
 from ptoperator.render.env import HOSTS_PER_SLICE
-from ptoperator.resources import Manifest
 
 
 @dataclass(frozen=True)

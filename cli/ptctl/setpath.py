@@ -13,7 +13,7 @@ from typing import Any
 from ptapi.errors import SpecError
 from ptapi.text import kubectl_yaml
 from ptctl.errors import InputError
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 _PATH = re.compile(r"[A-Za-z_][\w-]*(\[\d+\])*(\.[A-Za-z_/][\w/-]*(\[\d+\])*)*")
 _ROOTS = ("metadata", "spec")

@@ -7,7 +7,7 @@ from ptctl.errors import CliError
 from ptctl.jobs import fetch
 from ptctl.jobview import view
 from ptctl.output import RESOURCE
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.resources import POSTTRAINJOBS
 
 
 def set_suspend(app: App, target: Target, name: str, *, suspend: bool) -> None:

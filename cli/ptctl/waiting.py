@@ -10,8 +10,8 @@ from ptctl.errors import CliError, MissingError, TimedOutError
 from ptctl.jobs import fetch, namespace_of
 from ptctl.jobview import JobView, view
 from ptctl.output import RESOURCE
-from ptctl.watching import changes
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.resources import POSTTRAINJOBS
+from ptkube.watch import changes
 
 
 def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | None) -> None:

@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ptlocal.events import timestamp
+from ptkube.client import Kube, NotFound
+from ptkube.events import timestamp
+from ptkube.informer import Informer
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
+from ptkube.workqueue import Worker
 from ptlocal.gc import GarbageCollector
-from ptlocal.informer import Informer
 from ptlocal.job.controller import JobController
 from ptlocal.jobset.controller import JobSetController
 from ptlocal.jobset.incumbent import jobset_controller_is_installed, lease_is_held
 from ptlocal.kubelet.kubelet import Kubelet, KubeletSettings
 from ptlocal.layout import Layout
 from ptlocal.scheduler import Scheduler
-from ptlocal.workqueue import Worker
-from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import CONFIGMAPS, JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ import threading
 from collections import defaultdict
 from functools import partial
 
+from ptkube.client import ApiError, Kube, NotFound
+from ptkube.informer import Informer, Key, key_of
+from ptkube.objects import is_deleting
+from ptkube.resources import CRDS, Manifest, Resource
+from ptkube.workqueue import Worker
 from ptlocal import ownership
-from ptlocal.informer import Informer, Key, key_of
 from ptlocal.ownership import FOREGROUND, OwnerState, Verdict
-from ptlocal.workqueue import Worker
-from ptoperator.kube import ApiError, Kube, NotFound
-from ptoperator.manifests import is_deleting
-from ptoperator.resources import CRDS, Manifest, Resource
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

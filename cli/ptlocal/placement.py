@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
 
-from ptlocal.quantities import parse_quantity
-from ptoperator.manifests import holds
-from ptoperator.resources import Manifest
+from ptkube.objects import holds
+from ptkube.quantity import parse_quantity
+from ptkube.resources import Manifest
 
 Amounts = dict[str, Decimal]
 

@@ -5,13 +5,13 @@ Pending pods are looked at in the order they were made, again whenever a pod end
 
 from __future__ import annotations
 
-from ptlocal.events import EventRecorder, timestamp
-from ptlocal.informer import Informer
+from ptkube.client import Conflict, Kube, NotFound
+from ptkube.events import EventRecorder, timestamp
+from ptkube.informer import Informer
+from ptkube.objects import is_deleting
+from ptkube.resources import PODS, Manifest
+from ptkube.workqueue import Worker
 from ptlocal.placement import choose_node
-from ptlocal.workqueue import Worker
-from ptoperator.kube import Conflict, Kube, NotFound
-from ptoperator.manifests import is_deleting
-from ptoperator.resources import PODS, Manifest
 
 _NAME = "default-scheduler"
 _ROUND = "round"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.request import urlopen
 
-from ptoperator.kube import ApiError, Kube, NotFound
-from ptoperator.manifests import holds
-from ptoperator.resources import CRDS, Manifest
+from ptkube.client import ApiError, Kube, NotFound
+from ptkube.objects import holds
+from ptkube.resources import CRDS, Manifest
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptapi.crd.definition import crd as posttrainjob_crd
+from ptkube.client import ApiError, Kube
 from ptlocal import controllers, startup
 from ptlocal.apiserver import jobset_crd
 from ptlocal.child import Child
@@ -34,7 +35,6 @@ from ptlocal.locks import Lock
 from ptlocal.processes import CLUSTER_MARK
 from ptlocal.startup import StartFailed
 from ptlocal.state import Component, Phase, State, write_state
-from ptoperator.kube import ApiError, Kube
 
 log = logging.getLogger("ptlocal.supervisor")
 

@@ -38,9 +38,9 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     # Imported here: `--help` must not wait for kopf.
     import kopf
 
+    from ptkube.client import ApiError, Kube
     from ptoperator.application import Application
     from ptoperator.handlers import register
-    from ptoperator.kube import ApiError, Kube
 
     identity = os.environ.get("POD_ID", f"posttrain-{os.getpid()}")
     try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from ptapi.conditions import ConditionType, Phase
 from ptapi.run_directory import Progress
 from ptapi.status import CostStatus, PostTrainJobStatus, TimeStatus
-from ptoperator import clock, prices
+from ptkube import timestamps
+from ptoperator import prices
 from ptoperator.capacity import is_open
 from ptoperator.capacity.line import options_of
 from ptoperator.observed import Observed
@@ -23,8 +24,8 @@ def account(seen: Observed, layout: Layout | None) -> dict[str, object]:
     """The updates of `time`, `cost` and `accounted_until`."""
     old = seen.status
     if old.accounted_until is None:
-        return {"accounted_until": clock.to_text(seen.now)}
-    delta = round(clock.seconds_since(old.accounted_until, seen.now) or 0.0)
+        return {"accounted_until": timestamps.to_text(seen.now)}
+    delta = round(timestamps.seconds_since(old.accounted_until, seen.now) or 0.0)
     sums = {"queueing": old.time.queueing, "provisioning": old.time.provisioning, "held": old.time.held}
     kind = _kind(old)
     if kind:
@@ -32,7 +33,11 @@ def account(seen: Observed, layout: Layout | None) -> dict[str, object]:
     held = _held(seen, delta if kind == "held" else 0)
     time = TimeStatus(**sums, **_by_trainer(seen.progress, old), goodput="")
     time = time.model_copy(update={"goodput": _goodput(time)})
-    return {"time": time, "cost": _cost(held, time, layout) or old.cost, "accounted_until": clock.to_text(seen.now)}
+    return {
+        "time": time,
+        "cost": _cost(held, time, layout) or old.cost,
+        "accounted_until": timestamps.to_text(seen.now),
+    }
 
 
 def _kind(old: PostTrainJobStatus) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ptoperator.apierrors import AlreadyExists, NotFound
-from ptoperator.resources import Manifest, Resource
+from ptkube.errors import AlreadyExists, NotFound
+from ptkube.resources import Manifest, Resource
 
 
 @dataclass(frozen=True)

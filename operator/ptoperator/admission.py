@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from ptoperator import clock
+from ptkube import timestamps
+from ptkube.resources import WORKLOADS, Manifest
 from ptoperator.actions import PutStatus
 from ptoperator.kueue import Place
 from ptoperator.render import Layout
 from ptoperator.render.pod import on_pools
-from ptoperator.resources import WORKLOADS, Manifest
 
 
 def ready(layout: Layout, place: Place, pools: Sequence[str], now: datetime) -> PutStatus:
@@ -30,6 +30,6 @@ def _ready(check: Manifest, layout: Layout, pools: Sequence[str], now: datetime)
         **check,
         "state": "Ready",
         "message": f"node pools {', '.join(sorted(pools))} are ready" if pools else "nodes are there",
-        "lastTransitionTime": clock.to_text(now),
+        "lastTransitionTime": timestamps.to_text(now),
         "podSetUpdates": [{"name": layout.chip_pods, **on_pools(pools)}] if pools else [],
     }

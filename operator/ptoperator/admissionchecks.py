@@ -8,10 +8,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Protocol
 
-from ptoperator import clock, labels
-from ptoperator.apierrors import NotFound
-from ptoperator.manifests import holds
-from ptoperator.resources import ADMISSION_CHECKS, Manifest, Resource
+from ptkube import timestamps
+from ptkube.errors import NotFound
+from ptkube.objects import holds
+from ptkube.resources import ADMISSION_CHECKS, Manifest, Resource
+from ptoperator import labels
 
 _ACTIVE = "Active"
 
@@ -40,7 +41,7 @@ def _status(check: Manifest, now: datetime) -> Manifest:
         "status": "True",
         "reason": _ACTIVE,
         "message": "posttrain's operator makes the node pools of its jobs",
-        "lastTransitionTime": clock.to_text(now),
+        "lastTransitionTime": timestamps.to_text(now),
         "observedGeneration": int(check["metadata"].get("generation") or 0),
     }
     status = check.get("status") or {}

@@ -7,22 +7,23 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ptoperator import clock, labels
+from ptkube import timestamps
+from ptkube.client import Kube
+from ptkube.errors import ApiError
+from ptkube.objects import label
+from ptkube.resources import Manifest
+from ptoperator import labels
 from ptoperator.admissionchecks import mark_active
-from ptoperator.apierrors import ApiError
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.guarded import Guarded
 from ptoperator.client import Client
 from ptoperator.endpoints import Endpoints
 from ptoperator.estimate import Estimates
 from ptoperator.gauges import JobNumbers
-from ptoperator.kube import Kube
 from ptoperator.leadership import Leadership
-from ptoperator.manifests import label
 from ptoperator.memory import Key, Memory
 from ptoperator.metrics import Metrics
 from ptoperator.reconcile import Reconciler
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 from ptoperator.sweeper import Sweeper
 from ptoperator.workqueue import Queue
@@ -182,7 +183,7 @@ class Application:
         self._answered = time.monotonic()
 
     def _mark_checks(self) -> None:
-        mark_active(self._client, clock.utc_now())
+        mark_active(self._client, timestamps.utc_now())
 
     async def _keep(self, do: Callable[[], None], pause_s: float, otherwise: str) -> None:
         """What is done every now and then, by the replica that works."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptoperator import clock, labels
+from ptkube import timestamps
+from ptkube.objects import is_deleting
+from ptkube.resources import DEPLOYMENTS, SERVICES, Manifest
+from ptoperator import labels
 from ptoperator.actions import Action, Create, Patch
-from ptoperator.manifests import is_deleting
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
 from ptoperator.render.board import (
@@ -22,7 +24,6 @@ from ptoperator.render.board import (
     entry_kind,
     owner,
 )
-from ptoperator.resources import DEPLOYMENTS, SERVICES, Manifest
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _scaled(seen: Observed, deployment: Manifest) -> Serving:
     wanted = _until(seen.job)
     known = _until(deployment)
     until = max(wanted, known)
-    left = clock.seconds_since(clock.to_text(seen.now), clock.from_text(until) or seen.now) or 0.0
+    left = timestamps.seconds_since(timestamps.to_text(seen.now), timestamps.from_text(until) or seen.now) or 0.0
     replicas = 1 if left > 0 else 0
     is_so = (deployment.get("spec") or {}).get("replicas") == replicas and until == known
     body = {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}, "spec": {"replicas": replicas}}
@@ -94,5 +95,5 @@ def _scaled(seen: Observed, deployment: Manifest) -> Serving:
 def _until(item: Manifest) -> str:
     """A time that somebody wrote; nothing if it is none."""
     text = str((item["metadata"].get("annotations") or {}).get(labels.BOARD_UNTIL) or "")
-    time = clock.from_text(text)
-    return clock.to_text(time) if time else ""
+    time = timestamps.from_text(text)
+    return timestamps.to_text(time) if time else ""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.status import FailureStatus
-from ptoperator import clock, ending, phases
+from ptkube import timestamps
+from ptkube.resources import Manifest
+from ptoperator import ending, phases
 from ptoperator.case import Case, Step, delete_jobset
 from ptoperator.observed import Observed
 from ptoperator.render.policy import REACHED_MAX
-from ptoperator.resources import Manifest
 from ptoperator.restarts import charged_restarts, failure_of_jobset, restart_counts
 
 FIRST_PAUSE_S = 30.0
@@ -68,7 +69,7 @@ def _again(case: Case, failed: Manifest) -> Step:
     kind = FailureClass(cause.failure_class)
     before[kind] = before.get(kind, 1) - 1
     pause = _pause_s(before, kind)
-    age = clock.seconds_since(str(failed.get("lastTransitionTime") or ""), seen.now)
+    age = timestamps.seconds_since(str(failed.get("lastTransitionTime") or ""), seen.now)
     left = 0.0 if age is None else max(0.0, pause - age)
     is_waiting = left > 0 or seen.is_jobset_deleting
     situation = phases.repairing(seen, None, pause)

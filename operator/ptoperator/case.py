@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ptkube.resources import JOBSETS
 from ptoperator.actions import Action, Delete, deletion
 from ptoperator.capacity import Asked
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.elastic import has_nodes
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
-from ptoperator.resources import JOBSETS
 from ptoperator.settings import Settings
 from ptoperator.status import Situation
 

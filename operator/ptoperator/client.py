@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from ptoperator.apierrors import ApiError
-from ptoperator.resources import PODS, Manifest, Resource
+from ptkube.errors import ApiError
+from ptkube.resources import PODS, Manifest, Resource
 from ptoperator.rights import is_allowed
 
 T = TypeVar("T")

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ptapi.accelerators import Slice
+from ptkube.errors import Forbidden, NotFound
+from ptkube.objects import holds
+from ptkube.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 from ptoperator import labels
-from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.capacity import is_open
 from ptoperator.capacity.line import accelerator_of, claim_of, options_of
-from ptoperator.manifests import holds
 from ptoperator.memory import Memory
 from ptoperator.observed import Observed
-from ptoperator.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 
 
 class Reader(Protocol):

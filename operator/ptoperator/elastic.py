@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from ptkube.objects import label
+from ptkube.resources import Manifest
 from ptoperator import labels, names
-from ptoperator.manifests import label
 from ptoperator.observed import Observed, is_scheduled
 from ptoperator.render import Layout
-from ptoperator.resources import Manifest
 
 
 def missing_slices(layout: Layout, seen: Observed) -> int:

@@ -9,12 +9,12 @@ from ptapi.errors import SpecError
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.run_directory import run_uri
 from ptapi.status import FailureStatus, PreflightStatus
-from ptoperator import clock
+from ptkube import timestamps
+from ptkube.resources import Manifest
 from ptoperator.advice import advice
 from ptoperator.observed import Observed
 from ptoperator.render import Layout
 from ptoperator.render.policy import REACHED_MAX
-from ptoperator.resources import Manifest
 from ptoperator.restarts import failure_of_jobset
 from ptoperator.status import Say, Says, Situation
 
@@ -79,7 +79,9 @@ def deadline_exceeded(layout: Layout, seen: Observed) -> Situation:
     limit = layout.job.spec.run_policy.active_deadline_seconds
     assert limit is not None
     step = f" at step {seen.progress.step}" if seen.progress else ""
-    message = f"runPolicy.activeDeadlineSeconds: {limit} ({clock.duration(limit)}) passed{step}; the pods are stopped"
+    message = (
+        f"runPolicy.activeDeadlineSeconds: {limit} ({timestamps.duration(limit)}) passed{step}; the pods are stopped"
+    )
     return _over(Reason.DEADLINE_EXCEEDED, message, seen.status.failure)
 
 

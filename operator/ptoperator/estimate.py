@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ptapi.conditions import ConditionType
+from ptkube.resources import Manifest
 from ptoperator.observed import Estimate, Observed
-from ptoperator.resources import Manifest
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from ptapi.conditions import ConditionType, Reason
 from ptapi.spec import API_GROUP, API_VERSION, KIND
 from ptapi.status import Condition, PostTrainJobStatus
-from ptoperator import clock, ending
+from ptkube import timestamps
+from ptkube.resources import Manifest
+from ptoperator import ending
 from ptoperator.observed import Observed
-from ptoperator.resources import Manifest
 
 _COMPONENT = "posttrain-operator"
 _MESSAGE_LIMIT = 1024
@@ -46,7 +47,7 @@ def notes(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[Note]:
 def manifest(seen: Observed, note: Note) -> Manifest:
     """The event for a note."""
     mark = f"{seen.uid}/{note.reason}/{note.mark}"
-    time = clock.to_text(seen.now)
+    time = timestamps.to_text(seen.now)
     return {
         "apiVersion": "v1",
         "kind": "Event",

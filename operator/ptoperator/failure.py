@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
+from ptkube.objects import condition, container_statuses, label, true_condition
+from ptkube.resources import Manifest
 from ptoperator import labels, names
 from ptoperator.excerpt import is_stack_dump, known_line, log_tail, telling_line
-from ptoperator.manifests import condition, container_statuses, label, true_condition
 from ptoperator.nodes import NodeSign
-from ptoperator.resources import Manifest
 
 _DISRUPTIONS: dict[str, FailureClass] = {
     "PreemptionByScheduler": FailureClass.PREEMPTED,

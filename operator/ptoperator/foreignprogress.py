@@ -13,11 +13,11 @@ from typing import Protocol
 from ptapi.accelerators import resolve
 from ptapi.load import parse_job
 from ptapi.run_directory import Progress
+from ptkube.errors import ApiError
+from ptkube.objects import label
+from ptkube.resources import Manifest
 from ptoperator import labels, maxtextlog, names
-from ptoperator.apierrors import ApiError
-from ptoperator.manifests import label
 from ptoperator.observed import Observed, is_started
-from ptoperator.resources import Manifest
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ptapi.conditions import ConditionType, Phase
-from ptoperator import clock
-from ptoperator.manifests import holds
-from ptoperator.resources import Manifest
+from ptkube import timestamps
+from ptkube.objects import holds
+from ptkube.resources import Manifest
 
 SHOWN_JOBS = 1000
 
@@ -87,7 +87,7 @@ def _latest_transition(status: Manifest) -> float | None:
 
 
 def _time(text: object) -> float | None:
-    time = clock.from_text(text) if isinstance(text, str) else None
+    time = timestamps.from_text(text) if isinstance(text, str) else None
     return time.timestamp() if time else None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ptapi.conditions import ConditionType, Reason
 from ptapi.status import CapacityStatus
+from ptkube.resources import POSTTRAINJOBS
 from ptoperator import labels
 from ptoperator.actions import Action, Patch
 from ptoperator.capacity import is_open, release, uses_pools
@@ -17,7 +18,6 @@ from ptoperator.capacity.attempts import let_go
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.case import delete_jobset
 from ptoperator.observed import Observed
-from ptoperator.resources import POSTTRAINJOBS
 from ptoperator.settings import Settings
 from ptoperator.status import Say, Says
 

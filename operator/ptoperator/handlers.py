@@ -11,10 +11,10 @@ from typing import Any
 import kopf
 
 from ptapi.spec import API_GROUP, API_VERSION, PLURAL
+from ptkube.resources import JOBSETS, PODS
 from ptoperator import labels
 from ptoperator.application import Application
 from ptoperator.login import connection
-from ptoperator.resources import JOBSETS, PODS
 
 PREFIX = "operator.posttrain.dev"
 """Prefix of any annotation or finalizer that kopf might write, so that it never meets another operator's."""

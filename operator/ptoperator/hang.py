@@ -14,11 +14,12 @@ from __future__ import annotations
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.hang_timeout import limit_s
 from ptapi.run_directory import Heartbeat, Progress
-from ptoperator import clock, phases
+from ptkube import timestamps
+from ptkube.resources import PODS
+from ptoperator import phases
 from ptoperator.actions import deletion
 from ptoperator.case import Case, Step
 from ptoperator.observed import Observed, is_started
-from ptoperator.resources import PODS
 from ptoperator.status import Say, Situation
 
 FOR_THE_TRAINER_S = 120.0
@@ -40,8 +41,8 @@ def hung(case: Case) -> Step | None:
     progress = seen.progress
     assert progress is not None
     message = (
-        f"no sign of life for {clock.duration(silence)} after step {progress.step} while {progress.stage}"
-        f" (limit {clock.duration(_limit_s(case, progress))}){stragglers(seen.heartbeats)}"
+        f"no sign of life for {timestamps.duration(silence)} after step {progress.step} while {progress.stage}"
+        f" (limit {timestamps.duration(_limit_s(case, progress))}){stragglers(seen.heartbeats)}"
         "; the pods are deleted and start again"
     )
     says = {ConditionType.RUNNING: Say(False, Reason.HANG, message)}
@@ -65,7 +66,7 @@ def silent_s(case: Case) -> float | None:
         return None
     if not all(map(is_started, seen.current_pods)):
         return None
-    age = clock.seconds_since(progress.updated, seen.now)
+    age = timestamps.seconds_since(progress.updated, seen.now)
     watched_s = (seen.now - (seen.progress_since or seen.now)).total_seconds()
     limit = _limit_s(case, progress) + FOR_THE_TRAINER_S
     return age if age is not None and min(age, watched_s) > limit else None
@@ -78,7 +79,7 @@ def _limit_s(case: Case, progress: Progress) -> float:
 
 def stragglers(beats: tuple[Heartbeat, ...]) -> str:
     """`; behind: process 3 on llama-slice-0-3 (step 41, last heard 12m before the others)`. Nothing if none is."""
-    times = {beat.process: clock.from_text(beat.updated) for beat in beats}
+    times = {beat.process: timestamps.from_text(beat.updated) for beat in beats}
     newest = max(filter(None, times.values()), default=None)
     if newest is None:
         return ""
@@ -88,7 +89,7 @@ def stragglers(beats: tuple[Heartbeat, ...]) -> str:
         time = times[beat.process]
         late = (newest - time).total_seconds() if time else 0.0
         if late > BEHIND_S or beat.step < furthest:
-            heard = f", last heard {clock.duration(late)} before the others" if late > BEHIND_S else ""
+            heard = f", last heard {timestamps.duration(late)} before the others" if late > BEHIND_S else ""
             behind.append(f"process {beat.process} on {beat.host} (step {beat.step}{heard})")
     more = f" and {len(behind) - _NAMED} more" if len(behind) > _NAMED else ""
     return f"; behind: {', '.join(behind[:_NAMED])}{more}" if behind else ""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ptapi.accelerators import Slice
-from ptoperator import labels, manifests
-from ptoperator.apierrors import ApiError, Forbidden, NotFound
-from ptoperator.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
+from ptkube import objects
+from ptkube.errors import ApiError, Forbidden, NotFound
+from ptkube.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
+from ptoperator import labels
 from ptoperator.rights import PENDING
 
 _WHY_LIMIT = 600
@@ -75,10 +76,10 @@ class Place:
 
     def condition(self, kind: str) -> Manifest | None:
         """A condition of the Workload, whatever its status."""
-        return manifests.condition(self.workload or {}, kind)
+        return objects.condition(self.workload or {}, kind)
 
     def holds(self, kind: str) -> bool:
-        return manifests.holds(self.workload or {}, kind)
+        return objects.holds(self.workload or {}, kind)
 
 
 def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> Place:

@@ -5,8 +5,8 @@ Label values are at most 63 characters, which a job's name always is; child name
 
 from __future__ import annotations
 
-from ptoperator.manifests import label
-from ptoperator.resources import Manifest
+from ptkube.objects import label
+from ptkube.resources import Manifest
 
 JOB = "posttrain.dev/job"
 """The full name of the PostTrainJob, on everything made for it: the selector of logs, pods and watches."""

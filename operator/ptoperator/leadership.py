@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from ptoperator import clock
-from ptoperator.apierrors import ApiError, NotFound
+from ptkube import timestamps
+from ptkube.errors import ApiError, NotFound
+from ptkube.resources import LEASES, Manifest
 from ptoperator.client import Client
-from ptoperator.resources import LEASES, Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Leadership:
         return True
 
     def _spec(self, old: Manifest) -> Manifest:
-        now = clock.to_micro_text(clock.utc_now())
+        now = timestamps.to_micro_text(timestamps.utc_now())
         is_new = old.get("holderIdentity") != self._identity
         return {
             "holderIdentity": self._identity,

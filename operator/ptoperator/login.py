@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import kopf
 
-from ptoperator.kube import Kube
-from ptoperator.kubecredentials import Credentials
+from ptkube.client import Kube
+from ptkube.credentials import Credentials
 
 _REFRESH = timedelta(minutes=10)  # tokens of service accounts and cloud logins live for an hour
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ptapi.conditions import ConditionType
+from ptkube.objects import condition, label
+from ptkube.resources import Manifest
 from ptoperator import labels, rundirectory
 from ptoperator.capacity.line import Claim, claim_of, first
 from ptoperator.failure import PodFailure, pod_failure, pull_errors
 from ptoperator.gauges import JobNumbers, numbers_of
-from ptoperator.manifests import condition, label
 from ptoperator.nodes import NodeSign
 from ptoperator.observed import Observed
-from ptoperator.resources import Manifest
 
 Key = tuple[str, str]
 """Namespace and name of a PostTrainJob."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptapi.failures import FailureClass
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 SPOT_LABELS = ("cloud.google.com/gke-spot", "cloud.google.com/gke-preemptible")
 """A VM that Google may take at any time."""

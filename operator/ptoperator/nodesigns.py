@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ptkube.errors import Forbidden, NotFound
+from ptkube.resources import NODES, Manifest, Resource
 from ptoperator.accounting import option_of
-from ptoperator.apierrors import Forbidden, NotFound
 from ptoperator.memory import Memory
 from ptoperator.nodes import NodeSign, gone, sign_of
 from ptoperator.observed import Observed
-from ptoperator.resources import NODES, Manifest, Resource
 
 
 class NodeReader(Protocol):

@@ -17,8 +17,22 @@ from ptapi.errors import SpecError
 from ptapi.hang_timeout import limit_s
 from ptapi.load import parse_job
 from ptapi.run_directory import Progress
-from ptoperator import clock, kueue, labels, names, preflight, rundirectory
-from ptoperator.apierrors import Forbidden, NotFound
+from ptkube import timestamps
+from ptkube.errors import Forbidden, NotFound
+from ptkube.resources import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    JOBS,
+    JOBSETS,
+    POD_TEMPLATES,
+    PODS,
+    POSTTRAINJOBS,
+    PROVISIONING_REQUESTS,
+    SERVICES,
+    Manifest,
+    Resource,
+)
+from ptoperator import kueue, labels, names, preflight, rundirectory
 from ptoperator.boards import Board
 from ptoperator.capacity import is_open, uses_pools
 from ptoperator.capacity.attempts import may_book, reservation_of
@@ -33,19 +47,6 @@ from ptoperator.observed import Observed, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.board import board_host, board_name, entry_kind
 from ptoperator.render.pod import pools_of
-from ptoperator.resources import (
-    CONFIGMAPS,
-    DEPLOYMENTS,
-    JOBS,
-    JOBSETS,
-    POD_TEMPLATES,
-    PODS,
-    POSTTRAINJOBS,
-    PROVISIONING_REQUESTS,
-    SERVICES,
-    Manifest,
-    Resource,
-)
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -200,7 +201,7 @@ def _is_silent(seen: Observed, progress: Progress | None) -> bool:
     if progress is None:
         return False
     asked = ((seen.job.get("spec") or {}).get("runPolicy") or {}).get("hangTimeoutSeconds")
-    age = clock.seconds_since(progress.updated, seen.now)
+    age = timestamps.seconds_since(progress.updated, seen.now)
     return age is not None and age > limit_s(progress.stage, progress.seconds_per_step, asked)
 
 

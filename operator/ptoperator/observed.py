@@ -15,15 +15,15 @@ from pydantic import ValidationError
 
 from ptapi.run_directory import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
+from ptkube.objects import condition, is_deleting, label, pod_phase, true_condition
+from ptkube.resources import Manifest
 from ptoperator import labels
 from ptoperator.capacity.booking import NOTHING, Booking
 from ptoperator.capacity.cloud import Cloud
 from ptoperator.capacity.line import NOBODY, Crowd
 from ptoperator.failure import PodFailure
 from ptoperator.kueue import Place
-from ptoperator.manifests import condition, is_deleting, label, pod_phase, true_condition
 from ptoperator.render.pod import pools_of
-from ptoperator.resources import Manifest
 
 _ENDED = ("Succeeded", "Failed")
 

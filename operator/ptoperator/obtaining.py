@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ptapi.conditions import ConditionType
-from ptoperator import clock, ending, phases
+from ptkube import timestamps
+from ptoperator import ending, phases
 from ptoperator.capacity import Decision, is_open, provide
 from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, candidate_of, give_up, overdue, start_again
 from ptoperator.capacity.cloud import PoolState
@@ -115,7 +116,7 @@ def _lost_nodes(case: Case, candidate: Candidate | None) -> str:
     if candidate is None or (candidate.wait_s is None and candidate.is_ready_with_pods):
         return ""
     limit_s, waited_s = candidate.wait_s or _LONGEST_REPAIR_S, _waits_for_nodes_s(case.seen)
-    return f"pods had no nodes for {clock.duration(waited_s)}" if waited_s >= limit_s else ""
+    return f"pods had no nodes for {timestamps.duration(waited_s)}" if waited_s >= limit_s else ""
 
 
 def _waits_for_nodes_s(seen: Observed) -> float:
@@ -123,4 +124,4 @@ def _waits_for_nodes_s(seen: Observed) -> float:
     capacity, attempt = seen.status.condition(ConditionType.CAPACITY_READY), is_open(seen.status.capacity)
     if capacity is None or capacity.status == "True" or attempt is None or attempt.ready is None:
         return 0.0
-    return clock.seconds_since(max(capacity.last_transition_time, attempt.ready), seen.now) or 0.0
+    return timestamps.seconds_since(max(capacity.last_transition_time, attempt.ready), seen.now) or 0.0

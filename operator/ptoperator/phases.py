@@ -10,14 +10,15 @@ from ptapi.failures import REACTIONS, FailureClass
 from ptapi.run_directory import Progress, run_uri
 from ptapi.spec import KIND
 from ptapi.status import CapacityStatus, FailureStatus
-from ptoperator import clock, ending, failure, kueue
+from ptkube import timestamps
+from ptkube.resources import Manifest
+from ptoperator import ending, failure, kueue
 from ptoperator.capacity import is_open
 from ptoperator.elastic import missing_slices, without_missing
 from ptoperator.failure import StartFailure
 from ptoperator.kueue import Place
 from ptoperator.observed import Observed, is_scheduled, is_started, started_at, why_unscheduled
 from ptoperator.render import Layout
-from ptoperator.resources import Manifest
 from ptoperator.restarts import restart_counts
 from ptoperator.settings import Settings
 from ptoperator.status import Say, Says, Situation
@@ -68,7 +69,7 @@ def suspended(layout: Layout, seen: Observed, *, has_chips: bool) -> Situation:
     pods = seen.unfinished_pods
     if pods:
         grace = layout.job.spec.run_policy.termination_grace_period_seconds
-        message = f"{_named(pods)} saving and stopping, for up to {clock.duration(grace)}"
+        message = f"{_named(pods)} saving and stopping, for up to {timestamps.duration(grace)}"
         says = {SUSPENDED: Say(False, Reason.SUSPENDING, message)}
         phase = seen.status.phase if seen.status.phase is not Phase.PENDING else Phase.SUSPENDED
         return Situation(phase, says)
@@ -102,7 +103,7 @@ def repairing(seen: Observed, cause: FailureStatus | None, pause_s: float) -> Si
     """The machine failed, not the job: it is started again when the machine can be back. cause: not counted yet."""
     why = cause or seen.status.failure
     words = f"after {ending.words(why)}; " if why else ""
-    wait = f"starts again in {clock.duration(pause_s)}, for a repair takes minutes" if pause_s else "starts again"
+    wait = f"starts again in {timestamps.duration(pause_s)}, for a repair takes minutes" if pause_s else "starts again"
     is_free = why is not None and not REACTIONS[FailureClass(why.failure_class)].charged
     free = "not charged to runPolicy.maxRestarts; " if is_free else ""
     message = f"{words}{free}{wait}{_checkpoint_words(seen)}"
@@ -215,7 +216,7 @@ def _is_training(layout: Layout, seen: Observed, silent_start_s: float) -> bool:
         # A shape of batch that comes up later is compiled in the midst of steps: the run does not begin again.
         is_later = progress.stage == "compiling" and seen.status.phase is Phase.RUNNING
         return is_later or progress.stage not in _PREPARING
-    ages = [clock.seconds_since(started_at(pod), seen.now) for pod in seen.current_pods]
+    ages = [timestamps.seconds_since(started_at(pod), seen.now) for pod in seen.current_pods]
     is_unheard = seen.progress is None
     return is_unheard and all(age is not None and age >= silent_start_s for age in ages)
 
@@ -225,8 +226,8 @@ def own_progress(seen: Observed) -> Progress | None:
     progress = seen.progress
     if progress is None or progress.job_uid not in ("", seen.uid):
         return None
-    updated = clock.from_text(progress.updated)
-    starts = [start for start in map(clock.from_text, map(started_at, seen.current_pods)) if start]
+    updated = timestamps.from_text(progress.updated)
+    starts = [start for start in map(timestamps.from_text, map(started_at, seen.current_pods)) if start]
     if updated is None or not starts or (updated - min(starts)).total_seconds() < -_CLOCK_SKEW_S:
         return None
     return progress

@@ -17,7 +17,9 @@ from ptapi.conditions import ConditionType, Phase
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.status import CapacityStatus, FailureStatus, PostTrainJobStatus
-from ptoperator import clock, ending, phases
+from ptkube import timestamps
+from ptkube.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
+from ptoperator import ending, phases
 from ptoperator.actions import Action, Create, Delete, Patch
 from ptoperator.budgets import hopeless, not_charged
 from ptoperator.capacity import Decision, is_open, provide, uses_pools
@@ -32,7 +34,6 @@ from ptoperator.phases import accepted
 from ptoperator.preflight import delete_preflight, preflight_first
 from ptoperator.quota import chips_for_quota, chips_without_quota, in_vain, paused, unasked
 from ptoperator.render import Layout, config_map, jobset, layout_of
-from ptoperator.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
 from ptoperator.restarts import charged_restarts
 from ptoperator.settings import Settings
 from ptoperator.status import Situation, build, differs, is_only_progress, merged
@@ -127,7 +128,7 @@ def _overdue(case: Case) -> Step | None:
 def _cannot_start(case: Case) -> Step | None:
     """A container cannot be started, and not since a moment ago."""
     for found in phases.start_failures(case.seen):
-        age = clock.seconds_since(found.since, case.seen.now)
+        age = timestamps.seconds_since(found.since, case.seen.now)
         if age is not None and age >= case.settings.start_failure_seconds:
             failure = FailureStatus(failure_class=found.kind, message=found.message, pod=found.pod)
             return Step(ending.ended(case.layout, failure))
@@ -198,7 +199,7 @@ def _after_end(seen: Observed, settings: Settings) -> Plan:
     if back is not None:
         return Plan((*actions, *back.actions), status, settings.cloud_poll_seconds)
     policy = (seen.job.get("spec") or {}).get("runPolicy") or {}
-    ttl, age = policy.get("ttlSecondsAfterFinished"), clock.seconds_since(seen.status.completion_time, seen.now)
+    ttl, age = policy.get("ttlSecondsAfterFinished"), timestamps.seconds_since(seen.status.completion_time, seen.now)
     if not isinstance(ttl, int) or age is None:
         return Plan(tuple(actions), status)
     if age >= ttl:
@@ -232,7 +233,7 @@ def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Ste
 
 def _too_soon(seen: Observed, settings: Settings) -> float:
     """Seconds until progress may be written again."""
-    age = clock.seconds_since(seen.status.accounted_until, seen.now)
+    age = timestamps.seconds_since(seen.status.accounted_until, seen.now)
     return 0.0 if age is None else max(0.0, settings.progress_seconds - age)
 
 
@@ -260,7 +261,7 @@ def _deadline_left(case: Case) -> float | None:
         return None
     resumed = status.condition(ConditionType.SUSPENDED)
     since = max(status.start_time, resumed.last_transition_time if resumed else "")
-    age = clock.seconds_since(since, case.seen.now)
+    age = timestamps.seconds_since(since, case.seen.now)
     return None if age is None else limit - age
 
 

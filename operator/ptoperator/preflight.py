@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.failures import ExitCode, FailureClass
 from ptapi.status import FailureStatus, PreflightStatus
-from ptoperator import clock, ending, failure
+from ptkube import timestamps
+from ptkube.objects import holds, is_deleting, true_condition
+from ptkube.resources import CONFIGMAPS, JOBS, Manifest
+from ptoperator import ending, failure
 from ptoperator.actions import Action, Create, Delete, deletion
 from ptoperator.case import Case, Step
-from ptoperator.manifests import holds, is_deleting, true_condition
 from ptoperator.observed import Observed, is_scheduled, why_unscheduled
 from ptoperator.render import config_map, preflight_job
 from ptoperator.render.preflight import deadline_s
-from ptoperator.resources import CONFIGMAPS, JOBS, Manifest
 from ptoperator.status import Say, Situation
 
 _VERDICTS = (ExitCode.OK, ExitCode.OUT_OF_MEMORY_HBM, ExitCode.CONFIG_ERROR)
@@ -163,7 +164,7 @@ def _why_over(case: Case, job: Manifest) -> str | None:
     seen = case.seen
     failed = true_condition(job, "Failed")
     made = job["metadata"].get("creationTimestamp")
-    age = clock.seconds_since(str(made), seen.now) if made else None
+    age = timestamps.seconds_since(str(made), seen.now) if made else None
     is_late = age is not None and (age >= deadline_s(case.layout) + _LATE_S or _cannot_start(case, age))
     if failed is None and not is_late and not holds(job, "Complete"):
         return None

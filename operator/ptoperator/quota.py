@@ -13,6 +13,7 @@ from dataclasses import replace
 from ptapi.conditions import Reason
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityStatus, FailureStatus
+from ptkube.resources import JOBS
 from ptoperator import admission, ending, kueue, labels, phases
 from ptoperator.actions import deletion
 from ptoperator.capacity import is_open, provide
@@ -22,7 +23,6 @@ from ptoperator.giving_back import given_back
 from ptoperator.kueue import Place
 from ptoperator.obtaining import no_chips
 from ptoperator.phases import QUOTA
-from ptoperator.resources import JOBS
 from ptoperator.status import Say, Situation
 
 _SOON_S = 1.0

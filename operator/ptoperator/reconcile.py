@@ -10,9 +10,11 @@ from datetime import datetime
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptapi.status import PostTrainJobStatus
-from ptoperator import actions, clock, events
+from ptkube import timestamps
+from ptkube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
+from ptoperator import actions, events
 from ptoperator.actions import Action, Create
-from ptoperator.apierrors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from ptoperator.boards import serving, wants_board
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
 from ptoperator.client import Verbs
@@ -22,7 +24,6 @@ from ptoperator.observe import observe, observe_board, observe_progress
 from ptoperator.observed import Estimate, Observed
 from ptoperator.plan import Plan, plan
 from ptoperator.render import layout_of
-from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Reconciler:
     client: Verbs
     memory: Memory
     settings: Settings
-    now: Callable[[], datetime] = clock.utc_now
+    now: Callable[[], datetime] = timestamps.utc_now
     cloud: CloudProvider | None = None
     namespaces: Sequence[str] = ()
     on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None

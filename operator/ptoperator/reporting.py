@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptapi import run_directory
 from ptapi.run_directory import CheckpointRef, Progress
 from ptapi.status import CheckpointStatus, MetricsStatus, ProgressStatus
-from ptoperator.clock import duration
+from ptkube.timestamps import duration
 
 _FIELDS = {
     "loss": run_directory.LOSS,

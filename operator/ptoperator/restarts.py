@@ -10,11 +10,11 @@ from __future__ import annotations
 from ptapi.conditions import ConditionType, Reason
 from ptapi.failures import REACTIONS, FailureClass
 from ptapi.status import FailureStatus
+from ptkube.resources import Manifest
 from ptoperator import failure
 from ptoperator.failure import PodFailure
 from ptoperator.observed import Observed
 from ptoperator.render.policy import DISRUPTED, RESTART_REASON_PREFIX, SAVED
-from ptoperator.resources import Manifest
 
 _FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ptoperator.resources import (
+from ptkube.resources import (
     ADMISSION_CHECKS,
     CONFIGMAPS,
     CRDS,

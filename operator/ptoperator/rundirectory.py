@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ptapi.run_directory import HEARTBEATS, PROGRESS, TERMINATION, Document, Heartbeat, Progress, Termination, run_uri
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from ptapi.status import (
     PostTrainJobStatus,
     PreflightStatus,
 )
-from ptoperator import clock
+from ptkube import timestamps
 from ptoperator.accounting import account
 from ptoperator.links import links
 from ptoperator.observed import Observed
@@ -72,7 +72,7 @@ def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTr
         "preflight": situation.preflight or old.preflight,
         "capacity": situation.capacity or old.capacity,
         "start_time": old.start_time or _start_time(situation, seen.now),
-        "completion_time": clock.to_text(seen.now) if phase.is_terminal else None,
+        "completion_time": timestamps.to_text(seen.now) if phase.is_terminal else None,
         **_of_progress(seen, phase, layout),
         **account(seen, layout),
     }
@@ -112,7 +112,7 @@ def _condition(old: Condition | None, kind: ConditionType, say: Say, generation:
         status=status,
         reason=say.reason,
         message=redacted(say.message)[:_MESSAGE_LIMIT],
-        last_transition_time=old.last_transition_time if old and unchanged else clock.to_text(now),
+        last_transition_time=old.last_transition_time if old and unchanged else timestamps.to_text(now),
         observed_generation=generation,
     )
 
@@ -126,7 +126,7 @@ def _told(failure: FailureStatus | None) -> FailureStatus | None:
 
 def _start_time(situation: Situation, now: datetime) -> str | None:
     capacity = situation.says.get(ConditionType.CAPACITY_READY)
-    return clock.to_text(now) if capacity and capacity.reason == Reason.NODES_READY else None
+    return timestamps.to_text(now) if capacity and capacity.reason == Reason.NODES_READY else None
 
 
 def _of_progress(seen: Observed, phase: Phase, layout: Layout | None) -> dict[str, object]:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from ptoperator import clock
-from ptoperator.apierrors import Forbidden
+from ptkube import timestamps
+from ptkube.errors import Forbidden
+from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.sweep import sweep
 from ptoperator.memory import Key
-from ptoperator.resources import POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Sweeper:
         cloud: CloudProvider,
         settings: Settings,
         namespaces: Sequence[str] = (),
-        now: Callable[[], datetime] = clock.utc_now,
+        now: Callable[[], datetime] = timestamps.utc_now,
         on_sweep: Callable[[int], None] = lambda orphans: None,
         on_leaving: Callable[[Key], None] = lambda key: None,
     ) -> None:

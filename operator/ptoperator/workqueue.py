@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ptoperator.apierrors import ApiError, Conflict, Unreachable
+from ptkube.errors import ApiError, Conflict, Unreachable
 from ptoperator.memory import Key
 
 logger = logging.getLogger(__name__)

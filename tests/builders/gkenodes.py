@@ -12,9 +12,9 @@ from tests.builders.gkemodel import PoolRecord
 
 from ptapi.accelerators import table
 from ptapi.accelerators.table import chip_count
-from ptlocal.events import timestamp
-from ptoperator.kube import AlreadyExists, ApiError, Kube, NotFound
-from ptoperator.resources import NODES, PODS, Manifest
+from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
+from ptkube.events import timestamp
+from ptkube.resources import NODES, PODS, Manifest
 
 POOL = "cloud.google.com/gke-nodepool"
 _EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.builders.gkemodel import GkeModel
 
-from ptoperator import clock
+from ptkube import timestamps
+from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
 from ptoperator.render.pod import pools_of
-from ptoperator.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Queue:
     def say(self, request: Manifest, kind: str, reason: str, message: str, status: str = "True") -> None:
         conditions = request.setdefault("status", {}).setdefault("conditions", [])
         conditions[:] = [each for each in conditions if each["type"] != kind]
-        time = clock.to_text(self.api.now)
+        time = timestamps.to_text(self.api.now)
         conditions.append(
             {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": time}
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ptoperator.kube import Kube
+from ptkube.client import Kube
 
 Manifest = dict[str, Any]
 

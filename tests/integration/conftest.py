@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from apiaccess import Cluster
 from controlplanes import session_cluster
 
-from ptoperator.apierrors import NotFound
-from ptoperator.resources import NAMESPACES
+from ptkube.errors import NotFound
+from ptkube.resources import NAMESPACES
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,9 +26,9 @@ from apiaccess import Cluster
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from ptoperator import kubeconfig as kubeconfigs
-from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import SERVICE_ACCOUNTS
+from ptkube import kubeconfig as kubeconfigs
+from ptkube.client import Kube, NotFound
+from ptkube.resources import SERVICE_ACCOUNTS
 
 START_S = 600.0
 

@@ -17,11 +17,11 @@ from ptctl.demo.place import NAMESPACE
 from ptctl.duration import short
 from ptctl.errors import CliError
 from ptctl.jobview import JobView, view
-from ptoperator.apierrors import NotFound
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.errors import NotFound
+from ptkube.resources import POSTTRAINJOBS
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 _LOOK_EVERY_S = 0.5
 _STAGES = {

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT
 from ptctl.errors import CliError, TimedOutError
-from ptoperator.apierrors import NotFound
+from ptkube.errors import NotFound
+from ptkube.resources import PODS, POSTTRAINJOBS, Manifest
 from ptoperator.labels import selector
-from ptoperator.resources import PODS, POSTTRAINJOBS, Manifest
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 _GONE_S = 60.0
 _HURRY_S = 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ptapi.text import kubectl_yaml
 from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT, Place
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 
 def sft(place: Place, seed: int) -> Manifest:

@@ -29,11 +29,11 @@ from ptctl.demo.place import GRPO, NAMESPACE, SFT, Place
 from ptctl.demo.show import Show
 from ptctl.errors import CliError, TimedOutError
 from ptctl.jobview import view
-from ptoperator.apierrors import ApiError
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.errors import ApiError
+from ptkube.resources import POSTTRAINJOBS
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 _TASKS = {"cluster": "Cluster", "data": "Data", SFT: "SFT", GRPO: "GRPO", "results": "Results"}
 

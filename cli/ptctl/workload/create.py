@@ -19,7 +19,7 @@ from ptctl.lazygroup import SETTINGS
 from ptctl.options import job_file, to_cluster
 
 if TYPE_CHECKING:
-    from ptoperator.resources import Manifest
+    from ptkube.resources import Manifest
 
 _EXAMPLES = """
 # from a file; - is standard input
@@ -132,8 +132,8 @@ def _job(filename: str | None, flags: dict[str, Any]) -> Manifest:
 
 def _send(app: App, target: Target, job: Manifest, form: str | None, *, dry: bool) -> None:
     from ptctl.errors import CliError
-    from ptoperator.apierrors import AlreadyExists
-    from ptoperator.resources import POSTTRAINJOBS
+    from ptkube.errors import AlreadyExists
+    from ptkube.resources import POSTTRAINJOBS
 
     kube = app.connect(target)
     name, namespace = job["metadata"]["name"], job["metadata"].get("namespace") or kube.namespace

@@ -28,8 +28,8 @@ def describe(app: App, target: Target, name: str) -> None:
     from ptctl.jobs import fetch
     from ptctl.jobview import view
     from ptctl.rundir import newest_sample
+    from ptkube.resources import EVENTS, PODS
     from ptoperator import labels
-    from ptoperator.resources import EVENTS, PODS
 
     kube = app.connect(target)
     job = view(fetch(kube, target, name))

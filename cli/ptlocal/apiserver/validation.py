@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from ptlocal.apiserver import quantity
+from ptkube import quantity
 from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required, show
 
 Schema = dict[str, Any]

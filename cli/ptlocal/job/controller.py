@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ptlocal.events import EventRecorder, timestamp
-from ptlocal.informer import Informer, Key, key_of
+from ptkube.client import Conflict, Kube, NotFound
+from ptkube.events import EventRecorder, timestamp
+from ptkube.informer import Informer, Key, key_of
+from ptkube.resources import JOBS, PODS, Manifest
+from ptkube.workqueue import Worker
 from ptlocal.job.decide import Decision, decide
 from ptlocal.job.pods import build_pod, is_tracked, without_finalizer
-from ptlocal.workqueue import Worker
-from ptoperator.kube import Conflict, Kube, NotFound
-from ptoperator.resources import JOBS, PODS, Manifest
 
 
 class JobController:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from ptlocal.events import seconds_since
+from ptkube.events import seconds_since
+from ptkube.objects import is_deleting, pod_phase
+from ptkube.resources import Manifest
 from ptlocal.job.pods import (
     finished_at,
     index_of,
@@ -21,8 +23,6 @@ from ptlocal.job.pods import (
     is_tracked,
 )
 from ptlocal.job.tally import Tally, number
-from ptoperator.manifests import is_deleting, pod_phase
-from ptoperator.resources import Manifest
 
 _BACKOFF_S = 10.0
 _LONGEST_BACKOFF_S = 600.0

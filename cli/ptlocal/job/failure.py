@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptoperator.manifests import container_statuses
-from ptoperator.resources import Manifest
+from ptkube.objects import container_statuses
+from ptkube.resources import Manifest
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from ptoperator.manifests import container_statuses, holds, is_deleting, pod_phase
-from ptoperator.resources import JOBS, Manifest
+from ptkube.objects import container_statuses, holds, is_deleting, pod_phase
+from ptkube.resources import JOBS, Manifest
 
 FINALIZER = "batch.kubernetes.io/job-tracking"  # holds a finished pod until it has been counted
 INDEX = "batch.kubernetes.io/job-completion-index"

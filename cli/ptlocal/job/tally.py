@@ -7,11 +7,11 @@ needs no such step, because its index says whether it was counted.
 
 from __future__ import annotations
 
+from ptkube.objects import is_deleting, pod_phase
+from ptkube.resources import Manifest
 from ptlocal.job.failure import judge
 from ptlocal.job.indexes import format_indexes, parse_indexes
 from ptlocal.job.pods import index_of, is_terminal, is_tracked
-from ptoperator.manifests import is_deleting, pod_phase
-from ptoperator.resources import Manifest
 
 
 class Tally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from ptkube.resources import JOBSETS, Manifest
 from ptlocal.jobset import names
-from ptoperator.resources import JOBSETS, Manifest
 
 
 def child_job(jobset: Manifest, replicated: Manifest, index: int) -> Manifest:

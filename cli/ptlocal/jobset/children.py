@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ptkube.objects import holds, label
+from ptkube.resources import Manifest
 from ptlocal.jobset import names
-from ptoperator.manifests import holds, label
-from ptoperator.resources import Manifest
 
 
 @dataclass

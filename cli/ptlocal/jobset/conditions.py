@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 COMPLETED = "Completed"
 FAILED = "Failed"

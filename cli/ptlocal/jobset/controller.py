@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ptlocal.events import EventRecorder, timestamp
-from ptlocal.informer import Informer, Key, key_of
+from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
+from ptkube.events import EventRecorder, timestamp
+from ptkube.informer import Informer, Key, key_of
+from ptkube.resources import JOBS, JOBSETS, Manifest, Resource
+from ptkube.workqueue import Worker
 from ptlocal.jobset import names
 from ptlocal.jobset.decide import Decision, decide
-from ptlocal.workqueue import Worker
-from ptoperator.kube import AlreadyExists, ApiError, Kube, NotFound
-from ptoperator.resources import JOBS, JOBSETS, Manifest, Resource
 
 
 class JobSetController:

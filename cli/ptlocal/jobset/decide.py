@@ -8,14 +8,14 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from ptlocal.events import seconds_since
+from ptkube.events import seconds_since
+from ptkube.objects import is_deleting
+from ptkube.resources import Manifest
 from ptlocal.jobset import build, names
 from ptlocal.jobset.children import Children, is_suspended, replicated_job_of, replicated_jobs_status, sort_children
 from ptlocal.jobset.conditions import COMPLETED, FAILED, RESTARTING, EventNote, StatusDraft
 from ptlocal.jobset.defaults import with_defaults
 from ptlocal.jobset.failure import apply_failure_policy
-from ptoperator.manifests import is_deleting
-from ptoperator.resources import Manifest
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from ptkube.resources import Manifest
 from ptlocal.jobset.names import DEFAULT_GROUP
-from ptoperator.resources import Manifest
 
 
 def with_defaults(jobset: Manifest) -> Manifest:

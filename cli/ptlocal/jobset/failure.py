@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from ptkube.objects import true_condition
+from ptkube.resources import Manifest
 from ptlocal.jobset.children import replicated_job_of
 from ptlocal.jobset.conditions import RESTARTING, EventNote, StatusDraft
-from ptoperator.manifests import true_condition
-from ptoperator.resources import Manifest
 
 FAIL = "FailJobSet"
 RESTART = "RestartJobSet"

@@ -6,9 +6,9 @@ renewed, or its Deployment asks for replicas.
 
 from __future__ import annotations
 
-from ptlocal.events import seconds_since
-from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import DEPLOYMENTS, LEASES, MUTATING_WEBHOOKS, Manifest, Resource
+from ptkube.client import Kube, NotFound
+from ptkube.events import seconds_since
+from ptkube.resources import DEPLOYMENTS, LEASES, MUTATING_WEBHOOKS, Manifest, Resource
 
 _LEASE_SUFFIX = ".jobset.x-k8s.io"
 _WEBHOOKS = "jobset-mutating-webhook-configuration"

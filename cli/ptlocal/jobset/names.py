@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"  # what spec.managedBy says when it is the built-in controller's
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ptkube.resources import Manifest
 from ptlocal.kubelet.sources import NotReady
 from ptlocal.kubelet.values import Mount, Rewriter, expand
-from ptoperator.resources import Manifest
 
 UNPULLABLE = ".invalid/"
 """An image from a registry of this top-level domain (RFC 2606) cannot be pulled: for tests of that failure."""

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ptkube.events import timestamp
+from ptkube.resources import Manifest
 from ptlocal import processes
-from ptlocal.events import timestamp
 from ptlocal.kubelet.launch import START_ERROR
 from ptlocal.kubelet.lifecycle import Container, Role
-from ptoperator.resources import Manifest
 
 _MESSAGE_BYTES = 4096
 _FALLBACK_BYTES = 2048

@@ -17,8 +17,12 @@ from functools import partial
 
 import psutil
 
-from ptlocal.events import EventRecorder
-from ptlocal.informer import Informer
+from ptkube.client import Kube, NotFound
+from ptkube.events import EventRecorder
+from ptkube.informer import Informer
+from ptkube.objects import is_deleting
+from ptkube.resources import PODS, Manifest
+from ptkube.workqueue import Worker
 from ptlocal.jobset import names as jobset_names
 from ptlocal.kubelet import node as nodes
 from ptlocal.kubelet.command import base_environment
@@ -28,10 +32,6 @@ from ptlocal.kubelet.ports import PortMap
 from ptlocal.kubelet.references import references
 from ptlocal.layout import Layout
 from ptlocal.processes import POD_MARK, kill_all, marked
-from ptlocal.workqueue import Worker
-from ptoperator.kube import Kube, NotFound
-from ptoperator.manifests import is_deleting
-from ptoperator.resources import PODS, Manifest
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from ptkube.resources import Manifest
 from ptlocal.apiserver.podlogs import LogReader, is_over, log_request
 from ptlocal.apiserver.status import StatusError
 from ptlocal.apiserver.tls import Credentials
 from ptlocal.layout import Layout
-from ptoperator.resources import Manifest
 
 _POLL_S = 0.2
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import psutil
 
-from ptlocal.events import timestamp
+from ptkube import timestamps
+from ptkube.client import AlreadyExists, Kube, NotFound
+from ptkube.events import timestamp
+from ptkube.resources import LEASES, NAMESPACES, NODES, Manifest
 from ptlocal.kubelet.podstatus import ADDRESS
-from ptoperator import clock
-from ptoperator.kube import AlreadyExists, Kube, NotFound
-from ptoperator.resources import LEASES, NAMESPACES, NODES, Manifest
 
 HEARTBEAT_S = 20.0  # a Lease of 40 s; the node controller of a real cluster gives up after 50
 _LEASE_NAMESPACE = "kube-node-lease"
@@ -98,7 +98,11 @@ def register(kube: Kube, node: Manifest) -> Manifest:
 
 
 def renew_lease(kube: Kube, name: str) -> None:
-    spec = {"holderIdentity": name, "leaseDurationSeconds": _LEASE_S, "renewTime": clock.to_micro_text(clock.utc_now())}
+    spec = {
+        "holderIdentity": name,
+        "leaseDurationSeconds": _LEASE_S,
+        "renewTime": timestamps.to_micro_text(timestamps.utc_now()),
+    }
     try:
         kube.patch(LEASES, name, _LEASE_NAMESPACE, {"spec": spec})
     except NotFound:

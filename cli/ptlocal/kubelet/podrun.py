@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ptkube.events import seconds_since, timestamp
+from ptkube.objects import is_deleting
+from ptkube.resources import Manifest
 from ptlocal import processes
-from ptlocal.events import seconds_since, timestamp
 from ptlocal.kubelet.command import command_of, refuse_unpullable, termination_mount
 from ptlocal.kubelet.container import ContainerRun, write_record
 from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_pause_s
@@ -22,8 +24,6 @@ from ptlocal.kubelet.sources import NotReady, References, environment
 from ptlocal.kubelet.values import Rewriter
 from ptlocal.kubelet.volumes import mounts_of, prepare
 from ptlocal.layout import Layout
-from ptoperator.manifests import is_deleting
-from ptoperator.resources import Manifest
 
 PREEMPT = "local.posttrain.dev/preempt"
 """Annotation: behave as if the node were preempted, with this many seconds of notice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 ADDRESS = "127.0.0.1"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ptkube.client import Kube, NotFound
+from ptkube.resources import CONFIGMAPS, SECRETS, SERVICE_ACCOUNTS, Manifest
 from ptlocal.kubelet.sources import NotReady, References
-from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import CONFIGMAPS, SECRETS, SERVICE_ACCOUNTS, Manifest
 
 _TOKEN_S = 3600
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ptkube.quantity import parse_quantity
+from ptkube.resources import Manifest
 from ptlocal.kubelet.values import expand
-from ptlocal.quantities import parse_quantity
-from ptoperator.resources import Manifest
 
 
 @dataclass(frozen=True)

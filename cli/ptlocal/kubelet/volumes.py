@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ptkube.resources import Manifest
 from ptlocal.kubelet.sources import NotReady, References, field_value, keyed_data, resource_value
 from ptlocal.kubelet.values import Mount, expand
-from ptoperator.resources import Manifest
 
 Files = dict[str, tuple[bytes, int]]  # relative path -> content, mode
 

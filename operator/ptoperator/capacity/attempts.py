@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 from ptapi.failures import FailureClass
 from ptapi.spec import CapacityOption
 from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
-from ptoperator import clock
+from ptkube import timestamps
+from ptkube.resources import Manifest
 from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.line import line_of, options_of
 from ptoperator.capacity.trouble import Trouble
-from ptoperator.resources import Manifest
 
 USUAL_WAIT_S = 900
 _LONGEST_PAUSE_S = 600.0
@@ -113,7 +113,7 @@ def begin(asked: Asked) -> Decision:
     candidate = found[min(at, len(found) - 1)]
     attempt = CapacityAttempt(
         option=candidate.words,
-        started=clock.to_text(asked.now),
+        started=timestamps.to_text(asked.now),
         entry=candidate.entry,
         zone=candidate.zone,
         round=so_far.round,
@@ -130,7 +130,7 @@ def give_up(asked: Asked, trouble: Trouble) -> Decision:
     attempt = is_open(so_far)
     assert attempt is not None
     at = _after(found, attempt)
-    age = clock.duration(clock.seconds_since(attempt.started, asked.now) or 0.0)
+    age = timestamps.duration(timestamps.seconds_since(attempt.started, asked.now) or 0.0)
     where = f" in {attempt.zone}" if attempt.zone else ""
     head = f"{trouble.code}{where} after {age}"
     updates: dict[str, object] = {}
@@ -141,10 +141,10 @@ def give_up(asked: Asked, trouble: Trouble) -> Decision:
         kinds = _kinds_of_round(so_far, trouble)
         failure = _why_over(asked, kinds, trouble, attempt)
         pause = min(_LONGEST_PAUSE_S, asked.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, so_far.round))
-        following = "nothing is left to try" if failure else f"starting over in {clock.duration(pause)}"
+        following = "nothing is left to try" if failure else f"starting over in {timestamps.duration(pause)}"
         updates = {
             "round": so_far.round + 1,
-            "retry_after": clock.to_text(asked.now + timedelta(seconds=pause)),
+            "retry_after": timestamps.to_text(asked.now + timedelta(seconds=pause)),
         }
     details = f": {trouble.message}" if trouble.message and trouble.kind is not FailureClass.STOCKOUT else ""
     outcome = f"{head}, {following}{details}"
@@ -163,8 +163,8 @@ def noted_ready(so_far: CapacityStatus, now: datetime) -> CapacityStatus:
     attempt = is_open(so_far)
     if attempt is None or attempt.ready is not None:
         return so_far
-    age = clock.duration(clock.seconds_since(attempt.started, now) or 0.0)
-    done = attempt.model_copy(update={"ready": clock.to_text(now), "outcome": f"ready after {age}"})
+    age = timestamps.duration(timestamps.seconds_since(attempt.started, now) or 0.0)
+    done = attempt.model_copy(update={"ready": timestamps.to_text(now), "outcome": f"ready after {age}"})
     return so_far.model_copy(update={"attempts": [*so_far.attempts[:-1], done]})
 
 
@@ -182,7 +182,7 @@ def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStat
     attempts = so_far.attempts
     if attempt is not None:
         outcome = f"{attempt.outcome}; given back" if attempt.outcome else "given back"
-        attempts = [*attempts[:-1], attempt.model_copy(update={"ended": clock.to_text(now), "outcome": outcome})]
+        attempts = [*attempts[:-1], attempt.model_copy(update={"ended": timestamps.to_text(now), "outcome": outcome})]
     pools = so_far.node_pools if left else []
     rounds = so_far.round + 1 if attempt is not None else so_far.round
     return so_far.model_copy(update={"attempts": attempts, "node_pools": pools, "round": rounds, "retry_after": None})
@@ -190,7 +190,7 @@ def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStat
 
 def overdue(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
     """The attempt has had its time: in line, and again once its turn had come."""
-    age = clock.seconds_since(attempt.granted or attempt.started, now)
+    age = timestamps.seconds_since(attempt.granted or attempt.started, now)
     if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
         return None
     return Trouble(FailureClass.STOCKOUT, "NOT_READY", "")
@@ -243,7 +243,7 @@ def _closed(
     failure: FailureStatus | None,
 ) -> Decision:
     ended = attempt.model_copy(
-        update={"ended": clock.to_text(asked.now), "outcome": outcome[:_WORDS_LIMIT], "failure_class": kind}
+        update={"ended": timestamps.to_text(asked.now), "outcome": outcome[:_WORDS_LIMIT], "failure_class": kind}
     )
     attempts = [*asked.so_far.attempts[:-1], ended]
     status = asked.so_far.model_copy(update={"attempts": attempts, **updates})

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ptkube.objects import condition, is_deleting, true_condition
+from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
 from ptoperator.actions import Delete, deletion
-from ptoperator.manifests import condition, is_deleting, true_condition
-from ptoperator.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
 
 _REFUSALS = ("Failed", "CapacityRevoked", "BookingExpired")
 _NEWS = ("Provisioned", "Accepted")

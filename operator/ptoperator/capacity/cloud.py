@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
+from ptkube.resources import Manifest
 from ptoperator.capacity.trouble import Trouble
-from ptoperator.resources import Manifest
 
 
 class PoolState(StrEnum):

@@ -6,13 +6,13 @@ alone. A pool of that name that is there, whoever made it, is it: clusters made 
 
 from __future__ import annotations
 
+from ptkube.resources import Manifest
 from ptoperator import labels
 from ptoperator.capacity.attempts import Candidate, give_up
 from ptoperator.capacity.cloud import Cloud, CreateShared
 from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.nodepool import BASIC_CONFIG, service_account
 from ptoperator.capacity.slices import may_be_granted
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 MOST_HEADS = 20

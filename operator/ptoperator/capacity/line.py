@@ -22,8 +22,8 @@ from typing import Any
 
 from ptapi.accelerators import Slice, resolve
 from ptapi.errors import SpecError
-from ptoperator import clock
-from ptoperator.resources import Manifest
+from ptkube import timestamps
+from ptkube.resources import Manifest
 
 STUCK_S = 60.0
 """A job whose pods have had no nodes for this long after its turn came shows that those nodes are taken."""
@@ -175,7 +175,7 @@ def turn(mine: Claim, crowd: Iterable[Claim], total: int | None, now: datetime) 
     is_existing = mine.line.startswith("existing ")
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
-        fits = fits and not any((clock.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in asking)
+        fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in asking)
     may_try = (is_existing or total is None) and not asking
     return Turn(ahead == 0 and (fits or may_try), ahead, held, bool(asking))
 

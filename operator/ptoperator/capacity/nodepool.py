@@ -11,11 +11,11 @@ import hashlib
 import json
 
 from ptapi.spec import CapacityOption
+from ptkube.resources import Manifest
 from ptoperator import labels, names
 from ptoperator.render import Layout
 from ptoperator.render.pod import SPOT
 from ptoperator.render.provisioning import FLEX_START_SECONDS
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 MAX_PODS_PER_NODE = 15

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
-from ptoperator import clock
+from ptkube import timestamps
 from ptoperator.actions import Action
 from ptoperator.capacity.attempts import (
     Candidate,
@@ -90,13 +90,13 @@ def between(asked: Asked) -> Decision | None:
     if wait <= 0:
         return None
     last = asked.so_far.attempts[-1]
-    message = f"starting over in {clock.duration(wait)}; last, {last.option}: {last.outcome}"
+    message = f"starting over in {timestamps.duration(wait)}; last, {last.option}: {last.outcome}"
     return Decision(False, _without_pools(asked.so_far), message=message)
 
 
 def pause_left(asked: Asked) -> float:
     """Seconds until the list is tried from its beginning; 0 or less: now."""
-    until = clock.from_text(asked.so_far.retry_after)
+    until = timestamps.from_text(asked.so_far.retry_after)
     return 0.0 if until is None else (until - asked.now).total_seconds()
 
 

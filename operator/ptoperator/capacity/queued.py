@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
+from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS
 from ptoperator.actions import Create
 from ptoperator.capacity import trouble
 from ptoperator.capacity.attempts import Candidate, give_up, overdue, start_again
@@ -18,7 +19,6 @@ from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.trouble import Trouble
 from ptoperator.render import Layout
 from ptoperator.render.provisioning import pods_to_come, provisioning_request
-from ptoperator.resources import POD_TEMPLATES, PROVISIONING_REQUESTS
 
 
 def until_booked(

@@ -18,8 +18,8 @@ from urllib.parse import quote
 from google.auth.exceptions import GoogleAuthError
 from requests import RequestException, Session
 
+from ptkube.resources import Manifest
 from ptoperator.capacity.cloud import Reservation
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)

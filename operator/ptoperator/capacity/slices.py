@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ptapi.failures import FailureClass
 from ptapi.status import NodePoolStatus
-from ptoperator import clock, names
+from ptkube import timestamps
+from ptoperator import names
 from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, has_next, is_open
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
 from ptoperator.capacity.decision import Asked
@@ -121,7 +122,7 @@ def _why_over(asked: Asked, cloud: Cloud, candidate: Candidate, pool: Pool, oper
         said = tuple(each for each in said if each.kind is not FailureClass.STOCKOUT)
     found = _definite(said)
     attempt = is_open(asked.so_far)
-    age = clock.seconds_since(attempt.started, asked.now) if attempt else None
+    age = timestamps.seconds_since(attempt.started, asked.now) if attempt else None
     if found is None and pool.state is PoolState.RUNNING_WITH_ERROR and age is not None and age >= USUAL_WAIT_S:
         return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} came with errors that stayed")
     if found is None and pool.state is PoolState.ERROR:
@@ -160,7 +161,7 @@ def _why_none(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trou
 def may_be_granted(asked: Asked, candidate: Candidate, refusal: Trouble) -> bool:
     """A right that is missing now, and nothing else is left to try."""
     attempt = is_open(asked.so_far)
-    age = clock.seconds_since(attempt.granted or attempt.started, asked.now) if attempt else None
+    age = timestamps.seconds_since(attempt.granted or attempt.started, asked.now) if attempt else None
     is_young = age is not None and age < _POLLS_FOR_RIGHTS * asked.layout.settings.cloud_poll_seconds
     is_right = refusal.kind is FailureClass.CONFIG_ERROR and refusal.code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
     return is_young and is_right and not has_next(asked, candidate)

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from ptapi.conditions import Phase
 from ptapi.status import PostTrainJobStatus
+from ptkube.resources import Manifest
 from ptoperator.capacity.attempts import is_open
 from ptoperator.capacity.cloud import DeletePool, Pool, PoolState
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
-from ptoperator import clock
+from ptkube import timestamps
 from ptoperator.capacity.attempts import Candidate, give_up, has_next, line_at, overdue
 from ptoperator.capacity.decision import Asked, Decision
 from ptoperator.capacity.line import Claim, Turn, counted, turn
@@ -54,14 +54,14 @@ def wanted_words(asked: Asked, candidate: Candidate) -> str:
 
 
 def _granted(asked: Asked, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
-    now = clock.to_text(asked.now)
+    now = timestamps.to_text(asked.now)
     status = _with(asked, attempt, {"granted": now, "first": attempt.first or now})
     return Decision(False, status, message=f"trying {candidate.words}", is_soon=True, is_turn=True)
 
 
 def _waiting(asked: Asked, attempt: CapacityAttempt, candidate: Candidate, found: Turn) -> Decision:
     """Who comes to the head stays there, so that a large job is not passed for ever."""
-    updates = {"first": clock.to_text(asked.now)} if found.is_first and attempt.first is None else {}
+    updates = {"first": timestamps.to_text(asked.now)} if found.is_first and attempt.first is None else {}
     status = _with(asked, attempt, updates) if updates else asked.so_far
     return Decision(False, status, message=_words(asked, candidate, found), ahead=found.ahead)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ptapi.spec import PostTrainJob
+from ptkube.resources import Manifest
 from ptoperator.render.configmap import config_map
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
 from ptoperator.render.preflight import preflight_job
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 __all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 
+from ptkube.resources import HTTP_ROUTES, INGRESSES, Manifest, Resource
 from ptoperator import ingress, labels
 from ptoperator.ingress import Gateway, IngressSettings
 from ptoperator.render.layout import Layout
-from ptoperator.resources import HTTP_ROUTES, INGRESSES, Manifest, Resource
 
 PORT = 6006
 USER_ID = 65532

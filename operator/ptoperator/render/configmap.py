@@ -9,9 +9,9 @@ from __future__ import annotations
 from ptapi import load
 from ptapi.run_directory import JOB_FILE
 from ptapi.text import kubectl_yaml
+from ptkube.resources import Manifest
 from ptoperator import labels
 from ptoperator.render.layout import Layout
-from ptoperator.resources import Manifest
 
 MOUNT_PATH, _, KEY = JOB_FILE.rpartition("/")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from ptapi.run_directory import TERMINATION_LOG_ENV
 from ptapi.spec import EnvVar
+from ptkube.resources import Manifest
 from ptoperator import names
 from ptoperator.labels import COMPLETION_INDEX, JOB_INDEX
 from ptoperator.render.layout import Layout
 from ptoperator.render.program import foreign_env
-from ptoperator.resources import Manifest
 
 TERMINATION_LOG = "/dev/termination-log"
 SLICE_INDEX = "POSTTRAIN_SLICE_INDEX"

@@ -12,6 +12,7 @@ Headless, the servers are all there is. With elastic slices a lost worker ends n
 from __future__ import annotations
 
 from ptapi.accelerators import compiler_flags
+from ptkube.resources import Manifest
 from ptoperator import labels, names
 from ptoperator.render.env import controller_env, from_annotation, from_label, value
 from ptoperator.render.layout import Layout
@@ -26,7 +27,6 @@ from ptoperator.render.pod import (
 )
 from ptoperator.render.policy import disruption_policy, ignored_disruption_policy, pod_failure_policy
 from ptoperator.render.program import process_namespace
-from ptoperator.resources import Manifest
 
 HEAD_REQUESTS = {"cpu": "24", "memory": "100G"}
 """Of the trainer in the head: what XPK gives it. It holds the data, the rewards' children and host copies."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptapi.spec import Volume
+from ptkube.resources import Manifest
 from ptoperator import labels, names
 from ptoperator.render.configmap import MOUNT_PATH
 from ptoperator.render.env import TERMINATION_LOG, container_env
 from ptoperator.render.layout import Layout
 from ptoperator.render.program import process_namespace, program
-from ptoperator.resources import Manifest
 
 USER_ID = 65532
 """The image's user. A group of the same number owns mounted volumes."""

@@ -14,7 +14,7 @@ Disruption comes first among the Job's rules: a node that goes away may make a p
 from __future__ import annotations
 
 from ptapi.failures import FATAL_EXIT_CODES, ExitCode
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 FATAL = "fatalExit"
 DISRUPTED = "disrupted"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from ptapi.failures import FATAL_EXIT_CODES
 from ptapi.run_directory import JOB_FILE
+from ptkube.resources import JOBS, Manifest
 from ptoperator import labels, names
 from ptoperator.render.env import preflight_env
 from ptoperator.render.layout import Layout
 from ptoperator.render.pod import SHARED_MEMORY_VOLUME, pod_base, restricted, trainer_container, volumes
-from ptoperator.resources import JOBS, Manifest
 
 # The compiler takes 1 to 3 GB, whatever the model; more, rarely, for many experts.
 _RESOURCES = {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "6Gi"}}

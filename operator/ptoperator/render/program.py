@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptapi.run_directory import JOB_FILE, RUN_DIRECTORY_ENV, run_uri
+from ptkube.resources import Manifest
 from ptoperator.render import maxtext
 from ptoperator.render.layout import Layout
-from ptoperator.resources import Manifest
 
 NUMBERED = (
     'export JAX_PROCESS_ID="$(( (POSTTRAIN_SLICE_INDEX * POSTTRAIN_HOSTS_PER_SLICE + POSTTRAIN_HOST_INDEX)'

@@ -6,11 +6,11 @@ and Pathways' head, which needs no chips, is not part of it.
 
 from __future__ import annotations
 
+from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest, Resource
 from ptoperator import labels
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout
 from ptoperator.render.pod import QUEUED_CLASS
-from ptoperator.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest, Resource
 
 FLEX_START_SECONDS = 7 * 24 * 3600
 """The longest that flex-start gives."""

@@ -11,7 +11,7 @@ import pytest
 from apiaccess import Cluster
 from manifests import eventually, is_established
 
-from ptoperator.resources import CRDS
+from ptkube.resources import CRDS
 
 Manifest = dict[str, Any]
 WIDGETS = "/apis/conformance.posttrain.dev/v1/namespaces/{}/widgets"

@@ -84,7 +84,7 @@ def operator(api: Cluster, namespace: str) -> Iterator[list[str]]:
 
     @kopf.on.login(registry=registry)
     def login(**_: Any) -> kopf.ConnectionInfo:
-        from ptoperator import kubeconfig
+        from ptkube import kubeconfig
 
         access = kubeconfig.from_files([api.kubeconfig], api.context)
         return kopf.ConnectionInfo(

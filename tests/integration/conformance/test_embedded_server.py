@@ -22,10 +22,10 @@ import pytest
 from apiaccess import Cluster
 from manifests import MERGE, configmap, eventually, pod, widget
 
+from ptkube.client import ApiError, Kube
+from ptkube.resources import CONFIGMAPS, NAMESPACES
+from ptkube.resources import PODS as _PODS
 from ptlocal.layout import Layout
-from ptoperator.kube import ApiError, Kube
-from ptoperator.resources import CONFIGMAPS, NAMESPACES
-from ptoperator.resources import PODS as _PODS
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"

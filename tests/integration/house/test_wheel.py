@@ -21,9 +21,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("posttrain-*.whl"))
 
 
-def test_wheel_holds_the_five_packages_and_nothing_named_operator(wheel: Path) -> None:
+def test_wheel_holds_the_six_packages_and_nothing_named_operator(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist() if ".dist-info" not in name}
-    assert tops == {"ptapi", "ptoperator", "pttrainer", "ptctl", "ptlocal"}
+    assert tops == {"ptapi", "ptkube", "ptoperator", "pttrainer", "ptctl", "ptlocal"}
 
 
 def test_wheel_without_extras_validates_a_job(wheel: Path, tmp_path: Path) -> None:

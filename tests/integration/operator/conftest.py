@@ -22,10 +22,8 @@ from controlplanes import session_cluster, with_current_context  # noqa: E402
 from operatorprocess import OperatorProcess  # noqa: E402
 
 from ptapi.status import PostTrainJobStatus  # noqa: E402
-from ptlocal import cluster as local  # noqa: E402
-from ptlocal.kubelet.ports import free_port  # noqa: E402
-from ptoperator.kube import Kube, NotFound  # noqa: E402
-from ptoperator.resources import (  # noqa: E402
+from ptkube.client import Kube, NotFound  # noqa: E402
+from ptkube.resources import (  # noqa: E402
     CONFIGMAPS,
     DEPLOYMENTS,
     JOBS,
@@ -37,6 +35,8 @@ from ptoperator.resources import (  # noqa: E402
     SERVICES,
     Manifest,
 )
+from ptlocal import cluster as local  # noqa: E402
+from ptlocal.kubelet.ports import free_port  # noqa: E402
 
 FAKE_TRAINER = Path(__file__).parent / "fake"
 MADE_FOR_JOBS = (JOBSETS, JOBS, PODS, CONFIGMAPS, SERVICES)

@@ -24,7 +24,7 @@ import yaml
 from aiohttp import web
 from tests.builders import forked
 
-from ptoperator.kubeconfig import load
+from ptkube.kubeconfig import load
 
 _HOP = {"host", "content-length", "transfer-encoding", "connection"}
 OnWrite = Callable[[str, str], bool]

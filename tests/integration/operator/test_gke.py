@@ -14,9 +14,9 @@ from tests.builders.gkemodel import ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 from tests.builders.gkenodes import GkeNodes
 from tests.builders.gkeserver import CLUSTER, LOCATION, PROJECT, GkeServer, Twist
 
+from ptkube.client import Kube, NotFound
+from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS
 from ptlocal.kubelet.ports import free_port
-from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import JOBSETS, NODES, POSTTRAINJOBS
 
 SECOND_CHOICE = [
     {"type": "onDemand", "zones": ["us-east5-a"]},

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from operatorprocess import OperatorProcess
 
-from ptoperator.kube import NotFound
-from ptoperator.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, Manifest
+from ptkube.client import NotFound
+from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, SECRETS, Manifest
 
 
 def condition(status: Any, kind: str) -> tuple[str, str]:

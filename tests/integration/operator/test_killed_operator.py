@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from operatorprocess import Killer, OperatorProcess, WriteProxy
 
+from ptkube.client import Kube
+from ptkube.resources import CONFIGMAPS, EVENTS, JOBSETS
 from ptlocal.kubelet.ports import free_port
-from ptoperator.kube import Kube
-from ptoperator.resources import CONFIGMAPS, EVENTS, JOBSETS
 
 MAX_STARTS = 80
 

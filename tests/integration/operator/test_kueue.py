@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
 
 import kueue as made_by_kueue
 
+from ptkube.client import Kube
+from ptkube.errors import AlreadyExists
+from ptkube.resources import ADMISSION_CHECKS, CRDS, JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 from ptlocal.kubelet.ports import free_port
 from ptoperator import labels
-from ptoperator.apierrors import AlreadyExists
-from ptoperator.kube import Kube
-from ptoperator.resources import ADMISSION_CHECKS, CRDS, JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 
 PUBLIC = Path(__file__).resolve().parents[4] / "shared" / "data" / "crds"
 QUEUE = "team"

@@ -8,8 +8,8 @@ from typing import Any
 
 from operatorprocess import OperatorProcess, WriteProxy
 
+from ptkube.resources import LEASES
 from ptoperator.leadership import LEASE
-from ptoperator.resources import LEASES
 
 Writes = list[tuple[float, str]]
 

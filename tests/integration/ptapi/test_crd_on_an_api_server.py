@@ -21,7 +21,7 @@ from ptapi.crd.definition import crd
 from ptapi.crd.immutable_fields import MESSAGE, QUEUE_MESSAGE
 from ptapi.load import load_job, parse_job
 from ptapi.status import PostTrainJobStatus
-from ptoperator.resources import CRDS, POSTTRAINJOBS
+from ptkube.resources import CRDS, POSTTRAINJOBS
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from ptkube.errors import ApiError
+from ptkube.resources import NAMESPACES, NODES, POSTTRAINJOBS
 from ptlocal import cluster as local
-from ptoperator.apierrors import ApiError
-from ptoperator.resources import NAMESPACES, NODES, POSTTRAINJOBS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

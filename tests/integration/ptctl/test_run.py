@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ptoperator.resources import NODES
+from ptkube.resources import NODES
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Make = Callable[..., str]

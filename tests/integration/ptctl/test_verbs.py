@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.resources import POSTTRAINJOBS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Make = Callable[..., str]

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from controlplanes import with_current_context
 
-from ptlocal import cluster as local
-from ptoperator.kube import ApiError, Kube, NotFound
-from ptoperator.resources import (
+from ptkube.client import ApiError, Kube, NotFound
+from ptkube.resources import (
     CONFIGMAPS,
     JOBS,
     JOBSETS,
@@ -26,6 +25,7 @@ from ptoperator.resources import (
     Manifest,
     Resource,
 )
+from ptlocal import cluster as local
 
 
 @pytest.fixture(scope="session")

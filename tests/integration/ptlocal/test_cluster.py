@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
+from ptkube.client import ApiError, Kube
+from ptkube.resources import CONFIGMAPS, NODES, PODS, POSTTRAINJOBS, Manifest
 from ptlocal import cluster as local
 from ptlocal.identity import cluster_id
 from ptlocal.layout import Layout
 from ptlocal.locks import holder
 from ptlocal.processes import CLUSTER_MARK, marked
-from ptoperator.kube import ApiError, Kube
-from ptoperator.resources import CONFIGMAPS, NODES, PODS, POSTTRAINJOBS, Manifest
 
 QUIET: dict[str, Any] = {"say": lambda _: None}
 BARE: dict[str, Any] = {**QUIET, "without": ["operator"]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ptoperator.kube import Kube
-from ptoperator.resources import JOBSETS, PODS, Manifest
+from ptkube.client import Kube
+from ptkube.resources import JOBSETS, PODS, Manifest
 
 _PROGRAM = """
 import os, jax

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ptoperator.kube import Kube
-from ptoperator.resources import JOBS, JOBSETS, PODS, SERVICES, Manifest
+from ptkube.client import Kube
+from ptkube.resources import JOBS, JOBSETS, PODS, SERVICES, Manifest
 
 Eventually = Callable[..., Manifest]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ptoperator.kube import Kube, NotFound
-from ptoperator.resources import CONFIGMAPS, PODS, SECRETS, Manifest
+from ptkube.client import Kube, NotFound
+from ptkube.resources import CONFIGMAPS, PODS, SECRETS, Manifest
 
 Eventually = Callable[..., Manifest]
 
@@ -205,7 +205,7 @@ def test_a_pod_that_does_not_fit_waits_and_starts_when_there_is_room(
 
 
 def _nodes() -> Any:
-    from ptoperator.resources import NODES
+    from ptkube.resources import NODES
 
     return NODES
 

@@ -19,7 +19,7 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listing.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-@pytest.mark.parametrize("root", ["api", "operator", "trainer", "cli"])
+@pytest.mark.parametrize("root", ["api", "kube", "operator", "trainer", "cli"])
 def test_source_roots_are_not_packages(root: str) -> None:
     assert not (ROOT / root / "__init__.py").exists()
 
@@ -92,5 +92,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_every_room_has_a_readme() -> None:
     assert [
-        room for room in ("api", "operator", "trainer", "cli", "charts") if not (ROOT / room / "README.md").exists()
+        room
+        for room in ("api", "kube", "operator", "trainer", "cli", "charts")
+        if not (ROOT / room / "README.md").exists()
     ] == []

@@ -7,7 +7,7 @@ import json
 from operator_world import NAMESPACE, Operator, World, job_manifest
 
 from ptapi.status import PostTrainJobStatus
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.resources import POSTTRAINJOBS
 
 NAME = "llama"
 

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ptoperator import clock, labels
-from ptoperator.apierrors import AlreadyExists, ApiError, Conflict, NotFound
+from ptkube import timestamps
+from ptkube.client import ListResult
+from ptkube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from ptkube.resources import JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
+from ptoperator import labels
 from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Pool, PoolState, Reservation
 from ptoperator.client import Client
-from ptoperator.kube import ListResult
 from ptoperator.memory import Key, Memory
 from ptoperator.observed import Estimate, Observed
 from ptoperator.reconcile import Reconciler
-from ptoperator.resources import JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"
@@ -97,7 +98,7 @@ class Api:
         item = copied(body)
         self._uid += 1
         item["metadata"].update(
-            uid=f"uid-{self._uid}", generation=1, creationTimestamp=clock.to_text(self.now), namespace=ref[1]
+            uid=f"uid-{self._uid}", generation=1, creationTimestamp=timestamps.to_text(self.now), namespace=ref[1]
         )
         return self._store(ref, item, "create")
 
@@ -179,7 +180,7 @@ class Api:
         """An object is asked to end; a pod stays until its grace is over, others until their finalizers are gone."""
         item = self.objects[ref]
         if "deletionTimestamp" not in item["metadata"]:
-            item["metadata"]["deletionTimestamp"] = clock.to_text(self.now)
+            item["metadata"]["deletionTimestamp"] = timestamps.to_text(self.now)
             self._version += 1
             item["metadata"]["resourceVersion"] = str(self._version)
             self.changes.append(("MODIFIED", {"kind": ref[0], **copied(item)}))
@@ -281,7 +282,7 @@ class World:
     def start(self, pod: Manifest) -> None:
         self.schedule(pod)
         if _phase(pod) == "Pending":
-            pod["status"] |= {"phase": "Running", "startTime": clock.to_text(self.api.now)}
+            pod["status"] |= {"phase": "Running", "startTime": timestamps.to_text(self.api.now)}
             self.api.put(PODS, pod)
 
     def progress(self, step: int, stage: str = "training", name: str = "llama", checkpoint: int | None = None) -> None:
@@ -292,17 +293,17 @@ class World:
             "step": step,
             "totalSteps": 10,
             "metrics": {"loss": 2.5 - step / 10},
-            "updated": clock.to_text(self.api.now),
+            "updated": timestamps.to_text(self.api.now),
         }
         if checkpoint is not None:
             uri = f"file:///runs/{name}/checkpoints/{checkpoint}"
-            document["checkpoint"] = {"step": checkpoint, "uri": uri, "time": clock.to_text(self.api.now)}
+            document["checkpoint"] = {"step": checkpoint, "uri": uri, "time": timestamps.to_text(self.api.now)}
         self.files[f"file:///runs/{name}/progress.json"] = json.dumps(document).encode()
 
     def exit(self, pod: Manifest, code: int, message: str = "", reason: str = "") -> None:
         """The trainer ends."""
         self.start(pod)
-        terminated = {"exitCode": code, "finishedAt": clock.to_text(self.api.now), "message": message}
+        terminated = {"exitCode": code, "finishedAt": timestamps.to_text(self.api.now), "message": message}
         if reason:
             terminated["reason"] = reason
         pod["status"]["containerStatuses"] = [{"name": "trainer", "state": {"terminated": terminated}}]
@@ -504,7 +505,7 @@ def _applies(rule: Manifest, reason: str, message: str) -> bool:
 def _set(jobset: Manifest, kind: str, reason: str, message: str, now: datetime) -> None:
     kept = [each for each in jobset["status"]["conditions"] if each["type"] != kind]
     condition = {"type": kind, "status": "True", "reason": reason, "message": message}
-    jobset["status"]["conditions"] = [*kept, {**condition, "lastTransitionTime": clock.to_text(now)}]
+    jobset["status"]["conditions"] = [*kept, {**condition, "lastTransitionTime": timestamps.to_text(now)}]
 
 
 def _holds(item: Manifest, kind: str) -> bool:
@@ -512,7 +513,7 @@ def _holds(item: Manifest, kind: str) -> bool:
 
 
 def _scheduled(now: datetime) -> Manifest:
-    return {"type": "PodScheduled", "status": "True", "lastTransitionTime": clock.to_text(now)}
+    return {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamps.to_text(now)}
 
 
 def _phase(pod: Manifest) -> str:

@@ -9,9 +9,10 @@ import pytest
 from lives import NAME, settle
 from operator_world import NAMESPACE, Operator, World, job_manifest
 
-from ptoperator import clock, labels
+from ptkube import timestamps
+from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
+from ptoperator import labels
 from ptoperator.render.board import board_name
-from ptoperator.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
 from ptoperator.settings import Settings, SettingsError
 
 SERVED = {"tensorboard": {"server": True}, "output": {"uri": "gs://bucket/runs"}}
@@ -24,7 +25,7 @@ def create(world: World, name: str, **spec: object) -> None:
 
 def look(world: World, name: str, seconds: float) -> None:
     """Somebody looks for so long."""
-    until = clock.to_text(world.api.now + timedelta(seconds=seconds))
+    until = timestamps.to_text(world.api.now + timedelta(seconds=seconds))
     body = {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}}
     world.api.patch(POSTTRAINJOBS, name, NAMESPACE, body)
 

@@ -6,8 +6,8 @@ from lives import NAME, bring_up, condition, edit, phase, said, settle, start, s
 from operator_world import Operator, World
 
 from ptapi.run_directory import Heartbeat
+from ptkube.resources import JOBSETS
 from ptoperator import labels
-from ptoperator.resources import JOBSETS
 
 UNHEALTHY = "RuntimeError: Unable to initialize backend 'tpu': No ba16c7433 device found."
 

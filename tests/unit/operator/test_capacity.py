@@ -10,7 +10,7 @@ from cloud_site import SETTINGS, STOCKOUT, Site, jobset
 from operator_world import NAMESPACE, Operator, World, job_manifest
 from tests.builders.gkemodel import QUOTA, Fault, PoolRecord
 
-from ptoperator.resources import EVENTS, POSTTRAINJOBS, Manifest
+from ptkube.resources import EVENTS, POSTTRAINJOBS, Manifest
 from ptoperator.sweeper import Sweeper
 
 

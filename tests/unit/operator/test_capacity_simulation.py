@@ -21,9 +21,9 @@ from tests.builders.gkemodel import QUOTA, RUNNING, ZONE_EXHAUSTED, Fault, GkeMo
 from tests.builders.provisioning import Queue
 
 from ptapi.status import PostTrainJobStatus
+from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.capacity.booking import Booking
 from ptoperator.capacity.gke import Gke
-from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.settings import Settings
 from ptoperator.sweeper import Sweeper
 

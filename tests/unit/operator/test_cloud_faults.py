@@ -13,9 +13,9 @@ from google.rpc.error_details_pb2 import RetryInfo
 from operator_world import NAMESPACE, World
 from tests.builders.gkemodel import Fault, PoolRecord
 
+from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator import names
 from ptoperator.capacity.cloud import PoolState
-from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
 
 HERE: list[Manifest] = [{"type": "onDemand", "zones": ["us-east5-a"]}]
 THEN_SPOT: list[Manifest] = [*HERE, {"type": "spot", "zones": ["us-east5-b"]}]

@@ -12,10 +12,10 @@ from google.api_core import exceptions
 from operator_world import NAMESPACE, World
 from tests.builders.gkemodel import PoolRecord
 
+from ptkube.client import ListResult
+from ptkube.errors import Forbidden
+from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
 from ptoperator import labels
-from ptoperator.apierrors import Forbidden
-from ptoperator.kube import ListResult
-from ptoperator.resources import POSTTRAINJOBS, Manifest, Resource
 from ptoperator.sweeper import Sweeper
 
 NO_RIGHT = exceptions.PermissionDenied("The caller does not have permission")  # type: ignore[no-untyped-call]

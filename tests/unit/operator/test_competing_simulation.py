@@ -20,12 +20,12 @@ from test_capacity_simulation import CloudLife, pools_of
 from test_simulation import Crash, Faults, live_all
 
 from ptapi.status import PostTrainJobStatus
+from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 from ptoperator import labels
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke import Gke
 from ptoperator.capacity.line import Claim, claim_of
 from ptoperator.memory import Memory
-from ptoperator.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "48"))
 BATCHES = 4

@@ -10,11 +10,11 @@ from operator_world import START
 from test_render import SETTINGS, made_for, on, pod_spec
 
 from ptapi.errors import SpecError
+from ptkube.resources import Manifest
 from ptoperator import elastic, labels
 from ptoperator.observed import Observed
 from ptoperator.phases import following
 from ptoperator.render import Layout, jobset, layout_of
-from ptoperator.resources import Manifest
 
 GS = {"uri": "gs://bucket/runs"}
 MINE = {"image": "mine:1", "runtime": {"container": {"command": ["python"]}}, "output": GS}

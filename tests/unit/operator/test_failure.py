@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ptapi.failures import EXIT_CLASSES, FailureClass
+from ptkube.resources import Manifest
 from ptoperator import labels, names
 from ptoperator.failure import PodFailure, cause, pod_failure, start_failure
-from ptoperator.resources import Manifest
 
 
 def pod(

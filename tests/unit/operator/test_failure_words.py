@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from ptapi.failures import FailureClass
+from ptkube.resources import Manifest
 from ptoperator import labels
 from ptoperator.excerpt import log_tail, telling_line
 from ptoperator.failure import PodFailure, pod_failure
 from ptoperator.nodes import NodeSign, gone, sign_of
 from ptoperator.redaction import HIDDEN, redacted
-from ptoperator.resources import Manifest
 
 
 def pod(code: int, tail: str, **status: Any) -> Manifest:

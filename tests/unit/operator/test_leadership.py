@@ -7,10 +7,10 @@ import random
 import pytest
 from operator_world import Api
 
-from ptoperator.apierrors import Unreachable
+from ptkube.errors import Unreachable
+from ptkube.resources import EVENTS, LEASES, Manifest, Resource
 from ptoperator.client import Client
 from ptoperator.leadership import DURATION_S, LEASE, RENEW_S, RETRY_S, Leadership, NotLeading
-from ptoperator.resources import EVENTS, LEASES, Manifest, Resource
 
 SYSTEM = "posttrain-system"
 

@@ -6,8 +6,8 @@ import pytest
 from lives import NAME, bring_up, condition, create, edit, events, exit_all, phase, said, settle, start, status
 from operator_world import NAMESPACE, Operator, World, job_manifest
 
+from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
 from ptoperator import labels
-from ptoperator.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
 
 
 def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> None:
@@ -411,7 +411,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
 
 
 def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator, world: World) -> None:
-    from ptoperator.apierrors import Invalid
+    from ptkube.errors import Invalid
 
     create(world)
     made = world.api.create

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operator_world import START
 
 from ptapi.accelerators import resolve
-from ptoperator import clock
+from ptkube import timestamps
 from ptoperator.capacity.line import Claim, claim_of, counted, line_of, order, turn
 
 LINE = "reservation r us-east5-a"
@@ -24,7 +24,7 @@ def claim(uid: str, **changed: object) -> Claim:
 
 
 def granted(uid: str, seconds_ago: float = 0.0, **changed: object) -> Claim:
-    return claim(uid, granted=clock.to_text(NOW - timedelta(seconds=seconds_ago)), **changed)
+    return claim(uid, granted=timestamps.to_text(NOW - timedelta(seconds=seconds_ago)), **changed)
 
 
 def names(claims: list[Claim]) -> list[str]:

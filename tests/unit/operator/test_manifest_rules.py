@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from test_render import CASES, SETTINGS, job
 
+from ptkube.resources import Manifest
 from ptoperator.render import jobset, layout_of
-from ptoperator.resources import Manifest
 
 DNS_1035 = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 RULE_NAME = re.compile(r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")

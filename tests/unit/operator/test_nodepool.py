@@ -14,10 +14,10 @@ from ptapi import accelerators
 from ptapi.load import parse_job
 from ptapi.spec import CapacityOption
 from ptapi.text import kubectl_yaml
+from ptkube.resources import Manifest
 from ptoperator.capacity.heads import head_pool
 from ptoperator.capacity.nodepool import node_pool, shape
 from ptoperator.render import Layout, layout_of
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "nodepools"

@@ -11,10 +11,10 @@ from operator_world import NAMESPACE, Operator, job_manifest
 
 from ptapi.load import parse_job
 from ptapi.status import Condition, PostTrainJobStatus
+from ptkube.resources import POSTTRAINJOBS, Manifest
 from ptoperator import names
 from ptoperator.estimate import Estimates
 from ptoperator.render import layout_of, preflight_job
-from ptoperator.resources import POSTTRAINJOBS, Manifest
 from ptoperator.settings import Settings
 
 NAME = "llama"
@@ -151,7 +151,7 @@ def test_a_preflight_without_a_node_is_given_up_and_its_pod_goes(operator: Opera
 
 
 def test_an_api_server_that_refuses_the_job_is_no_fault_of_it(operator: Operator, monkeypatch: Any) -> None:
-    from ptoperator.apierrors import Forbidden
+    from ptkube.errors import Forbidden
 
     create = operator.api.create
 

@@ -97,9 +97,9 @@ async def test_endpoints_tell_health_and_metrics(unused_tcp_port: int) -> None:
 
 
 def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ptkube.client import Kube
+    from ptkube.kubeconfig import Access
     from ptoperator.application import Application
-    from ptoperator.kube import Kube
-    from ptoperator.kubeconfig import Access
 
     app = Application(Kube(Access(server="http://127.0.0.1:1")), Settings(silence_seconds=60))
     assert app.why_not_alive() == ""

@@ -7,10 +7,10 @@ from cloud_site import Site, jobset
 from operator_world import NAMESPACE, World
 from tests.builders.provisioning import Queue
 
-from ptoperator.apierrors import ApiError, Forbidden, NotFound
+from ptkube.errors import ApiError, Forbidden, NotFound
+from ptkube.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 from ptoperator.capacity.gke import Gke
 from ptoperator.render.pod import pools_of
-from ptoperator.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
 
 QUEUED = {"type": "queuedProvisioning", "zones": ["us-east5-a"]}
 SPOT = {"type": "spot", "zones": ["us-east5-a"]}

@@ -19,8 +19,8 @@ from tests.builders.gkemodel import Fault, PoolRecord
 from tests.builders.kueuemodel import CHECK, QUEUE, KueueModel
 
 from ptapi.status import PostTrainJobStatus
+from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator import labels
-from ptoperator.resources import JOBSETS, POSTTRAINJOBS, Manifest
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "16"))
 BATCHES = 2

@@ -16,9 +16,9 @@ from ptapi.failures import FATAL_EXIT_CODES
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
 from ptapi.text import kubectl_yaml
+from ptkube.resources import Manifest
 from ptoperator import labels
 from ptoperator.render import config_map, jobset, layout_of, render
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]

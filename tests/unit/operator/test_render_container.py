@@ -11,8 +11,8 @@ from operator_world import job_manifest
 from test_render import env_of, job, made_for, pod_spec
 
 from ptapi.errors import SpecError
+from ptkube.resources import Manifest
 from ptoperator.render.program import NUMBERED
-from ptoperator.resources import Manifest
 
 COMMAND = ["python", "-m", "mine"]
 GS = {"uri": "gs://bucket/runs"}

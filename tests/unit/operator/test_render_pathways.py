@@ -9,9 +9,9 @@ from operator_world import job_manifest
 from test_render import SETTINGS, env_of, job, made_for, on
 
 from ptapi.accelerators import resolve
+from ptkube.resources import Manifest
 from ptoperator import labels, names
 from ptoperator.render import jobset, layout_of
-from ptoperator.resources import Manifest
 from ptoperator.settings import Settings
 
 SCRATCH = "gs://bucket/runs/.pathways"

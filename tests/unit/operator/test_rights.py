@@ -16,11 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
 
 import kueue as made_by_kueue
 
-from ptoperator import labels
-from ptoperator.admissionchecks import mark_active
-from ptoperator.client import Client, UnlistedCall
-from ptoperator.leadership import Leadership
-from ptoperator.resources import (
+from ptkube.resources import (
     ADMISSION_CHECKS,
     JOBSETS,
     LOCAL_QUEUES,
@@ -30,6 +26,10 @@ from ptoperator.resources import (
     WORKLOADS,
     Manifest,
 )
+from ptoperator import labels
+from ptoperator.admissionchecks import mark_active
+from ptoperator.client import Client, UnlistedCall
+from ptoperator.leadership import Leadership
 from ptoperator.rights import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
 from ptoperator.settings import Settings
 from ptoperator.sweeper import Sweeper

@@ -18,10 +18,10 @@ from operator_world import NAMESPACE, Api, Operator, World, copied, job_manifest
 
 from ptapi.failures import EXIT_CLASSES, FATAL_EXIT_CODES, REACTIONS
 from ptapi.status import PostTrainJobStatus
+from ptkube.client import ListResult
+from ptkube.errors import ApiError, Conflict, Unreachable
+from ptkube.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 from ptoperator import labels, rundirectory
-from ptoperator.apierrors import ApiError, Conflict, Unreachable
-from ptoperator.kube import ListResult
-from ptoperator.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
 
 NAME = "llama"
 KEY = (NAMESPACE, NAME)

@@ -6,10 +6,10 @@ import pytest
 from cloud_site import SETTINGS, Site
 from operator_world import NAMESPACE, Operator, World
 
+from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke import Gke
 from ptoperator.memory import Memory
-from ptoperator.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.settings import Settings
 
 EXISTING: list[Manifest] = [{"type": "existing"}]

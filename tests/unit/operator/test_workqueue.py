@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from ptkube.errors import Conflict, Unreachable
 from ptoperator import workqueue
-from ptoperator.apierrors import Conflict, Unreachable
 from ptoperator.memory import Key
 from ptoperator.workqueue import Queue
 

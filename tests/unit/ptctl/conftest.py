@@ -15,9 +15,9 @@ from ptctl.app import App, Target
 from ptctl.console import Console
 from ptctl.exits import report
 from ptctl.root import root
-from ptoperator.apierrors import AlreadyExists, ApiError, NotFound
-from ptoperator.kube import Kube, ListResult
-from ptoperator.resources import Resource
+from ptkube.client import Kube, ListResult
+from ptkube.errors import AlreadyExists, ApiError, NotFound
+from ptkube.resources import Resource
 
 Manifest = dict[str, Any]
 Invoke = Callable[..., "Outcome"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ptctl import boardforward
+from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
 from ptoperator import labels
 from ptoperator.render.board import board_name
-from ptoperator.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
 
 Invoke = Callable[..., Any]
 BOARD = board_name("gs://b/runs")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 Make = Callable[..., Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ptkube.resources import PODS, POSTTRAINJOBS
 from ptoperator import labels
-from ptoperator.resources import PODS, POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 HEADLESS = {"pathways": {"enabled": True, "headless": True}}

@@ -20,8 +20,8 @@ from ptctl.demo.place import GRPO, SFT, Place
 from ptctl.demo.show import Lines, render
 from ptctl.errors import CliError
 from ptctl.jobview import view
+from ptkube.resources import PODS, POSTTRAINJOBS
 from ptoperator import labels
-from ptoperator.resources import PODS, POSTTRAINJOBS
 
 
 class Clock:

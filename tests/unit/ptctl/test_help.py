@@ -89,7 +89,7 @@ HEAVY = {
     "matplotlib",
     "plotext",
     "ptapi.spec",
-    "ptoperator.kube",
+    "ptkube.client",
     "http.client",
     "ssl",
     "asyncio",
@@ -115,7 +115,7 @@ def test_help_of_a_verb_imports_neither_a_cluster_client_nor_the_models(verb: st
 def test_listing_imports_no_models(tmp_path: Path) -> None:
     args = ["workload", "list", "--kubeconfig", str(tmp_path / "none")]
     modules = set(json.loads(run_python(LOADED.format(args=args)).splitlines()[-1]))
-    assert "ptoperator.kube" in modules
+    assert "ptkube.client" in modules
     assert modules & {"pydantic", "rich", "ptapi.spec", "kubernetes", "aiohttp"} == set()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ptoperator.apierrors import ConfigError, Forbidden, NotFound, Unauthorized, Unreachable
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.errors import ConfigError, Forbidden, NotFound, Unauthorized, Unreachable
+from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ptoperator.resources import EVENTS, PODS, POSTTRAINJOBS
+from ptkube.resources import EVENTS, PODS, POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 Make = Callable[..., Any]

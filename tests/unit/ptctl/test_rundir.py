@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ptctl import samplelines
-from ptoperator.resources import POSTTRAINJOBS
+from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
 

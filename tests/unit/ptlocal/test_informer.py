@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ptlocal.informer import Informer
-from ptoperator.kube import Gone, ListResult
-from ptoperator.resources import PODS, Manifest
+from ptkube.client import Gone, ListResult
+from ptkube.informer import Informer
+from ptkube.resources import PODS, Manifest
 
 
 def pod(name: str, version: int, uid: str = "u") -> Manifest:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ptkube.resources import Manifest
 from ptlocal.jobset import names
 from ptlocal.jobset.decide import Decision, decide
-from ptoperator.resources import Manifest
 
 NOW = "2026-01-01T00:10:00Z"
 EARLIER = "2026-01-01T00:00:00Z"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ptkube.resources import Manifest
 from ptlocal.ownership import OwnerState, Verdict, judge
-from ptoperator.resources import Manifest
 
 
 def thing(

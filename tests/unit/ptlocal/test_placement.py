@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ptkube.resources import Manifest
 from ptlocal.placement import choose_node, requests
-from ptoperator.resources import Manifest
 
 
 def node(name: str = "local", **spec: Any) -> Manifest:

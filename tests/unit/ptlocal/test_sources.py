@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from ptkube.quantity import parse_quantity
+from ptkube.resources import Manifest
 from ptlocal.kubelet.sources import NotReady, References, environment, field_value
 from ptlocal.kubelet.volumes import mounts_of, prepare
-from ptlocal.quantities import parse_quantity
-from ptoperator.resources import Manifest
 
 NODE = {"status": {"allocatable": {"cpu": "4", "memory": "8Gi"}}}
 OBJECTS: dict[tuple[str, str], Manifest] = {

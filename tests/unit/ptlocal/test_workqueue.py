@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ptlocal.workqueue import Worker, WorkQueue
+from ptkube.workqueue import Worker, WorkQueue
 
 
 def test_a_key_added_twice_comes_once_and_at_the_earlier_time() -> None:

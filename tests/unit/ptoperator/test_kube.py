@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ptoperator.kube import (
+from ptkube.client import (
     AlreadyExists,
     ApiError,
     Conflict,
@@ -26,8 +26,8 @@ from ptoperator.kube import (
     Unauthorized,
     Unreachable,
 )
-from ptoperator.kubeconfig import Access
-from ptoperator.resources import CRDS, JOBSETS, NODES, PODS, Manifest
+from ptkube.kubeconfig import Access
+from ptkube.resources import CRDS, JOBSETS, NODES, PODS, Manifest
 
 
 @dataclass
@@ -416,7 +416,7 @@ def test_bearer_token_is_sent_and_a_401_makes_an_exec_plugin_run_again(script: S
 
 def test_importing_the_client_stays_cheap() -> None:
     code = (
-        "import sys, time; import ptoperator.kube; "
+        "import sys, time; import ptkube.client; "
         "print([m for m in ('kubernetes', 'aiohttp', 'urllib3', 'requests', 'kopf', 'pydantic') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ptoperator.apierrors import ConfigError
-from ptoperator.kubeconfig import from_files, in_cluster, load
-from ptoperator.kubecredentials import Credentials
+from ptkube.credentials import Credentials
+from ptkube.errors import ConfigError
+from ptkube.kubeconfig import from_files, in_cluster, load
 
 
 def config(name: str = "one", **user: Any) -> dict[str, Any]:

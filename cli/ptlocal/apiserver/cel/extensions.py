@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
-from ptlocal.apiserver import quantity
+from ptkube import quantity
 from ptlocal.apiserver.cel.syntax import CelError
 from ptlocal.apiserver.cel.values import Optional
 
@@ -74,7 +74,7 @@ def _quantity(text: Any) -> Decimal:
         return text
     if not quantity.is_quantity(text):
         raise CelError(quantity.RULE)
-    return quantity.value_of(text)
+    return quantity.parse_quantity(text)
 
 
 def _compare(left: Any, right: Any) -> int:

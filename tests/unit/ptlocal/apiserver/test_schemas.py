@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptlocal.apiserver import builtin_schemas, defaulting, jobset_crd, pruning, quantity, validation
+from ptkube import quantity
+from ptlocal.apiserver import builtin_schemas, defaulting, jobset_crd, pruning, validation
 from ptlocal.apiserver.rules import rules_of
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {
@@ -101,8 +102,8 @@ def test_quantities_are_told_from_other_text() -> None:
         assert quantity.is_quantity(good), good
     for bad in ("", "1 Gi", "Gi", "1GiB", "one", True, None, "1.2.3"):
         assert not quantity.is_quantity(bad), bad
-    assert quantity.value_of("2Ki") == 2048
-    assert quantity.value_of("500m") * 2 == 1
+    assert quantity.parse_quantity("2Ki") == 2048
+    assert quantity.parse_quantity("500m") * 2 == 1
 
 
 def test_a_built_in_quantity_is_checked() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptoperator.resources import Manifest
+from ptkube.resources import Manifest
 
 
 def condition(item: Manifest, kind: str) -> Manifest | None:

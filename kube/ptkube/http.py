@@ -20,9 +20,9 @@ from base64 import b64encode
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
-from ptoperator.apierrors import ApiError, ConfigError, Unreachable, from_response
-from ptoperator.kubeconfig import Access
-from ptoperator.kubecredentials import Credentials
+from ptkube.credentials import Credentials
+from ptkube.errors import ApiError, ConfigError, Unreachable, from_response
+from ptkube.kubeconfig import Access
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 60.0

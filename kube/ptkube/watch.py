@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ptoperator.apierrors import Gone, Unreachable
-from ptoperator.resources import Manifest, Resource
+from ptkube.errors import Gone, Unreachable
+from ptkube.resources import Manifest, Resource
 
 if TYPE_CHECKING:
-    from ptoperator.kube import Kube
+    from ptkube.client import Kube
 
 
 _PATIENCE_S = 30.0

@@ -11,8 +11,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from ptoperator.kube import ApiError, Gone, Kube, NotFound
-from ptoperator.resources import Manifest, Resource
+from ptkube.client import ApiError, Gone, Kube, NotFound
+from ptkube.resources import Manifest, Resource
 
 log = logging.getLogger(__name__)
 

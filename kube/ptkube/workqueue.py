@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from ptoperator.kube import ApiError, Conflict, NotFound
+from ptkube.client import ApiError, Conflict, NotFound
 
 log = logging.getLogger(__name__)
 

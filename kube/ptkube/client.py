@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
-from ptoperator.apierrors import (
+from ptkube.errors import (
     AlreadyExists,
     ApiError,
     ConfigError,
@@ -25,10 +25,10 @@ from ptoperator.apierrors import (
     Unreachable,
     from_response,
 )
-from ptoperator.kubeconfig import Access
-from ptoperator.kubeconfig import load as load_access
-from ptoperator.kubetransport import READ_TIMEOUT_S, Transport
-from ptoperator.resources import PODS, Manifest, Resource
+from ptkube.http import READ_TIMEOUT_S, Transport
+from ptkube.kubeconfig import Access
+from ptkube.kubeconfig import load as load_access
+from ptkube.resources import PODS, Manifest, Resource
 
 __all__ = [
     "AlreadyExists",

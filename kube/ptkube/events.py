@@ -12,9 +12,9 @@ import queue
 import threading
 from datetime import datetime
 
-from ptoperator import clock
-from ptoperator.kube import AlreadyExists, ApiError, Kube, NotFound
-from ptoperator.resources import EVENTS, Manifest
+from ptkube import timestamps
+from ptkube.client import AlreadyExists, ApiError, Kube, NotFound
+from ptkube.resources import EVENTS, Manifest
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def event_for(about: Manifest, kind: str, reason: str, message: str, component: 
 
 def timestamp() -> str:
     """Now, as the API writes times."""
-    return clock.to_text(clock.utc_now())
+    return timestamps.to_text(timestamps.utc_now())
 
 
 def seconds_since(stamp: str, now: str) -> float:

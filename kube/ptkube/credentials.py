@@ -16,8 +16,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from ptoperator.apierrors import ConfigError
-from ptoperator.kubeconfig import Access
+from ptkube.errors import ConfigError
+from ptkube.kubeconfig import Access
 
 _TOKEN_FILE_REFRESH_S = 60.0  # kubelet rotates projected tokens; client-go re-reads them each minute too
 _EXPIRY_MARGIN_S = 30.0
