@@ -20,8 +20,8 @@ from ptctl.jobview import JobView
 from ptkube import timestamps
 from ptkube.client import Kube, NotFound
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS
-from ptoperator import labels
-from ptoperator.render.board import PORT, board_name
+from ptoperator.kube import labels
+from ptoperator.render.tensorboard import PORT, board_name
 
 LOOK = timedelta(minutes=15)
 """A pod stays for this long after the last word that somebody looks."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ptctl.errors import CliError
 from ptkube.resources import PODS, Manifest
-from ptoperator import labels, names
+from ptoperator.kube import labels, names
 
 if TYPE_CHECKING:
     from ptkube.client import Kube

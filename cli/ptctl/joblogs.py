@@ -17,7 +17,7 @@ from ptctl.jobview import JobView, view
 from ptctl.ranks import Rank, ranks
 from ptkube.errors import ApiError, NotFound
 from ptkube.resources import PODS
-from ptoperator import labels
+from ptoperator.kube import labels
 
 if TYPE_CHECKING:
     from ptkube.client import Kube

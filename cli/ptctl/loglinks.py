@@ -9,9 +9,9 @@ from ptctl.app import Target
 from ptctl.errors import CliError, InputError
 from ptctl.jobs import fetch
 from ptctl.jobview import part
-from ptoperator import links
 from ptoperator.render import layout_of
 from ptoperator.settings import Settings
+from ptoperator.status import links
 
 if TYPE_CHECKING:
     from ptkube.client import Kube

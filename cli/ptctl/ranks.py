@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ptctl.jobview import part
 from ptkube.resources import Manifest
-from ptoperator import labels
-from ptoperator.names import CONTAINER
-from ptoperator.render.env import HOSTS_PER_SLICE
+from ptoperator.kube import labels
+from ptoperator.kube.names import CONTAINER
+from ptoperator.render.environment import HOSTS_PER_SLICE
 
 
 @dataclass(frozen=True)

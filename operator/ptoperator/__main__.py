@@ -8,9 +8,9 @@ import os
 import sys
 from dataclasses import replace
 
-from ptoperator import logs
 from ptoperator.capacity.cloud import CloudProvider
-from ptoperator.settings import Settings, SettingsError
+from ptoperator.monitoring import logging
+from ptoperator.settings import LOG_LEVELS, Settings, SettingsError
 
 EPILOG = """\
 examples:
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as error:
         print(f"posttrain operator: {error}", file=sys.stderr)
         return 2
-    logs.configure(settings.log_level)
+    logging.configure(settings.log_level)
     return _run(options, settings)
 
 
@@ -39,7 +39,7 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     import kopf
 
     from ptkube.client import ApiError, Kube
-    from ptoperator.application import Application
+    from ptoperator.app import Application
     from ptoperator.handlers import register
 
     identity = os.environ.get("POD_ID", f"posttrain-{os.getpid()}")
@@ -74,8 +74,8 @@ def _cloud(settings: Settings) -> CloudProvider | None:
         return None
     from google.auth.exceptions import GoogleAuthError
 
-    from ptoperator.capacity.gke import Gke  # a second and 50 MB that an operator without GKE does not spend
-    from ptoperator.capacity.reservations import reader
+    from ptoperator.capacity.gke.client import Gke  # a second and 50 MB that an operator without GKE does not spend
+    from ptoperator.capacity.gke.reservations import reader
 
     try:
         return Gke(settings, reservations=reader(settings))
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kubeconfig", help="default: KUBECONFIG, ~/.kube/config, the pod's service account")
     parser.add_argument("--context", help="context of the kubeconfig")
     parser.add_argument("--port", type=int, help="port of /healthz, /readyz and /metrics; 0: none")
-    parser.add_argument("--log-level", choices=logs.LEVELS)
+    parser.add_argument("--log-level", choices=LOG_LEVELS)
     return parser
 
 

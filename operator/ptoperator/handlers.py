@@ -12,9 +12,9 @@ import kopf
 
 from ptapi.spec import API_GROUP, API_VERSION, PLURAL
 from ptkube.resources import JOBSETS, PODS
-from ptoperator import labels
-from ptoperator.application import Application
-from ptoperator.login import connection
+from ptoperator.app import Application
+from ptoperator.kopf_login import connection
+from ptoperator.kube import labels
 
 PREFIX = "operator.posttrain.dev"
 """Prefix of any annotation or finalizer that kopf might write, so that it never meets another operator's."""

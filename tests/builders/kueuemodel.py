@@ -14,7 +14,7 @@ from typing import Any
 from tests.builders.kueue import Manifest, condition, local_queue, workload
 
 from ptkube.resources import ADMISSION_CHECKS, JOBS, JOBSETS, LOCAL_QUEUES, WORKLOADS
-from ptoperator import labels
+from ptoperator.kube import labels
 
 QUEUE, CLUSTER_QUEUE, CHECK = "team", "cluster-queue", "node-pools"
 NO_QUOTA = "insufficient unused quota for google.com/tpu"

@@ -15,7 +15,7 @@ from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT
 from ptctl.errors import CliError, TimedOutError
 from ptkube.errors import NotFound
 from ptkube.resources import PODS, POSTTRAINJOBS, Manifest
-from ptoperator.labels import selector
+from ptoperator.kube.labels import selector
 
 if TYPE_CHECKING:
     from ptkube.client import Kube

@@ -33,7 +33,7 @@ def connect(app: App, target: Target, name: str, forward: bool, port: int) -> No
     from ptctl.headless import address, head_of, variables
     from ptctl.jobs import fetch
     from ptctl.portforward import command, run
-    from ptoperator.names import PATHWAYS_PROXY_PORT
+    from ptoperator.kube.names import PATHWAYS_PROXY_PORT
 
     kube = app.connect(target)
     job = fetch(kube, target, name)

@@ -29,7 +29,7 @@ def describe(app: App, target: Target, name: str) -> None:
     from ptctl.jobview import view
     from ptctl.rundir import newest_sample
     from ptkube.resources import EVENTS, PODS
-    from ptoperator import labels
+    from ptoperator.kube import labels
 
     kube = app.connect(target)
     job = view(fetch(kube, target, name))

@@ -7,8 +7,8 @@ nobody holds. The only module that talks to a cloud is `gke`, behind `cloud.Clou
 from __future__ import annotations
 
 from ptoperator.capacity.attempts import is_open, uses_pools
-from ptoperator.capacity.decision import Asked, Decision
-from ptoperator.capacity.provide import provide
-from ptoperator.capacity.release import release
+from ptoperator.capacity.pool_release import release
+from ptoperator.capacity.provision import provide
+from ptoperator.capacity.request import Asked, Decision
 
 __all__ = ["Asked", "Decision", "is_open", "provide", "release", "uses_pools"]

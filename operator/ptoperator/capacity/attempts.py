@@ -15,9 +15,9 @@ from ptapi.spec import CapacityOption
 from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoolStatus
 from ptkube import timestamps
 from ptkube.resources import Manifest
-from ptoperator.capacity.decision import Asked, Decision
-from ptoperator.capacity.line import line_of, options_of
-from ptoperator.capacity.trouble import Trouble
+from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.fair_queue import line_of, options_of
+from ptoperator.capacity.request import Asked, Decision
 
 USUAL_WAIT_S = 900
 _LONGEST_PAUSE_S = 600.0

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from ptkube.resources import Manifest
-from ptoperator.capacity.trouble import Trouble
+from ptoperator.capacity.cloud_errors import Trouble
 
 
 class PoolState(StrEnum):

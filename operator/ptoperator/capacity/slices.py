@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from ptapi.failures import FailureClass
 from ptapi.status import NodePoolStatus
 from ptkube import timestamps
-from ptoperator import names
 from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, has_next, is_open
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
-from ptoperator.capacity.decision import Asked
-from ptoperator.capacity.nodepool import is_flex, node_pool, owner_labels, shape
-from ptoperator.capacity.trouble import Trouble
+from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.request import Asked
+from ptoperator.kube import names
+from ptoperator.render.node_pool import is_flex, node_pool, owner_labels, shape
 
 _LAST_MINUTE_S = 60
 """A pool that is about to be deleted for being idle is not taken over."""

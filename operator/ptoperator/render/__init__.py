@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ptapi.spec import PostTrainJob
 from ptkube.resources import Manifest
-from ptoperator.render.configmap import config_map
+from ptoperator.render.config_map import config_map
 from ptoperator.render.jobset import jobset
 from ptoperator.render.layout import Layout, layout_of
-from ptoperator.render.preflight import preflight_job
+from ptoperator.render.preflight_job import preflight_job
 from ptoperator.settings import Settings
 
 __all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "render"]

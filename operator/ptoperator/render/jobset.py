@@ -8,11 +8,11 @@ made. The operator deletes the finished job itself, and the JobSet goes with it.
 from __future__ import annotations
 
 from ptkube.resources import JOBSETS, Manifest
-from ptoperator import labels, names
+from ptoperator.kube import labels, names
 from ptoperator.render import pathways
+from ptoperator.render.failure_policy import failure_policy, pod_failure_policy
 from ptoperator.render.layout import Layout
 from ptoperator.render.pod import pod_template
-from ptoperator.render.policy import failure_policy, pod_failure_policy
 
 
 def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) -> Manifest:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ptapi.accelerators import Slice, resolve
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PostTrainJob
 from ptkube.resources import Manifest
-from ptoperator import names
+from ptoperator.kube import names
 from ptoperator.settings import Settings
 
 

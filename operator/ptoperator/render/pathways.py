@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from ptapi.accelerators import compiler_flags
 from ptkube.resources import Manifest
-from ptoperator import labels, names
-from ptoperator.render.env import controller_env, from_annotation, from_label, value
+from ptoperator.kube import labels, names
+from ptoperator.render.command import process_namespace
+from ptoperator.render.environment import controller_env, from_annotation, from_label, value
+from ptoperator.render.failure_policy import disruption_policy, ignored_disruption_policy, pod_failure_policy
 from ptoperator.render.layout import Layout
 from ptoperator.render.pod import (
     TPU,
@@ -25,8 +27,6 @@ from ptoperator.render.pod import (
     trainer_container,
     volumes,
 )
-from ptoperator.render.policy import disruption_policy, ignored_disruption_policy, pod_failure_policy
-from ptoperator.render.program import process_namespace
 
 HEAD_REQUESTS = {"cpu": "24", "memory": "100G"}
 """Of the trainer in the head: what XPK gives it. It holds the data, the rewards' children and host copies."""

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from ptapi.spec import Volume
 from ptkube.resources import Manifest
-from ptoperator import labels, names
-from ptoperator.render.configmap import MOUNT_PATH
-from ptoperator.render.env import TERMINATION_LOG, container_env
+from ptoperator.kube import labels, names
+from ptoperator.render.command import process_namespace, program
+from ptoperator.render.config_map import MOUNT_PATH
+from ptoperator.render.environment import TERMINATION_LOG, container_env
 from ptoperator.render.layout import Layout
-from ptoperator.render.program import process_namespace, program
 
 USER_ID = 65532
 """The image's user. A group of the same number owns mounted volumes."""

@@ -31,8 +31,8 @@ OnWrite = Callable[[str, str], bool]
 """Called with `before` and with `after`, and what is written; False: the write must not be sent."""
 
 
-IMPORTED = ("ptoperator.__main__", "ptoperator.application", "ptoperator.handlers")
-WITH_GKE = (*IMPORTED, "ptoperator.capacity.gke")
+IMPORTED = ("ptoperator.__main__", "ptoperator.app", "ptoperator.handlers")
+WITH_GKE = (*IMPORTED, "ptoperator.capacity.gke.client")
 """What an operator's process imports before it does anything."""
 
 

@@ -25,7 +25,7 @@ from ptkube.client import Kube
 from ptkube.errors import AlreadyExists
 from ptkube.resources import ADMISSION_CHECKS, CRDS, JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 from ptlocal.kubelet.ports import free_port
-from ptoperator import labels
+from ptoperator.kube import labels
 
 PUBLIC = Path(__file__).resolve().parents[4] / "shared" / "data" / "crds"
 QUEUE = "team"

@@ -9,7 +9,7 @@ from typing import Any
 from operatorprocess import OperatorProcess, WriteProxy
 
 from ptkube.resources import LEASES
-from ptoperator.leadership import LEASE
+from ptoperator.controller.leader_election import LEASE
 
 Writes = list[tuple[float, str]]
 

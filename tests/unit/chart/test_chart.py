@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptoperator.metrics import Metrics
+from ptoperator.monitoring.metrics import Metrics
 from ptoperator.settings import Settings
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")

@@ -13,7 +13,7 @@ from tests.builders.gkemodel import ZONE_EXHAUSTED, Fault, GkeModel, PoolRecord
 from ptapi.conditions import ConditionType
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator.capacity.gke import Gke
+from ptoperator.capacity.gke.client import Gke
 from ptoperator.settings import Settings
 
 SETTINGS = Settings(gke_project="p", gke_location="l", gke_cluster="c", pool_idle_seconds=0.0)

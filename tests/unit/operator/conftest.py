@@ -11,15 +11,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from operator_world import Api, Operator, World
 
-from ptoperator import rundirectory
+from ptoperator.observe import run_directory
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """An empty cluster, whose run directories are a dict."""
     made = World(Api())
-    monkeypatch.setattr(rundirectory, "_read_bytes", lambda uri: made.files.get(uri))
-    monkeypatch.setattr(rundirectory, "_list_files", lambda folder: _names(made.files, folder))
+    monkeypatch.setattr(run_directory, "_read_bytes", lambda uri: made.files.get(uri))
+    monkeypatch.setattr(run_directory, "_list_files", lambda folder: _names(made.files, folder))
     return made
 
 

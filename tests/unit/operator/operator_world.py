@@ -18,12 +18,12 @@ from ptkube import timestamps
 from ptkube.client import ListResult
 from ptkube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from ptkube.resources import JOBS, JOBSETS, NODES, PODS, POSTTRAINJOBS, Manifest, Resource
-from ptoperator import labels
 from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Pool, PoolState, Reservation
-from ptoperator.client import Client
-from ptoperator.memory import Key, Memory
-from ptoperator.observed import Estimate, Observed
-from ptoperator.reconcile import Reconciler
+from ptoperator.controller.reconciler import Reconciler
+from ptoperator.kube import labels
+from ptoperator.kube.audited_client import Client
+from ptoperator.observe.cache import Key, Memory
+from ptoperator.observe.state import Estimate, Observed
 from ptoperator.settings import Settings
 
 NAMESPACE = "team-a"

@@ -11,8 +11,8 @@ from operator_world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube import timestamps
 from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
-from ptoperator import labels
-from ptoperator.render.board import board_name
+from ptoperator.kube import labels
+from ptoperator.render.tensorboard import board_name
 from ptoperator.settings import Settings, SettingsError
 
 SERVED = {"tensorboard": {"server": True}, "output": {"uri": "gs://bucket/runs"}}

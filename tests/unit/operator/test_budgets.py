@@ -7,7 +7,7 @@ from operator_world import Operator, World
 
 from ptapi.run_directory import Heartbeat
 from ptkube.resources import JOBSETS
-from ptoperator import labels
+from ptoperator.kube import labels
 
 UNHEALTHY = "RuntimeError: Unable to initialize backend 'tpu': No ba16c7433 device found."
 

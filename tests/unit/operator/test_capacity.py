@@ -11,7 +11,7 @@ from operator_world import NAMESPACE, Operator, World, job_manifest
 from tests.builders.gkemodel import QUOTA, Fault, PoolRecord
 
 from ptkube.resources import EVENTS, POSTTRAINJOBS, Manifest
-from ptoperator.sweeper import Sweeper
+from ptoperator.controller.orphan_collector import Sweeper
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_somebody_elses_pool_of_that_name_is_left_alone(site: Site) -> None:
     site.create()
     job = site.job()
     assert job is not None
-    from ptoperator import names
+    from ptoperator.kube import names
 
     name = names.node_pool("llama", job["metadata"]["uid"], 0)
     site.model.pools[name] = PoolRecord({"name": name, "locations": [""], "config": {}}, state="RUNNING")

@@ -22,10 +22,10 @@ from tests.builders.provisioning import Queue
 
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator.capacity.booking import Booking
-from ptoperator.capacity.gke import Gke
+from ptoperator.capacity.gke.client import Gke
+from ptoperator.capacity.provisioning_state import Booking
+from ptoperator.controller.orphan_collector import Sweeper
 from ptoperator.settings import Settings
-from ptoperator.sweeper import Sweeper
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "400"))
 BATCHES = 8

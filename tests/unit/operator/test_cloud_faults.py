@@ -14,8 +14,8 @@ from operator_world import NAMESPACE, World
 from tests.builders.gkemodel import Fault, PoolRecord
 
 from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator import names
 from ptoperator.capacity.cloud import PoolState
+from ptoperator.kube import names
 
 HERE: list[Manifest] = [{"type": "onDemand", "zones": ["us-east5-a"]}]
 THEN_SPOT: list[Manifest] = [*HERE, {"type": "spot", "zones": ["us-east5-b"]}]

@@ -15,8 +15,8 @@ from tests.builders.gkemodel import PoolRecord
 from ptkube.client import ListResult
 from ptkube.errors import Forbidden
 from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
-from ptoperator import labels
-from ptoperator.sweeper import Sweeper
+from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.kube import labels
 
 NO_RIGHT = exceptions.PermissionDenied("The caller does not have permission")  # type: ignore[no-untyped-call]
 DISABLED = (

@@ -21,11 +21,11 @@ from test_simulation import Crash, Faults, live_all
 
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
-from ptoperator import labels
 from ptoperator.capacity.cloud import Reservation
-from ptoperator.capacity.gke import Gke
-from ptoperator.capacity.line import Claim, claim_of
-from ptoperator.memory import Memory
+from ptoperator.capacity.fair_queue import Claim, claim_of
+from ptoperator.capacity.gke.client import Gke
+from ptoperator.kube import labels
+from ptoperator.observe.cache import Memory
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "48"))
 BATCHES = 4

@@ -9,10 +9,10 @@ from lives import bring_up, status
 from operator_world import Operator, World, job_manifest
 
 from ptapi.load import parse_job
-from ptoperator.links import links, of_rank
-from ptoperator.prices import PriceError, Prices, parse
 from ptoperator.render import layout_of
 from ptoperator.settings import Settings, SettingsError
+from ptoperator.settings.prices import PriceError, Prices, parse
+from ptoperator.status.links import links, of_rank
 
 TABLE = '{"currency": "EUR", "perChipHour": {"v6e": 2.0, "v6e/spot": 0.5}}'
 

@@ -11,10 +11,11 @@ from test_render import SETTINGS, made_for, on, pod_spec
 
 from ptapi.errors import SpecError
 from ptkube.resources import Manifest
-from ptoperator import elastic, labels
-from ptoperator.observed import Observed
-from ptoperator.phases import following
+from ptoperator.kube import labels
+from ptoperator.observe import elastic_slices
+from ptoperator.observe.state import Observed
 from ptoperator.render import Layout, jobset, layout_of
+from ptoperator.status.running_phases import following
 
 GS = {"uri": "gs://bucket/runs"}
 MINE = {"image": "mine:1", "runtime": {"container": {"command": ["python"]}}, "output": GS}
@@ -69,7 +70,7 @@ def test_without_elastic_slices_a_lost_worker_ends_the_attempt() -> None:
 )
 def test_slices_are_missing_whole_and_only_as_many_as_may_be(scheduled: dict[int, int], missing: int) -> None:
     layout = elastic_layout()
-    assert elastic.missing_slices(layout, seen(layout, scheduled)) == missing
+    assert elastic_slices.missing_slices(layout, seen(layout, scheduled)) == missing
 
 
 def test_a_run_that_goes_on_without_a_slice_says_so() -> None:
@@ -84,9 +85,9 @@ def test_a_run_that_goes_on_without_a_slice_says_so() -> None:
 def test_without_its_head_nothing_goes_on() -> None:
     layout = elastic_layout()
     lost = seen(layout, {0: 2, 1: 0, 2: 2}, head=False)
-    assert elastic.missing_slices(layout, lost) == 0
-    assert not elastic.has_nodes(layout, lost)
-    assert elastic.has_nodes(layout, replace(lost, pods=seen(layout, {0: 2, 1: 0, 2: 2}).pods))
+    assert elastic_slices.missing_slices(layout, lost) == 0
+    assert not elastic_slices.has_nodes(layout, lost)
+    assert elastic_slices.has_nodes(layout, replace(lost, pods=seen(layout, {0: 2, 1: 0, 2: 2}).pods))
 
 
 def headless(**spec: Any) -> Manifest:

@@ -9,8 +9,8 @@ import pytest
 
 from ptapi.failures import EXIT_CLASSES, FailureClass
 from ptkube.resources import Manifest
-from ptoperator import labels, names
-from ptoperator.failure import PodFailure, cause, pod_failure, start_failure
+from ptoperator.failures.pod_failures import PodFailure, cause, pod_failure, start_failure
+from ptoperator.kube import labels, names
 
 
 def pod(

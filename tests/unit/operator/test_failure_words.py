@@ -8,11 +8,11 @@ import pytest
 
 from ptapi.failures import FailureClass
 from ptkube.resources import Manifest
-from ptoperator import labels
-from ptoperator.excerpt import log_tail, telling_line
-from ptoperator.failure import PodFailure, pod_failure
-from ptoperator.nodes import NodeSign, gone, sign_of
-from ptoperator.redaction import HIDDEN, redacted
+from ptoperator.failures.log_excerpt import log_tail, telling_line
+from ptoperator.failures.node_failures import NodeSign, gone, sign_of
+from ptoperator.failures.pod_failures import PodFailure, pod_failure
+from ptoperator.failures.redaction import HIDDEN, redacted
+from ptoperator.kube import labels
 
 
 def pod(code: int, tail: str, **status: Any) -> Manifest:

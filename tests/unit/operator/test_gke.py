@@ -15,9 +15,9 @@ from tests.builders.gkeserver import CLUSTER, LOCATION, PROJECT, GkeServer, Twis
 from ptapi.load import parse_job
 from ptapi.spec import CapacityOption
 from ptoperator.capacity.cloud import ClaimPool, CreatePool, DeletePool, PoolState, ReleasePool
-from ptoperator.capacity.gke import Gke
-from ptoperator.capacity.nodepool import node_pool, owner_labels
+from ptoperator.capacity.gke.client import Gke
 from ptoperator.render import layout_of
+from ptoperator.render.node_pool import node_pool, owner_labels
 from ptoperator.settings import Settings
 
 ZONE = "us-east5-a"

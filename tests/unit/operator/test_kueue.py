@@ -20,8 +20,8 @@ import kueue as made_by_kueue
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
 from ptkube.resources import JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
-from ptoperator import labels
-from ptoperator.kueue import Place, waiting_words
+from ptoperator.kube import labels
+from ptoperator.kueue.workload import Place, waiting_words
 from ptoperator.render import jobset, layout_of
 from ptoperator.settings import Settings
 

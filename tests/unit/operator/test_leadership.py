@@ -9,8 +9,8 @@ from operator_world import Api
 
 from ptkube.errors import Unreachable
 from ptkube.resources import EVENTS, LEASES, Manifest, Resource
-from ptoperator.client import Client
-from ptoperator.leadership import DURATION_S, LEASE, RENEW_S, RETRY_S, Leadership, NotLeading
+from ptoperator.controller.leader_election import DURATION_S, LEASE, RENEW_S, RETRY_S, Leadership, NotLeading
+from ptoperator.kube.audited_client import Client
 
 SYSTEM = "posttrain-system"
 

@@ -7,7 +7,7 @@ from lives import NAME, bring_up, condition, create, edit, events, exit_all, pha
 from operator_world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
-from ptoperator import labels
+from ptoperator.kube import labels
 
 
 def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> None:

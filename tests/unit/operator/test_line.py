@@ -11,7 +11,7 @@ from operator_world import START
 
 from ptapi.accelerators import resolve
 from ptkube import timestamps
-from ptoperator.capacity.line import Claim, claim_of, counted, line_of, order, turn
+from ptoperator.capacity.fair_queue import Claim, claim_of, counted, line_of, order, turn
 
 LINE = "reservation r us-east5-a"
 NODES = "existing v6e 4x4"

@@ -6,7 +6,7 @@ import pytest
 from operator_world import Operator, World
 from test_life import bring_up, condition, status
 
-from ptoperator import maxtextlog
+from ptoperator.observe import maxtext_log
 
 HEAD = "I0706 16:50:26.230209 140110937163584 metric_logger.py:214]"
 SFT = (
@@ -34,7 +34,7 @@ def test_the_newest_step_counts_with_its_loss_rate_and_rest() -> None:
         sft(10, 2.125, "2026-08-22T10:00:01.5Z"),
         NOISE.replace("00Z", "09Z"),
     ]
-    found = maxtextlog.read(lines, 250, 128)
+    found = maxtext_log.read(lines, 250, 128)
     assert found is not None
     assert (found.step, found.total_steps, found.stage, found.seconds_per_step) == (10, 250, "training", 0.25)
     assert found.eta_seconds == 60.0
@@ -44,7 +44,7 @@ def test_the_newest_step_counts_with_its_loss_rate_and_rest() -> None:
 
 def test_an_evaluation_adds_its_loss_and_leaves_the_step() -> None:
     said = f"2026-08-22T10:01:00Z {HEAD} Completed eval after train step 10, loss=1.750, perplexity=5.755"
-    found = maxtextlog.read([sft(10, 2.0, "2026-08-22T10:00:00Z"), said], 250, 1)
+    found = maxtext_log.read([sft(10, 2.0, "2026-08-22T10:00:00Z"), said], 250, 1)
     assert found is not None
     assert (found.step, found.metrics["eval/loss"], found.metrics["loss"]) == (10, 1.75, 2.0)
 
@@ -62,18 +62,18 @@ def test_an_evaluation_adds_its_loss_and_leaves_the_step() -> None:
     ],
 )  # fmt: skip
 def test_reinforcement_learning_speaks_at_its_evaluations(line: str, step: int, reward: float | None) -> None:
-    found = maxtextlog.read([f"2026-08-22T10:00:00Z W0822 train_rl.py:9] {line}"], 250, 1)
+    found = maxtext_log.read([f"2026-08-22T10:00:00Z W0822 train_rl.py:9] {line}"], 250, 1)
     assert found is not None
     assert (found.step, found.metrics.get("eval/reward")) == (step, reward)
 
 
 @pytest.mark.parametrize("line", ["", "10:00:00Z", NOISE, "10:00:00Z Fetching:  50%|##| 1/2 [00:01<"])
 def test_lines_that_say_nothing_are_no_progress(line: str) -> None:
-    assert maxtextlog.read([line], 250, 1) is None
+    assert maxtext_log.read([line], 250, 1) is None
 
 
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
-    found = maxtextlog.read([sft(1, float("nan"), "2026-08-22T10:00:00Z")], 250, 1)
+    found = maxtext_log.read([sft(1, float("nan"), "2026-08-22T10:00:00Z")], 250, 1)
     assert found is not None
     assert found.metrics["loss"] != found.metrics["loss"]
 

@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ptapi.conditions import Phase
 from ptapi.status import FailureStatus, PostTrainJobStatus
-from ptoperator.gauges import SHOWN_JOBS, JobNumbers, numbers_of, shown
-from ptoperator.metrics import Metrics
+from ptoperator.monitoring.job_gauges import SHOWN_JOBS, JobNumbers, numbers_of, shown
+from ptoperator.monitoring.metrics import Metrics
 
 
 class Samples(dict[tuple[str, ...], float]):

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptoperator import names
+from ptoperator.kube import names
 
 JOB_NAMES = st.from_regex(r"\A[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

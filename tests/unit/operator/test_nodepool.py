@@ -15,9 +15,9 @@ from ptapi.load import parse_job
 from ptapi.spec import CapacityOption
 from ptapi.text import kubectl_yaml
 from ptkube.resources import Manifest
-from ptoperator.capacity.heads import head_pool
-from ptoperator.capacity.nodepool import node_pool, shape
+from ptoperator.capacity.pathways_head_pool import head_pool
 from ptoperator.render import Layout, layout_of
+from ptoperator.render.node_pool import node_pool, shape
 from ptoperator.settings import Settings
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "nodepools"

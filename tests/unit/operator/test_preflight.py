@@ -12,8 +12,8 @@ from operator_world import NAMESPACE, Operator, job_manifest
 from ptapi.load import parse_job
 from ptapi.status import Condition, PostTrainJobStatus
 from ptkube.resources import POSTTRAINJOBS, Manifest
-from ptoperator import names
-from ptoperator.estimate import Estimates
+from ptoperator.kube import names
+from ptoperator.observe.memory_estimate import Estimates
 from ptoperator.render import layout_of, preflight_job
 from ptoperator.settings import Settings
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from ptoperator.endpoints import Endpoints
-from ptoperator.gauges import JobNumbers
-from ptoperator.metrics import Metrics
+from ptoperator.monitoring.http_server import Endpoints
+from ptoperator.monitoring.job_gauges import JobNumbers
+from ptoperator.monitoring.metrics import Metrics
 from ptoperator.settings import PREFIX, Settings, SettingsError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -99,7 +99,7 @@ async def test_endpoints_tell_health_and_metrics(unused_tcp_port: int) -> None:
 def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch) -> None:
     from ptkube.client import Kube
     from ptkube.kubeconfig import Access
-    from ptoperator.application import Application
+    from ptoperator.app import Application
 
     app = Application(Kube(Access(server="http://127.0.0.1:1")), Settings(silence_seconds=60))
     assert app.why_not_alive() == ""
@@ -111,7 +111,7 @@ def test_silence_of_the_api_server_ends_liveness(monkeypatch: pytest.MonkeyPatch
 def test_an_outage_is_one_line_and_other_errors_stay() -> None:
     import logging
 
-    from ptoperator.logs import OutageFilter
+    from ptoperator.monitoring.logging import OutageFilter
 
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("kopf", logging.ERROR, "", 1, text, (), None)

@@ -9,7 +9,7 @@ from tests.builders.provisioning import Queue
 
 from ptkube.errors import ApiError, Forbidden, NotFound
 from ptkube.resources import POD_TEMPLATES, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
-from ptoperator.capacity.gke import Gke
+from ptoperator.capacity.gke.client import Gke
 from ptoperator.render.pod import pools_of
 
 QUEUED = {"type": "queuedProvisioning", "zones": ["us-east5-a"]}

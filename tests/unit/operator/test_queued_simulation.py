@@ -20,7 +20,7 @@ from tests.builders.kueuemodel import CHECK, QUEUE, KueueModel
 
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator import labels
+from ptoperator.kube import labels
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "16"))
 BATCHES = 2

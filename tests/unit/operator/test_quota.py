@@ -16,10 +16,10 @@ from tests.builders.kueuemodel import CHECK, QUEUE, KueueModel
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptkube.resources import ADMISSION_CHECKS, JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator import labels
-from ptoperator.admissionchecks import mark_active
+from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.kube import labels
+from ptoperator.kueue.admission_check import mark_active
 from ptoperator.render.pod import pools_of
-from ptoperator.sweeper import Sweeper
 
 SPOT = [{"type": "spot", "zones": ["us-east5-b"]}]
 

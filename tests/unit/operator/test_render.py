@@ -17,7 +17,7 @@ from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
 from ptapi.text import kubectl_yaml
 from ptkube.resources import Manifest
-from ptoperator import labels
+from ptoperator.kube import labels
 from ptoperator.render import config_map, jobset, layout_of, render
 from ptoperator.settings import Settings
 

@@ -12,7 +12,7 @@ from test_render import env_of, job, made_for, pod_spec
 
 from ptapi.errors import SpecError
 from ptkube.resources import Manifest
-from ptoperator.render.program import NUMBERED
+from ptoperator.render.command import NUMBERED
 
 COMMAND = ["python", "-m", "mine"]
 GS = {"uri": "gs://bucket/runs"}

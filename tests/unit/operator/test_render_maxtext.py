@@ -17,9 +17,9 @@ from test_render import CASES, SETTINGS, env_of, job, pod_spec
 from ptapi.errors import SpecError
 from ptapi.validation.rules.maxtext import SAID
 from ptkube.resources import Manifest
-from ptoperator import labels
+from ptoperator.kube import labels
 from ptoperator.render import jobset, layout_of
-from ptoperator.render.maxtext import RL_MODULE, SFT_MODULE
+from ptoperator.render.maxtext_command import RL_MODULE, SFT_MODULE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "builders"))
 

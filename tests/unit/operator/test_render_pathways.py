@@ -10,7 +10,7 @@ from test_render import SETTINGS, env_of, job, made_for, on
 
 from ptapi.accelerators import resolve
 from ptkube.resources import Manifest
-from ptoperator import labels, names
+from ptoperator.kube import labels, names
 from ptoperator.render import jobset, layout_of
 from ptoperator.settings import Settings
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ptoperator.capacity.cloud import Reservation
-from ptoperator.capacity.reservations import Reservations, reader
+from ptoperator.capacity.gke.reservations import Reservations, reader
 from ptoperator.settings import Settings
 
 ZONE = "us-east5-a"

@@ -26,13 +26,13 @@ from ptkube.resources import (
     WORKLOADS,
     Manifest,
 )
-from ptoperator import labels
-from ptoperator.admissionchecks import mark_active
-from ptoperator.client import Client, UnlistedCall
-from ptoperator.leadership import Leadership
-from ptoperator.rights import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
+from ptoperator.controller.leader_election import Leadership
+from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.kube import labels
+from ptoperator.kube.audited_client import Client, UnlistedCall
+from ptoperator.kube.rbac import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
+from ptoperator.kueue.admission_check import mark_active
 from ptoperator.settings import Settings
-from ptoperator.sweeper import Sweeper
 
 
 def test_the_charts_rules_are_those_of_the_table() -> None:

@@ -11,7 +11,7 @@ from lives import bring_up, said, settle
 from operator_world import Operator, World
 
 from ptkube.resources import PODS
-from ptoperator.logs import Redacting
+from ptoperator.monitoring.logging import Redacting
 
 TOKEN = "hf_PlantedTokenThatMustNotShow"
 LEAK = f"401 Client Error: Authorization: Bearer {TOKEN} for https://user:{TOKEN}@registry.example/x?token={TOKEN}"

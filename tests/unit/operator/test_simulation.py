@@ -21,7 +21,8 @@ from ptapi.status import PostTrainJobStatus
 from ptkube.client import ListResult
 from ptkube.errors import ApiError, Conflict, Unreachable
 from ptkube.resources import EVENTS, JOBSETS, PODS, POSTTRAINJOBS, Manifest, Resource
-from ptoperator import labels, rundirectory
+from ptoperator.kube import labels
+from ptoperator.observe import run_directory
 
 NAME = "llama"
 KEY = (NAMESPACE, NAME)
@@ -339,7 +340,7 @@ def live_all(kind: type[Life], seeds: Iterable[int], monkeypatch: pytest.MonkeyP
     """Lives of these seeds, each in a world of its own; the first that goes wrong says what it did last."""
     for seed in seeds:
         world = World(Api())
-        monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
+        monkeypatch.setattr(run_directory, "_read_bytes", world.files.get)
         life = kind(seed, world)
         try:
             life.live()
@@ -364,7 +365,7 @@ def test_every_single_write_may_be_the_last_of_an_operator(monkeypatch: pytest.M
 
 def _life_with_crash(monkeypatch: pytest.MonkeyPatch, number: int | None, preflight: str, *, after: bool) -> int:
     world = World(Api())
-    monkeypatch.setattr(rundirectory, "_read_bytes", world.files.get)
+    monkeypatch.setattr(run_directory, "_read_bytes", world.files.get)
     client = _CrashAt(world.api, random.Random(0), number=number, after=after)
     operator = Operator(world, client=client)
     world.api.create(POSTTRAINJOBS, job_manifest(NAME, preflight=preflight))

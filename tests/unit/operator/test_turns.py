@@ -8,8 +8,8 @@ from operator_world import NAMESPACE, Operator, World
 
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity.cloud import Reservation
-from ptoperator.capacity.gke import Gke
-from ptoperator.memory import Memory
+from ptoperator.capacity.gke.client import Gke
+from ptoperator.observe.cache import Memory
 from ptoperator.settings import Settings
 
 EXISTING: list[Manifest] = [{"type": "existing"}]

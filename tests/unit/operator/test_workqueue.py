@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from ptkube.errors import Conflict, Unreachable
-from ptoperator import workqueue
-from ptoperator.memory import Key
-from ptoperator.workqueue import Queue
+from ptoperator.controller import workqueue
+from ptoperator.controller.workqueue import Queue
+from ptoperator.observe.cache import Key
 
 KEY = ("team-a", "llama")
 

@@ -10,8 +10,8 @@ import pytest
 
 from ptctl import boardforward
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
-from ptoperator import labels
-from ptoperator.render.board import board_name
+from ptoperator.kube import labels
+from ptoperator.render.tensorboard import board_name
 
 Invoke = Callable[..., Any]
 BOARD = board_name("gs://b/runs")

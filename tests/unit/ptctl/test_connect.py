@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ptkube.resources import PODS, POSTTRAINJOBS
-from ptoperator import labels
+from ptoperator.kube import labels
 
 Invoke = Callable[..., Any]
 HEADLESS = {"pathways": {"enabled": True, "headless": True}}

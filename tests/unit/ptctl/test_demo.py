@@ -21,7 +21,7 @@ from ptctl.demo.show import Lines, render
 from ptctl.errors import CliError
 from ptctl.jobview import view
 from ptkube.resources import PODS, POSTTRAINJOBS
-from ptoperator import labels
+from ptoperator.kube import labels
 
 
 class Clock:

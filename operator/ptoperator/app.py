@@ -1,0 +1,210 @@
+"""The running operator: client, memory, queue, reconciler and endpoints, put together once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from ptkube import timestamps
+from ptkube.client import Kube
+from ptkube.errors import ApiError
+from ptkube.objects import label
+from ptkube.resources import Manifest
+from ptoperator.capacity.cloud import CloudProvider
+from ptoperator.capacity.gke.leader_guard import Guarded
+from ptoperator.controller.leader_election import Leadership
+from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.reconciler import Reconciler
+from ptoperator.controller.workqueue import Queue
+from ptoperator.kube import labels
+from ptoperator.kube.audited_client import Client
+from ptoperator.kueue.admission_check import mark_active
+from ptoperator.monitoring.http_server import Endpoints
+from ptoperator.monitoring.job_gauges import JobNumbers
+from ptoperator.monitoring.metrics import Metrics
+from ptoperator.observe.cache import Key, Memory
+from ptoperator.observe.memory_estimate import Estimates
+from ptoperator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Application:
+    """What kopf's handlers call. All methods run in the event loop."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: Settings,
+        cloud: CloudProvider | None = None,
+        namespaces: Sequence[str] = (),
+        identity: str = "",
+    ) -> None:
+        self.kube = kube
+        self.settings = settings
+        self.memory = Memory()
+        self.metrics = Metrics(self._numbers, cloud.last if cloud else lambda: None)
+        self.leadership: Leadership | None = None
+        if settings.leader_namespace:
+            leases = Client(kube, self.metrics.on_call)
+            self.leadership = Leadership(leases, settings.leader_namespace, identity, self._on_leading)
+        client = Client(kube, self.metrics.on_call, self._check)
+        cloud = Guarded(cloud, self._check) if cloud else None
+        self.reconciler = Reconciler(
+            client,
+            self.memory,
+            settings,
+            cloud=cloud,
+            namespaces=namespaces,
+            on_report=self.metrics.on_report,
+            estimate=Estimates().of,
+        )
+        self._client = client
+        self.sweeper = self._sweeper(client, cloud, namespaces) if cloud else None
+        self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
+        self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
+        self._answered = time.monotonic()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _sweeper(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> Sweeper:
+        told = self.metrics.on_sweep
+        return Sweeper(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self.endpoints.start()
+        if self.leadership:
+            self.leadership.start()
+        else:
+            self.metrics.on_leading(True)
+        self._tasks.append(asyncio.create_task(self._keep_probing()))
+        keep = self._keep(self._mark_checks, self.settings.queue_seconds, "Kueue's admission checks were not marked")
+        self._tasks.append(asyncio.create_task(keep))
+        if self.sweeper:
+            keep = self._keep(self.sweeper.sweep, self.settings.sweep_seconds, "node pools were not looked through")
+            self._tasks.append(asyncio.create_task(keep))
+        logger.info("posttrain operator works on %s", self.kube.access.server)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self.queue.close()
+        if self.leadership:
+            await asyncio.to_thread(self.leadership.stop)
+        await self.endpoints.stop()
+        self.kube.close()
+
+    def on_job(self, kind: str | None, job: Manifest) -> None:
+        """A PostTrainJob was listed (None), added, modified or deleted."""
+        self._heard()
+        key = (str(job["metadata"]["namespace"]), str(job["metadata"]["name"]))
+        if kind == "DELETED":
+            self.memory.forget(key)
+            self._call_next()
+            return
+        self.memory.note_job(job)
+        self._call_next()
+        if not self.memory.is_own_write(job):
+            self._add(key)
+
+    def on_child(self, kind: str | None, child: Manifest) -> None:
+        """A JobSet or a pod of a job changed."""
+        self._heard()
+        name = label(child, labels.JOB)
+        if name:
+            self._add((str(child["metadata"]["namespace"]), name))
+
+    def on_pod(self, kind: str | None, pod: Manifest) -> None:
+        self.memory.note_pod(pod)
+        self.on_child(kind, pod)
+
+    def why_not_alive(self) -> str:
+        """Why this process should be restarted; empty while it is well."""
+        silence_s = time.monotonic() - self._answered
+        if silence_s > self.settings.silence_seconds:
+            return f"the API server has not answered for {silence_s:.0f} seconds"
+        return ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica works; one that waits hears everything, so that it can begin at once."""
+        return self.leadership is None or self.leadership.leads
+
+    def _add(self, key: Key) -> None:
+        if self.leads:
+            self.queue.add(key)
+
+    def _call_next(self) -> None:
+        """Jobs whose turn may have come look at once."""
+        for key in self.memory.next_in_line():
+            self._add(key)
+
+    def _on_leaving(self, key: Key) -> None:
+        """A job is being deleted, which may not have been heard."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._add, key)
+
+    def _on_leading(self, leads: bool) -> None:
+        self.metrics.on_leading(leads)
+        if leads and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._take_over)
+
+    def _take_over(self) -> None:
+        """Whatever was heard while another worked, and what it may have left half done."""
+        for key in self.memory.known_jobs():
+            self.memory.keep(key, None)
+            self.queue.add(key)
+
+    def _check(self) -> None:
+        if self.leadership is not None:
+            self.leadership.check()
+
+    def _numbers(self) -> list[JobNumbers]:
+        """Told by the replica that works: two would count every job twice."""
+        return self.memory.numbers() if self.leads else []
+
+    def _look(self, key: Key, is_news: bool) -> float | None:
+        if not self.leads:
+            return None
+        began = time.thread_time()
+        try:
+            again = self.reconciler.reconcile(key, is_news=is_news)
+        finally:
+            self.metrics.on_cpu(time.thread_time() - began)
+        self._heard()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._call_next)
+        return again
+
+    def _heard(self) -> None:
+        self._answered = time.monotonic()
+
+    def _mark_checks(self) -> None:
+        mark_active(self._client, timestamps.utc_now())
+
+    async def _keep(self, do: Callable[[], None], pause_s: float, otherwise: str) -> None:
+        """What is done every now and then, by the replica that works."""
+        while True:
+            await asyncio.sleep(pause_s)
+            if not self.leads:
+                continue
+            try:
+                await asyncio.to_thread(do)
+            except ApiError as error:
+                logger.warning("%s: %s", otherwise, error)
+
+    async def _keep_probing(self) -> None:
+        """An idle operator hears nothing, so it asks."""
+        pause_s = max(1.0, self.settings.silence_seconds / 5)
+        while True:
+            await asyncio.sleep(pause_s)
+            if time.monotonic() - self._answered < pause_s:
+                continue
+            try:
+                await asyncio.to_thread(self.kube.request, "GET", "/version")
+                self._heard()
+            except ApiError as error:
+                logger.warning("the API server does not answer: %s", error)

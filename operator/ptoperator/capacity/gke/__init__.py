@@ -1,0 +1,1 @@
+"""Node pools and reservations on Google Cloud: the only modules with effects in `capacity`."""

@@ -1,0 +1,310 @@
+"""GKE's API: the only module that talks to a cloud. google-cloud-container's client, called from reconcile's threads.
+
+One look (cluster, operations, pools) serves all jobs for half a poll, so the number of calls does not grow with the
+number of jobs. No call waits for an operation. Changes go one after the other, each checked against the pool as it is
+now; after any failed create the pool is asked for, because it usually exists. A GKE that limits calls, or does not
+answer, is left alone for longer each time. See docs/decisions/0006.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+from google.api_core import exceptions
+from google.cloud import container_v1 as container
+from google.cloud.container_v1.services.cluster_manager import transports
+
+from ptapi.failures import FailureClass
+from ptoperator.capacity.cloud import (
+    Answer,
+    ClaimPool,
+    Cloud,
+    CloudAction,
+    CreatePool,
+    CreateShared,
+    DeletePool,
+    Operation,
+    ReleasePool,
+    Reservation,
+)
+from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.capacity.gke.backoff import Pace
+from ptoperator.capacity.gke.convert import (
+    asked_pause_s,
+    error_code,
+    is_held_by,
+    is_ours,
+    operation_of,
+    pool_of,
+    refusal_of,
+)
+from ptoperator.kube import labels
+from ptoperator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_TIRED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+"""Refusals of a GKE that is asked too much, or does not answer."""
+_SLOW = Trouble(None, "DEADLINE_EXCEEDED", "GKE takes long to answer")
+_PATIENCE_S = 5.0
+"""A look that takes longer than this is not waited for by other jobs: those that run need the threads."""
+
+
+class Gke:
+    """The node pools of one cluster. Safe to share between threads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Any = None,
+        seconds: Callable[[], float] = time.monotonic,
+        reservations: Callable[[str, str], Reservation | None] = lambda name, zone: None,
+    ) -> None:
+        self._settings = settings
+        self._region = f"projects/{settings.gke_project}/locations/{settings.gke_location}"
+        self._cluster = f"{self._region}/clusters/{settings.gke_cluster}"
+        self._client = client or connect(settings.gke_endpoint)
+        self._seconds = seconds
+        self._reservations = reservations
+        self._changing = threading.Lock()
+        self._looking = threading.Lock()
+        self._asking_since: float | None = None
+        self._reads = Pace(settings.cloud_poll_seconds, seconds)
+        self._changes = Pace(settings.cloud_poll_seconds, seconds)
+        self._last: tuple[float, Cloud] | None = None
+        self._changed: set[str] = set()
+        self._zones: tuple[str, ...] = ()
+        self._was_refused: Trouble | None = None
+        self._refused_by: frozenset[str] = frozenset()
+
+    def look(self, uid: str = "") -> Cloud:
+        """What is there now, or was half a poll ago if nothing was changed since: for this job, where one is named.
+
+        Another job's pool may have come or gone meanwhile. Nothing is decided by that which is not asked again: a pool
+        is taken over by its etag, and deleted after a GET.
+        """
+        since = self._asking_since
+        waited_s = self._seconds() - since if since is not None else 0.0
+        if not self._looking.acquire(timeout=max(0.0, _PATIENCE_S - waited_s)):
+            return Cloud(trouble=_SLOW)
+        try:
+            return self._known(uid) or self._asked()
+        finally:
+            self._looking.release()
+
+    def _known(self, uid: str) -> Cloud | None:
+        """What need not be asked for again, or must not be."""
+        is_changed = uid in self._changed if uid else bool(self._changed)
+        age = self._seconds() - self._last[0] if self._last else None
+        if self._last and age is not None and age < self._settings.cloud_poll_seconds / 2 and not is_changed:
+            return self._last[1]
+        pausing = self._reads.pausing
+        return Cloud(trouble=pausing) if pausing else None
+
+    def _asked(self) -> Cloud:
+        self._changed = set()  # before asking: what changes while it is asked is asked again
+        self._asking_since = self._seconds()
+        try:
+            found = self._ask()
+        finally:
+            self._asking_since = None
+        self._last = (self._seconds(), found)
+        return found
+
+    def last(self) -> Cloud | None:
+        """What was there at the last look, without asking; None before the first, and just after a change."""
+        last = self._last
+        return last[1] if last else None
+
+    def reservation(self, name: str, zone: str) -> Reservation | None:
+        """What is left of a reservation, where Google tells."""
+        return self._reservations(name, zone)
+
+    def carry_out(self, action: CloudAction) -> Answer:
+        """Start one change. What GKE says about it is the answer; it never raises for that."""
+        with self._changing:
+            if pausing := self._changes.pausing:
+                return Answer(action.pool, trouble=pausing)
+            try:
+                answer = self._change(action)
+                self._changes.served()
+            except exceptions.GoogleAPICallError as error:
+                answer = Answer(action.pool, trouble=self._refused(error))
+            self._changed = {*self._changed, _job_of(action)}
+            if answer.trouble is not None:  # GKE may refuse every change now
+                self._last = None
+        said = answer.trouble
+        logger.info(
+            "%s %s: %s", type(action).__name__, action.pool,
+            f"{said.code}: {said.message}" if said else answer.operation or "nothing to do",
+        )  # fmt: skip
+        return answer
+
+    def _change(self, action: CloudAction) -> Answer:
+        match action:
+            case CreatePool():
+                return self._create(action)
+            case CreateShared():
+                return self._create_shared(action)
+            case ClaimPool():
+                return self._claim(action)
+            case ReleasePool():
+                return self._release(action)
+            case DeletePool():
+                return self._delete(action.pool, action.job_uid)
+
+    def _ask(self) -> Cloud:
+        try:
+            if not self._zones:
+                cluster = self._call(self._client.get_cluster, container.GetClusterRequest(name=self._cluster))
+                self._zones = tuple(cluster.locations)
+            # operations first: a pool whose operation is done is then surely in the later list, or gone
+            listed = self._call(self._client.list_operations, container.ListOperationsRequest(parent=self._region))
+            pools = self._call(self._client.list_node_pools, container.ListNodePoolsRequest(parent=self._cluster))
+        except exceptions.GoogleAPICallError as error:
+            found = refusal_of(error)
+            if _is_tired(error, found):
+                self._reads.refused(found, asked_pause_s(error))
+            logger.warning("GKE cannot be asked: %s: %s", found.code, found.message)
+            return Cloud(trouble=found)
+        self._reads.served()
+        cluster = self._settings.gke_cluster
+        operations = tuple(filter(None, (operation_of(each, cluster) for each in listed.operations)))
+        ours = tuple(pool_of(each) for each in pools.node_pools if is_ours(each))
+        names = frozenset(each.name for each in pools.node_pools)
+        return Cloud(self._zones, ours, operations, busy=self._why_busy(operations), names=names)
+
+    def _create(self, action: CreatePool) -> Answer:
+        request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
+        try:
+            started = self._call(self._client.create_node_pool, request)
+        except exceptions.GoogleAPICallError as error:
+            found = self._get(action.pool)
+            if found is None:
+                raise
+            return self._adopted(action, found, error)
+        return Answer(action.pool, started.name)
+
+    def _create_shared(self, action: CreateShared) -> Answer:
+        request = container.CreateNodePoolRequest(parent=self._cluster, node_pool=action.manifest)
+        try:
+            return Answer(action.pool, self._call(self._client.create_node_pool, request).name)
+        except exceptions.AlreadyExists:
+            return Answer(action.pool)
+
+    def _adopted(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
+        """The pool is there although the call failed: it is the one that was asked for, an older one, or not ours."""
+        wanted, there = action.manifest["config"]["resource_labels"], dict(found.config.resource_labels)
+        if not is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
+            words = f"node pool {action.pool} exists and is not this job's; hint: delete that node pool"
+            return Answer(action.pool, trouble=Trouble(FailureClass.CONFIG_ERROR, "ALREADY_EXISTS", words))
+        if any(there.get(key) != wanted[key] for key in (labels.POOL_SHAPE, labels.POOL_SLICE)):
+            return Answer(action.pool, trouble=Trouble(None, "ALREADY_EXISTS", "a pool of before is still there"))
+        logger.info("CreatePool %s: adopted, although the call said %s", action.pool, error_code(error))
+        return Answer(action.pool)
+
+    def _claim(self, action: ClaimPool) -> Answer:
+        """The etag makes it a race that one job wins."""
+        return Answer(action.pool, self._label(action.pool, action.etag, action.labels).name)
+
+    def _release(self, action: ReleasePool) -> Answer:
+        found = self._get(action.pool)
+        if found is None or not is_held_by(found, action.job_uid):
+            return Answer(action.pool)
+        kept = {
+            k: v for k, v in found.config.resource_labels.items() if k not in (labels.POOL_JOB_UID, labels.POOL_JOB)
+        }
+        try:
+            started = self._label(action.pool, found.etag, {**kept, labels.POOL_IDLE_SINCE: str(action.idle_since)})
+        except exceptions.GoogleAPICallError as error:
+            if self._refused(error).is_definite:
+                return self._delete(action.pool, action.job_uid)
+            raise
+        return Answer(action.pool, started.name)
+
+    def _delete(self, pool: str, job_uid: str) -> Answer:
+        found = self._get(pool)
+        is_going = found is None or found.status == container.NodePool.Status.STOPPING
+        if is_going or not is_ours(found) or not is_held_by(found, job_uid):
+            return Answer(pool)
+        request = container.DeleteNodePoolRequest(name=self._path(pool))
+        try:
+            return Answer(pool, self._call(self._client.delete_node_pool, request).name)
+        except exceptions.NotFound:
+            return Answer(pool)
+
+    def _label(self, pool: str, etag: str, wanted: dict[str, str]) -> Any:
+        request = container.UpdateNodePoolRequest(
+            name=self._path(pool), etag=etag, resource_labels=container.ResourceLabels(labels=wanted)
+        )
+        return self._call(self._client.update_node_pool, request)
+
+    def _get(self, pool: str) -> Any:
+        request = container.GetNodePoolRequest(name=self._path(pool))
+        try:
+            return self._call(self._client.get_node_pool, request)
+        except exceptions.NotFound:
+            return None
+
+    def _call(self, method: Callable[..., T], request: Any) -> T:
+        """No retries of the library's: the work queue repeats, with its own pauses."""
+        try:
+            return method(request=request, retry=None, timeout=self._settings.cloud_timeout_seconds)
+        except exceptions.RetryError as error:
+            raise exceptions.DeadlineExceeded(str(error)) from error
+
+    def _refused(self, error: exceptions.GoogleAPICallError) -> Trouble:
+        """What a refusal means. One because of other operations holds changes back until those are over."""
+        found = refusal_of(error)
+        if _is_tired(error, found):
+            self._changes.refused(found, asked_pause_s(error))
+        if found.kind is None and "incompatible operation" in found.message.lower():
+            self._was_refused = found
+        return found
+
+    def _why_busy(self, operations: tuple[Operation, ...]) -> str:
+        """Of the operations that stood in the way of a change, one that still runs; or why GKE is left alone."""
+        running = frozenset(each.name for each in operations if not each.is_done)
+        if self._was_refused and not running:  # GKE does not list what stands in the way
+            self._changes.refused(self._was_refused)
+        self._refused_by = running if self._was_refused else self._refused_by & running
+        self._was_refused = None
+        if pausing := self._changes.pausing:
+            return f"{pausing.code}: {pausing.message}"
+        return next(iter(sorted(self._refused_by)), "")
+
+    def _path(self, pool: str) -> str:
+        return f"{self._cluster}/nodePools/{pool}"
+
+
+def _job_of(action: CloudAction) -> str:
+    """Uid of the job whose pool is changed; nothing for a pool that all share."""
+    match action:
+        case CreatePool(manifest):
+            return str(manifest["config"]["resource_labels"][labels.POOL_JOB_UID])
+        case ClaimPool():
+            return str(action.labels[labels.POOL_JOB_UID])
+        case ReleasePool() | DeletePool():
+            return action.job_uid
+        case CreateShared():
+            return ""
+
+
+def connect(endpoint: str) -> Any:
+    """A client with Application Default Credentials. Only `http://…`, a server of tests, gets none."""
+    scheme, _, address = endpoint.rpartition("://")
+    if scheme == "http":
+        transport = transports.ClusterManagerGrpcTransport(channel=grpc.insecure_channel(address))
+        return container.ClusterManagerClient(transport=transport)
+    return container.ClusterManagerClient(client_options={"api_endpoint": address} if address else None)
+
+
+def _is_tired(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
+    """Whether it is about the calls, and not about what was asked for."""
+    return found.kind is None and error_code(error) in _TIRED

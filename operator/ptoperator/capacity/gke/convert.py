@@ -1,0 +1,118 @@
+"""GKE's protobufs as values of our own: what a pool, an operation or an error says. Pure.
+
+A server may be newer than the client: a status or a code that the client does not know is a number, and means nothing
+to us, but breaks nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.api_core import exceptions
+from google.cloud import container_v1 as container
+from google.rpc import error_details_pb2
+
+from ptoperator.capacity import cloud_errors
+from ptoperator.capacity.cloud import Operation, Pool, PoolState
+from ptoperator.capacity.cloud_errors import Trouble
+from ptoperator.kube import labels
+
+_DELETE = container.Operation.Type.DELETE_NODE_POOL
+_DONE = container.Operation.Status.DONE
+_STATES = frozenset(PoolState)
+
+
+def pool_of(found: Any) -> Pool:
+    """A node pool of ours."""
+    marks = dict(found.config.resource_labels)
+    name = _name(found.status)
+    state = PoolState(name) if name in _STATES else PoolState.UNKNOWN
+    said = [cloud_errors.of_condition(_status_code(each), each.message) for each in found.conditions]
+    if state is PoolState.ERROR and (found.status_message or not any(said)):
+        said.append(cloud_errors.of_outcome("ERROR", found.status_message))
+    return Pool(
+        name=found.name,
+        state=state,
+        shape=marks.get(labels.POOL_SHAPE, ""),
+        namespace=marks.get(labels.POOL_NAMESPACE, ""),
+        job_uid=marks.get(labels.POOL_JOB_UID, ""),
+        slice=_number(marks.get(labels.POOL_SLICE)),
+        idle_since=_number(marks.get(labels.POOL_IDLE_SINCE)),
+        etag=found.etag,
+        troubles=tuple(filter(None, said)),
+        is_flex=found.config.flex_start,
+    )
+
+
+def operation_of(found: Any, cluster: str) -> Operation | None:
+    """An operation on this cluster or its node pools; None for those of others."""
+    _, is_ours, rest = found.target_link.partition(f"/clusters/{cluster}")
+    if not is_ours or (rest and not rest.startswith("/nodePools/")):
+        return None
+    is_done = found.status == _DONE
+    return Operation(
+        name=found.name,
+        pool=rest.rpartition("/")[2],
+        is_done=is_done,
+        is_deletion=found.operation_type == _DELETE,
+        troubles=tuple(_troubles(found, is_done)),
+    )
+
+
+def is_ours(found: Any) -> bool:
+    return bool(found.config.resource_labels.get(labels.POOL_MANAGER) == labels.MANAGER)
+
+
+def is_held_by(found: Any, job_uid: str) -> bool:
+    return bool(found.config.resource_labels.get(labels.POOL_JOB_UID, "") == job_uid)
+
+
+def error_code(error: exceptions.GoogleAPICallError) -> str:
+    """gRPC's name for what went wrong."""
+    return str(error.grpc_status_code.name) if error.grpc_status_code else "UNKNOWN"
+
+
+def refusal_of(error: exceptions.GoogleAPICallError) -> Trouble:
+    """What a call's error means."""
+    return cloud_errors.of_call(error_code(error), error.message or str(error))
+
+
+def asked_pause_s(error: exceptions.GoogleAPICallError) -> float | None:
+    """For how long Google asks not to be called: google.rpc.RetryInfo, or Retry-After; None where it does not say."""
+    for detail in error.details:
+        if isinstance(detail, error_details_pb2.RetryInfo):
+            return float(detail.retry_delay.ToTimedelta().total_seconds())
+    call = next(iter(error.errors), None)
+    trailing = call.trailing_metadata() if isinstance(call, grpc.Call) else ()
+    said = next((str(value) for key, value in trailing or () if key == "retry-after"), "")
+    return float(said) if said.isdigit() else None
+
+
+def _troubles(operation: Any, is_done: bool) -> list[Trouble]:
+    """status_message: older than `error`, and sometimes all there is."""
+    said = [cloud_errors.of_outcome(_status_code(each), each.message) for each in operation.nodepool_conditions]
+    if operation.error.code:
+        said.append(cloud_errors.of_outcome(_grpc_name(operation.error.code), operation.error.message))
+    elif is_done and (words := operation.error.message or operation.status_message):
+        said.append(cloud_errors.of_outcome("ERROR", words))
+    return said
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else 0
+
+
+def _status_code(condition: Any) -> str:
+    """`GCE_STOCKOUT`, or the general code where GKE has no word of its own."""
+    return _name(condition.code) if condition.code else _grpc_name(condition.canonical_code)
+
+
+def _name(value: Any) -> str:
+    """Of an enum's value; a number that the client does not know stays one."""
+    return str(getattr(value, "name", value))
+
+
+def _grpc_name(code: Any) -> str:
+    number = int(code)
+    return next((each.name for each in grpc.StatusCode if each.value[0] == number), "UNKNOWN")

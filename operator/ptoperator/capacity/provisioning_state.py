@@ -1,0 +1,80 @@
+"""What there is of a job's ProvisioningRequest, and what GKE says of it: a value, pure.
+
+The conditions are those of autoscaling.x-k8s.io/v1. `Provisioned` that is False carries GKE's estimate of the wait.
+`BookingExpired` stays true beside pods that took the nodes in time, so it ends nothing once they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptkube.objects import condition, is_deleting, true_condition
+from ptkube.resources import POD_TEMPLATES, PROVISIONING_REQUESTS, Manifest
+from ptoperator.kube.actions import Delete, deletion
+
+_REFUSALS = ("Failed", "CapacityRevoked", "BookingExpired")
+_NEWS = ("Provisioned", "Accepted")
+
+
+@dataclass(frozen=True)
+class Booking:
+    """The request and the PodTemplate that it names; None: not there."""
+
+    request: Manifest | None = None
+    template: Manifest | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return self.request is not None or self.template is not None
+
+    @property
+    def is_leaving(self) -> bool:
+        return any(each is not None and is_deleting(each) for each in (self.request, self.template))
+
+    @property
+    def is_provisioned(self) -> bool:
+        """Whether all nodes are there."""
+        return self._holds("Provisioned") is not None
+
+    @property
+    def refusal(self) -> tuple[str, str] | None:
+        """Why its nodes do not come: the condition, and its words."""
+        found = ((kind, self._holds(kind)) for kind in _REFUSALS)
+        return next(((kind, _words(said)) for kind, said in found if said is not None), None)
+
+    @property
+    def revoked(self) -> str:
+        """That its nodes were there and are taken away; empty: not so."""
+        said = self._holds("CapacityRevoked")
+        return f"{self.words} was CapacityRevoked ({_words(said)})" if said is not None else ""
+
+    @property
+    def news(self) -> str:
+        """The newest that GKE says while its nodes do not come; empty before it says anything."""
+        said = next(filter(None, (condition(self.request or {}, kind) for kind in _NEWS)), None)
+        return f"{said['type']}={said['status']}, {_words(said)}" if said else ""
+
+    @property
+    def words(self) -> str:
+        found = self.request or self.template
+        return f"{found['kind']} {found['metadata']['name']}" if found else ""
+
+    def deletions(self) -> tuple[Delete, ...]:
+        """Giving it back: the request first, for it needs its template."""
+        pairs = ((PROVISIONING_REQUESTS, self.request), (POD_TEMPLATES, self.template))
+        return tuple(
+            deletion(resource, each, each["metadata"]["namespace"])
+            for resource, each in pairs
+            if each is not None and not is_deleting(each)
+        )
+
+    def _holds(self, kind: str) -> Manifest | None:
+        return true_condition(self.request or {}, kind)
+
+
+NOTHING = Booking()
+
+
+def _words(condition: Manifest) -> str:
+    """`ResizeRequestFailed: there is no capacity`."""
+    return ": ".join(each for each in (condition.get("reason"), condition.get("message")) if each)

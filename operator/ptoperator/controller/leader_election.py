@@ -1,0 +1,140 @@
+"""Which replica works: a Lease that one of them holds and renews; the others wait for it to grow old.
+
+Whoever holds it works until a deadline that lies well before the moment at which another may take it. Writes ask for
+that deadline (`client`), so a replica that is cut off, or was stopped for a while, sends nothing after it. Nobody's
+clock is compared with anybody else's: a lease is old when this process has seen it unchanged for its whole duration.
+
+Left out: fencing of a write that is on its way when the deadline passes. Every write of ours is safe to come late: it
+names the version or the uid it is about, or makes an object whose name exists once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ptkube import timestamps
+from ptkube.errors import ApiError, NotFound
+from ptkube.resources import LEASES, Manifest
+from ptoperator.kube.audited_client import Client
+
+logger = logging.getLogger(__name__)
+
+LEASE = "posttrain-operator"
+DURATION_S = 15.0
+"""A lease that is not renewed for this long may be taken: the time a hand-over takes after a crash."""
+DEADLINE_S = 10.0
+"""Who holds it works for this long after a renewal began."""
+RENEW_S = 3.0
+RETRY_S = 1.0
+
+
+class NotLeading(ApiError):
+    """Another replica works, or the lease could not be renewed in time: nothing may be written."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "NotLeading", "this replica does not hold the lease")
+
+
+class Leadership:
+    """on_change(leads) is told from the thread that `start` begins."""
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        identity: str,
+        on_change: Callable[[bool], None] = lambda leads: None,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._namespace, self._identity = client, namespace, identity
+        self._on_change, self._seconds = on_change, seconds
+        self._until = float("-inf")
+        self._seen: tuple[object, ...] = ()
+        self._seen_since = 0.0
+        self._led = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica may write now."""
+        return self._seconds() < self._until
+
+    def check(self) -> None:
+        """Raises NotLeading."""
+        if not self.leads:
+            raise NotLeading
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._keep_trying, name="leadership", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Work no more, and let another begin at once."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout=DEADLINE_S)
+        was_leading, self._until = self.leads, float("-inf")
+        if was_leading:
+            self._let_go()
+
+    def try_once(self) -> bool:
+        """Take or renew the lease if that may be. Whether this replica leads."""
+        began = self._seconds()
+        try:
+            if self._take(began):
+                self._until = began + DEADLINE_S
+        except ApiError as error:  # Conflict: somebody was faster
+            logger.debug("lease %s/%s: %s", self._namespace, LEASE, error)
+        self._tell()
+        return self.leads
+
+    def _take(self, now: float) -> bool:
+        try:
+            lease = self._client.get(LEASES, LEASE, self._namespace)
+        except NotFound:
+            meta = {"name": LEASE, "namespace": self._namespace}
+            self._client.create(LEASES, {"metadata": meta, "spec": self._spec({})})
+            return True
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        mark = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
+        if mark != self._seen:
+            self._seen, self._seen_since = mark, now
+        if holder not in ("", self._identity) and now - self._seen_since < DURATION_S:
+            return False
+        self._client.replace(LEASES, {**lease, "spec": self._spec(spec)})
+        return True
+
+    def _spec(self, old: Manifest) -> Manifest:
+        now = timestamps.to_micro_text(timestamps.utc_now())
+        is_new = old.get("holderIdentity") != self._identity
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(DURATION_S),
+            "acquireTime": now if is_new else old.get("acquireTime") or now,
+            "renewTime": now,
+            "leaseTransitions": int(old.get("leaseTransitions") or 0) + (1 if is_new and old else 0),
+        }
+
+    def _let_go(self) -> None:
+        try:
+            lease = self._client.get(LEASES, LEASE, self._namespace)
+            if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
+                self._client.replace(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
+        except ApiError as error:
+            logger.debug("the lease was not given back: %s", error)
+
+    def _tell(self) -> None:
+        if self.leads != self._led:
+            self._led = self.leads
+            logger.info("this replica %s", "works now" if self._led else "waits: another works, or none could say")
+            self._on_change(self._led)
+
+    def _keep_trying(self) -> None:
+        while not self._stopped.is_set():
+            leads = self.try_once()
+            self._stopped.wait(RENEW_S if leads else RETRY_S)

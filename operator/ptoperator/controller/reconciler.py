@@ -1,0 +1,169 @@
+"""One job, once: observe, plan, apply, report. Every event, and the timer, ends here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ptapi.errors import SpecError
+from ptapi.load import parse_job
+from ptapi.status import PostTrainJobStatus
+from ptkube import timestamps
+from ptkube.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
+from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUESTS, Manifest
+from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
+from ptoperator.kube import actions
+from ptoperator.kube.actions import Action, Create
+from ptoperator.kube.audited_client import Verbs
+from ptoperator.observe.cache import Key, Memory
+from ptoperator.observe.competing_jobs import confirmed, with_crowd, without_claims
+from ptoperator.observe.observer import observe, observe_board, observe_progress
+from ptoperator.observe.state import Estimate, Observed
+from ptoperator.plan import Plan, plan
+from ptoperator.plan.tensorboard import serving, wants_board
+from ptoperator.render import layout_of
+from ptoperator.settings import Settings
+from ptoperator.status import events
+
+logger = logging.getLogger(__name__)
+
+_SOON_S = 1.0
+_KINDS = {
+    JOBSETS: "JobSet must be installed in the cluster (https://jobset.sigs.k8s.io)",
+    PROVISIONING_REQUESTS: "GKE serves autoscaling.x-k8s.io/v1 from 1.32.2-gke.1652000 on",
+}
+"""What to do where the API server does not know a kind."""
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """Reconciles any job; holds no state of its own."""
+
+    client: Verbs
+    memory: Memory
+    settings: Settings
+    now: Callable[[], datetime] = timestamps.utc_now
+    cloud: CloudProvider | None = None
+    namespaces: Sequence[str] = ()
+    on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None
+    estimate: Callable[[Observed], Estimate | None] = lambda seen: None
+
+    def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
+        """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
+
+        is_news: something was heard of the job since the last look, so look at all of it.
+        """
+        seen = self._observe(key, is_news)
+        if seen is None:
+            self.memory.forget(key)
+            return None
+        planned = plan(seen, self.settings)
+        if not is_news and _is_grave(planned):  # not on the strength of what was known some seconds ago
+            return self.reconcile(key)
+        if planned.gives_turn:
+            with self.memory.turnstile:
+                seen = confirmed(self.client, self.memory, seen, self.namespaces)
+                return self._carry_out(key, seen, plan(seen, self.settings))
+        return self._carry_out(key, seen, planned)
+
+    def _carry_out(self, key: Key, seen: Observed, planned: Plan) -> float | None:
+        planned = self._serve_board(seen, self._apply(seen, planned))
+        if planned.status is not None:
+            seen = self._report(seen, planned.status)
+        self.memory.keep(key, without_claims(seen) if planned.progress_only else None)
+        return planned.requeue_after
+
+    def _observe(self, key: Key, is_news: bool) -> Observed | None:
+        last, now = None if is_news else self.memory.last(key), self.now()
+        if last is not None and (now - last.looked).total_seconds() < self.settings.resync_seconds:
+            seen: Observed | None = observe_progress(self.client, last, now, self.cloud)
+        else:
+            seen = observe(self.client, self.memory, key, self.settings, now, self.cloud)
+        if seen is None:
+            return None
+        if seen.progress is not None:
+            seen = replace(seen, progress_since=self.memory.first_seen(key, seen.progress.updated, seen.now))
+        return with_crowd(self.client, self.memory, replace(seen, estimate=self.estimate(seen)))
+
+    def _serve_board(self, seen: Observed, planned: Plan) -> Plan:
+        """The job's shared TensorBoard: looked at with the whole job, not with its progress."""
+        if seen.looked != seen.now or not wants_board(seen.job):
+            return planned
+        try:
+            layout = layout_of(parse_job(seen.job), self.settings)
+        except SpecError:
+            return planned
+        board = observe_board(self.client, seen, layout)
+        found = serving(layout, seen, board)
+        for action in found.actions:
+            logger.info("%s/%s: %s", seen.namespace, seen.name, actions.describe(action))
+            actions.apply(self.client, action)
+        if found.requeue_after is None:
+            return planned
+        due = max(found.requeue_after, _SOON_S)
+        return replace(planned, requeue_after=min(due, planned.requeue_after or due), progress_only=False)
+
+    def _apply(self, seen: Observed, planned: Plan) -> Plan:
+        """Carry the actions out. What the API server refuses to make is no crash but a thing to tell."""
+        answers: list[Answer] = []
+        for action in planned.actions:
+            if isinstance(action, CloudAction):
+                assert self.cloud is not None
+                answers.append(self.cloud.carry_out(action))
+                continue
+            logger.info("%s/%s: %s", seen.namespace, seen.name, actions.describe(action))
+            try:
+                actions.apply(self.client, action)
+            except (Invalid, Forbidden, NotFound) as error:
+                if not isinstance(action, Create):
+                    raise
+                return plan(replace(seen, obstacle=_obstacle(action, error)), self.settings)
+        return self._answered(seen, planned, answers) if answers else planned
+
+    def _answered(self, seen: Observed, planned: Plan, answers: list[Answer]) -> Plan:
+        """What the cloud said is one more observation. If it leads to more actions, those are the next look's."""
+        assert seen.cloud is not None
+        again = plan(replace(seen, cloud=seen.cloud.after(answers)), self.settings)
+        if again.actions:
+            return replace(planned, status=None, requeue_after=_SOON_S)
+        return again
+
+    def _report(self, seen: Observed, status: PostTrainJobStatus) -> Observed:
+        """Events first: if the status is lost, the next try says them again under the same names."""
+        for note in events.notes(seen.status, status):
+            self._tell(events.manifest(seen, note))
+        if status.phase is not seen.status.phase:
+            logger.info("%s/%s: %s", seen.namespace, seen.name, status.phase)
+        written = self.client.replace_status(POSTTRAINJOBS, {**seen.job, "status": _document(status)})
+        self.on_report(seen.status, status)
+        self.memory.note_written(written)
+        self.memory.note_job(written)
+        return replace(seen, job=written)
+
+    def _tell(self, event: Manifest) -> None:
+        try:
+            self.client.create(EVENTS, event)
+        except AlreadyExists:
+            return
+        except ApiError as error:  # an event is a courtesy
+            logger.debug("event %s: %s", event["reason"], error)
+
+
+def _is_grave(planned: Plan) -> bool:
+    """Whether it changes more than numbers."""
+    return (
+        bool(planned.actions) or planned.gives_turn or (planned.status is not None and planned.status.phase.is_terminal)
+    )
+
+
+def _obstacle(action: Action, error: ApiError) -> str:
+    hint = _KINDS.get(action.resource, "") if isinstance(error, NotFound) and isinstance(action, Create) else ""
+    return f"{actions.describe(action)}: {error.message}{f'; hint: {hint}' if hint else ''}"
+
+
+def _document(status: PostTrainJobStatus) -> Manifest:
+    """The status as it is stored: what says nothing is left out, but never the phase."""
+    document = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    return {"phase": str(status.phase), "observedGeneration": status.observed_generation, **document}

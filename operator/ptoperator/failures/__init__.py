@@ -1,0 +1,1 @@
+"""Classify failures from pods, nodes and logs. Pure."""

@@ -1,0 +1,83 @@
+"""From the last words of a log to the line that says what happened, and what that line means. Pure.
+
+A container whose program does not report (another runtime, a crash in native code) leaves the tail of its log as its
+termination message. The table knows the words of XLA, libtpu, JAX and Python's faulthandler; what it does not know
+stays unexplained, so that a peer that can explain itself is the cause.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ptapi.failures import FailureClass
+from ptoperator.failures.redaction import redacted
+
+LINE_LIMIT = 400
+LOG_LIMIT = 2000
+
+_TABLE: tuple[tuple[FailureClass, re.Pattern[str]], ...] = (
+    (
+        FailureClass.OUT_OF_MEMORY_HBM,
+        re.compile(
+            r"RESOURCE_EXHAUSTED.*(?:\bhbm\b|memory space|out of memory|(?:trying|attempting) to (?:allocate|reserve))"
+            r"|Ran out of memory in memory space hbm|would exceed memory|XLA:TPU compile permanent error.*memory",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        FailureClass.HOST_ERROR,
+        re.compile(
+            r"no healthy devices present|cannot allocate unhealthy devices|uncorrectable ECC"
+            r"|TPU (?:chip|core).*unhealthy|ba16c7433 device"
+            r"|Failed to (?:open|find) (?:any )?(?:TPU|/dev/(?:accel|vfio))",
+            re.IGNORECASE,
+        ),
+    ),
+    (FailureClass.OUT_OF_MEMORY_HOST, re.compile(r"^(?:\w+\.)*MemoryError\b|std::bad_alloc|Cannot allocate memory")),
+    (FailureClass.STORAGE, re.compile(r"No space left on device|Read-only file system|Disk quota exceeded")),
+)
+_STACKS = re.compile(
+    r"^(?:Timeout \(\d+:\d\d:\d\d|(?:Current t|T)hread 0x[0-9a-f]+ .*most recent call first)", re.MULTILINE
+)
+_TELLING = re.compile(
+    r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b.*|error: .*|fatal(?: python)? error:? .*"
+    r"|F\d{4} .*|.*Check failed:.*|.*RESOURCE_EXHAUSTED.*|.*INTERNAL:.*|terminate called.*|Segmentation fault.*"
+    r"|\*\*\* SIG\w+.*)$",
+    re.IGNORECASE,
+)
+
+
+def known_line(text: str) -> tuple[FailureClass, str] | None:
+    """The first line of the log's tail that the table knows, and what it means."""
+    for line in _lines(text):
+        for kind, pattern in _TABLE:
+            if pattern.search(line):
+                return kind, _cut(line)
+    return None
+
+
+def is_stack_dump(text: str) -> bool:
+    """Whether faulthandler's thread ended the program: that is the trainer's last watchdog."""
+    return _STACKS.search(text) is not None
+
+
+def telling_line(text: str) -> str:
+    """The line that says most: the last that reads like an error, else the last. Empty for an empty text."""
+    lines = _lines(text)
+    return _cut(next((line for line in reversed(lines) if _TELLING.match(line)), lines[-1] if lines else ""))
+
+
+def log_tail(text: str) -> str:
+    """The end of the log as status keeps it: whole lines, without secrets."""
+    kept = redacted(text.strip())
+    if len(kept) <= LOG_LIMIT:
+        return kept
+    return kept[-LOG_LIMIT:].partition("\n")[2] or kept[-LOG_LIMIT:]
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _cut(line: str) -> str:
+    return redacted(line)[:LINE_LIMIT]

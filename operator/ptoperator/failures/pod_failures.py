@@ -1,0 +1,235 @@
+"""From what pods say to failure classes: pure, table-driven.
+
+A pod says three things: its conditions (disruption), its containers' exit codes, and the trainer's termination
+message, or in its place the end of the log (`excerpt`). Its node may know better why it went away (`nodes`). The first
+pod that failed is the cause; the others lost their peer. Left out: what GKE's operations say (`capacity.trouble`), and
+the JobSet's own words (`ending`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
+from ptapi.run_directory import Termination
+from ptkube.objects import condition, container_statuses, label, true_condition
+from ptkube.resources import Manifest
+from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, telling_line
+from ptoperator.failures.node_failures import NodeSign
+from ptoperator.kube import labels, names
+
+_DISRUPTIONS: dict[str, FailureClass] = {
+    "PreemptionByScheduler": FailureClass.PREEMPTED,
+    "EvictionByEvictionAPI": FailureClass.MAINTENANCE,
+    "DeletionByTaintManager": FailureClass.HOST_ERROR,
+    "DeletionByPodGC": FailureClass.HOST_ERROR,
+    "TerminationByKubelet": FailureClass.PREEMPTED,
+}
+"""Reasons of a pod's DisruptionTarget condition. The kubelet ends pods when its node is shut down, as a spot VM is."""
+
+IMAGE_REASONS = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "RegistryUnavailable",
+        "ImageInspectError",
+        "SignatureValidationFailed",
+    }
+)
+CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_BY_THE_MACHINE = (
+    FailureClass.PREEMPTED,
+    FailureClass.MAINTENANCE,
+    FailureClass.HOST_ERROR,
+    FailureClass.HANG,
+    FailureClass.UNKNOWN,
+)
+"""Classes that a broken or leaving node explains better; a wrong spec stays one wherever it ran."""
+
+
+@dataclass(frozen=True)
+class PodFailure:
+    """Why a pod failed. attempt: the JobSet's restart count when the pod was made; time: RFC 3339; log: the end of its
+    log, where the trainer did not report; is_settled: Kubernetes itself said why, so the node need not be asked."""
+
+    kind: FailureClass
+    message: str
+    pod: str
+    attempt: int = 0
+    exit_code: int | None = None
+    time: str = ""
+    node: str = ""
+    log: str = ""
+    is_settled: bool = False
+
+    @property
+    def asks_node(self) -> bool:
+        """Whether its node may know better."""
+        return bool(self.node) and not self.is_settled and self.kind in _BY_THE_MACHINE
+
+    def explained_by(self, sign: NodeSign | None) -> PodFailure:
+        """The same failure after its node was asked, who need not be asked again."""
+        if sign is None or not self.asks_node:
+            return replace(self, is_settled=True)
+        return replace(self, kind=sign.kind, message=f"{sign.words}; {self.message}", is_settled=True)
+
+    @property
+    def is_charged(self) -> bool:
+        return REACTIONS[self.kind].charged
+
+
+@dataclass(frozen=True)
+class StartFailure:
+    """Why a pod's container cannot start. since: when the pod got its node."""
+
+    kind: FailureClass
+    message: str
+    pod: str
+    since: str = ""
+
+
+def pod_failure(pod: Manifest) -> PodFailure | None:
+    """Why this pod failed; None while it did not."""
+    status = pod.get("status") or {}
+    disruption = true_condition(pod, "DisruptionTarget")
+    failed = [each for each in map(_terminated, container_statuses(pod)) if each and each["exitCode"] != 0]
+    if status.get("phase") != "Failed" and not failed:
+        return None
+    first = min(failed, key=lambda each: each.get("finishedAt") or "", default=None)
+    if disruption is not None:
+        return _disrupted(pod, disruption, first)
+    if first is None:
+        return _failure(pod, FailureClass.HOST_ERROR, _pod_words(status))
+    return _exited(pod, first)
+
+
+def pull_errors(pod: Manifest) -> dict[str, str]:
+    """What the registry said, by image. The kubelet shows it for a moment; between two tries, some versions of it say
+    no more than that they wait."""
+    states = ((each, (each.get("state") or {}).get("waiting") or {}) for each in container_statuses(pod))
+    return {
+        str(container.get("image")): str(waiting["message"])
+        for container, waiting in states
+        if waiting.get("reason") == "ErrImagePull" and waiting.get("message")
+    }
+
+
+def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> StartFailure | None:
+    """Why a container of this pod cannot start, in the words of the kubelet and the registry. heard: `pull_errors` of
+    before."""
+    for container in container_statuses(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        kind = _start_class(reason)
+        if kind is None:
+            continue
+        scheduled = condition(pod, "PodScheduled") or {}
+        words = waiting.get("message") or f"image {container.get('image', '')}"
+        earlier = (heard or {}).get(str(container.get("image")), "")
+        if reason == "ImagePullBackOff" and "ErrImagePull" not in words and earlier:
+            words = f"{words}: ErrImagePull: {earlier}"
+        return StartFailure(kind, f"{reason}: {words}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
+    return None
+
+
+def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None = None) -> PodFailure | None:
+    """The failure that ended an attempt: the earliest that somebody could explain.
+
+    `charged` narrows it to what the JobSet's rule says: a preempted host makes its peers fail in their own words. A
+    failure that somebody could explain goes before one that nobody could, whatever the rule.
+    """
+    of_attempt = [each for each in failures if each.attempt == attempt]
+    fitting = [each for each in of_attempt if charged is None or each.is_charged == charged] or of_attempt
+    explained = _explained(fitting) or _explained(of_attempt) or fitting
+    return min(explained, key=lambda each: (each.time, each.pod), default=None)
+
+
+def termination(text: str) -> Termination | None:
+    """The trainer's termination message, if it is one."""
+    try:
+        return Termination.model_validate(json.loads(text))
+    except ValueError:  # no JSON, or JSON of something else: pydantic's ValidationError is one
+        return None
+
+
+def _explained(failures: list[PodFailure]) -> list[PodFailure]:
+    return [each for each in failures if each.kind is not FailureClass.UNKNOWN]
+
+
+def _disrupted(pod: Manifest, disruption: Manifest, exited: Manifest | None) -> PodFailure:
+    reason, words = str(disruption.get("reason") or ""), str(disruption.get("message") or "")
+    kind = _DISRUPTIONS.get(reason, FailureClass.PREEMPTED)
+    if reason == "TerminationByKubelet" and "low on resource" in words:
+        kind = FailureClass.OUT_OF_MEMORY_HOST
+    code = exited["exitCode"] if exited else None
+    found = _failure(pod, kind, f"{reason}: {words}" if words else reason, code, exited)
+    return replace(found, is_settled=reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST)
+
+
+def _exited(pod: Manifest, state: Manifest) -> PodFailure:
+    code = int(state["exitCode"])
+    said = termination(state.get("message") or "")
+    if state.get("reason") == "OOMKilled":
+        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, state)
+    if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
+        return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, state)
+    kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
+    if said is not None:
+        kind = _class(said.failure_class) or kind
+        return _failure(pod, kind, said.message or _exit_words(code), code, state)
+    return _by_log(pod, kind, code, state)
+
+
+def _by_log(pod: Manifest, kind: FailureClass, code: int, state: Manifest) -> PodFailure:
+    """A program that did not report: its log's end is looked through for a line that says what happened."""
+    tail = str(state.get("message") or "")
+    if code == ExitCode.UNKNOWN and is_stack_dump(tail):
+        words = "Python's lock was held for too long: the log ends with the stacks of all threads"
+        return replace(_failure(pod, FailureClass.HANG, words, code, state), log=log_tail(tail))
+    known = known_line(tail) if kind is FailureClass.UNKNOWN else None
+    kind, line = known or (kind, telling_line(tail))
+    words = f"{_exit_words(code)}: {line}" if line else _exit_words(code)
+    return replace(_failure(pod, kind, words, code, state), log=log_tail(tail))
+
+
+def _exit_words(code: int) -> str:
+    return f"killed by signal {code - 128}" if 128 < code < 160 else f"the trainer ended with exit code {code}"
+
+
+def _failure(
+    pod: Manifest, kind: FailureClass, words: str, code: int | None = None, state: Manifest | None = None
+) -> PodFailure:
+    meta = pod["metadata"]
+    attempt = label(pod, labels.RESTART_ATTEMPT)
+    time = (state or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
+    node = str((pod.get("spec") or {}).get("nodeName") or "")
+    return PodFailure(kind, words, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
+
+
+def _pod_words(status: Manifest) -> str:
+    """The kubelet's: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
+    said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+    return said or "the pod failed without a word"
+
+
+def _start_class(reason: str) -> FailureClass | None:
+    if reason in IMAGE_REASONS:
+        return FailureClass.IMAGE_PULL
+    return FailureClass.CONFIG_ERROR if reason in CONFIG_REASONS else None
+
+
+def _class(text: str) -> FailureClass | None:
+    return FailureClass(text) if text in set(FailureClass) else None
+
+
+def _name(pod: Manifest) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _terminated(container: Manifest) -> Manifest | None:
+    terminated: Manifest | None = (container.get("state") or {}).get("terminated")
+    return terminated

@@ -1,0 +1,101 @@
+"""The client as the operator has it: the verbs it needs, each listed in `rights`, each counted.
+
+A call that is not listed is a mistake in our code: it fails here, before a cluster with RBAC would refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from ptkube.errors import ApiError
+from ptkube.resources import PODS, Manifest, Resource
+from ptoperator.kube.rbac import is_allowed
+
+T = TypeVar("T")
+_READS = ("get", "list")
+OnCall = Callable[[str, str, str], None]
+"""Told of every call: verb, resource (with its subresource), and `ok` or the error's name."""
+
+
+class UnlistedCall(Exception):
+    """The operator's own code calls what `rights` does not list."""
+
+
+class Verbs(Protocol):
+    """The part of `kube.Kube` that the operator needs."""
+
+    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
+    def get_subresource(
+        self, r: Resource, name: str, subresource: str, namespace: str | None = None, /
+    ) -> Manifest: ...
+    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
+    def pod_logs(
+        self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
+    ) -> Iterator[str]: ...
+    def create(self, r: Resource, body: Manifest, /) -> Manifest: ...
+    def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest: ...
+    def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None: ...
+    def replace(self, r: Resource, body: Manifest, /) -> Manifest: ...
+    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
+
+
+class Client:
+    """Safe to share between threads, as what it wraps. check: raises an ApiError where nothing may be written."""
+
+    def __init__(
+        self,
+        kube: Verbs,
+        on_call: OnCall = lambda verb, resource, outcome: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._kube = kube
+        self._on_call = on_call
+        self._check = check
+
+    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest:
+        return self._call("get", r, lambda: self._kube.get(r, name, namespace))
+
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None, /) -> Manifest:
+        return self._call("get", r, lambda: self._kube.get_subresource(r, name, subresource, namespace), subresource)
+
+    def pod_logs(
+        self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
+    ) -> Iterator[str]:
+        def read() -> Iterator[str]:
+            lines = self._kube.pod_logs(name, namespace, container=container, tail=tail, timestamps=timestamps)
+            return iter(list(lines))
+
+        return self._call("get", PODS, read, "log")
+
+    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
+        return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels))
+
+    def create(self, r: Resource, body: Manifest, /) -> Manifest:
+        return self._call("create", r, lambda: self._kube.create(r, body))
+
+    def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest:
+        return self._call("patch", r, lambda: self._kube.patch(r, name, namespace, body))
+
+    def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None:
+        self._call("delete", r, lambda: self._kube.delete(r, name, namespace, uid=uid))
+
+    def replace(self, r: Resource, body: Manifest, /) -> Manifest:
+        return self._call("update", r, lambda: self._kube.replace(r, body))
+
+    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest:
+        return self._call("update", r, lambda: self._kube.replace_status(r, body), "status")
+
+    def _call(self, verb: str, r: Resource, send: Callable[[], T], subresource: str = "") -> T:
+        name = f"{r.plural}/{subresource}" if subresource else r.plural
+        if not is_allowed(verb, r, subresource):
+            raise UnlistedCall(f"{verb} {name} is not listed; hint: add it to ptoperator/kube/rbac.py with its reason")
+        if verb not in _READS:
+            self._check()
+        try:
+            answer = send()
+        except ApiError as error:
+            self._on_call(verb, name, type(error).__name__)
+            raise
+        self._on_call(verb, name, "ok")
+        return answer

@@ -1,0 +1,181 @@
+"""What Kueue says of a queued JobSet: read while it waits, and turned into a sentence. Nothing here is written; the
+answer to its admission check is in `admission`.
+
+Kueue makes a Workload for every JobSet with a queue, decides on it, and says why in its conditions; its visibility API
+counts who is ahead. Where Kueue, or its visibility API, is not there, less is said and nothing breaks. Kueue 0.15 or
+newer (`kueue.x-k8s.io/v1beta2`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ptapi.accelerators import Slice
+from ptkube import objects
+from ptkube.errors import ApiError, Forbidden, NotFound
+from ptkube.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
+from ptoperator.kube import labels
+from ptoperator.kube.rbac import PENDING
+
+_WHY_LIMIT = 600
+
+
+class Reader(Protocol):
+    """The part of `kube.Kube` that this needs."""
+
+    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
+    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
+    def get_subresource(
+        self, r: Resource, name: str, subresource: str, namespace: str | None = None, /
+    ) -> Manifest: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """A job's place in its queue. cluster_queue: empty where it is not known; ahead: None where nobody counts.
+
+    is_there: whether the LocalQueue exists; has_kueue: whether the cluster knows LocalQueues at all. check: the name of
+    the admission check by which Kueue asks for the job's node pools; empty where it does not ask.
+    """
+
+    queue: str
+    has_kueue: bool = True
+    is_there: bool = True
+    cluster_queue: str = ""
+    workload: Manifest | None = None
+    ahead: int | None = None
+    check: str = ""
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether Kueue has reserved quota, and is not about to take it back."""
+        return self.holds("QuotaReserved") and not self.holds("Evicted")
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether Kueue waits to hear that the node pools are there."""
+        return self.has_quota and self.check != "" and not self.is_answered
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether Kueue was told so, for the quota that it has reserved."""
+        return self.has_quota and any(
+            each["name"] == self.check and each.get("state") == "Ready" for each in self.checks
+        )
+
+    @property
+    def checks(self) -> list[Manifest]:
+        """The Workload's admission checks."""
+        return ((self.workload or {}).get("status") or {}).get("admissionChecks") or []
+
+    @property
+    def is_active(self) -> bool:
+        """Whether Kueue still considers it: after too many evictions it does not."""
+        return self.workload is None or self.workload["spec"].get("active", True) is True
+
+    def condition(self, kind: str) -> Manifest | None:
+        """A condition of the Workload, whatever its status."""
+        return objects.condition(self.workload or {}, kind)
+
+    def holds(self, kind: str) -> bool:
+        return objects.holds(self.workload or {}, kind)
+
+
+def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> Place:
+    """Three reads, and one per admission check. Raises ApiError for what is not a missing kind or object."""
+    try:
+        workloads = reader.list(WORKLOADS, namespace, labels=f"{labels.KUEUE_JOB_UID}={jobset_uid}").items
+    except NotFound:
+        return Place(queue, has_kueue=False)
+    try:
+        cluster_queue = str(reader.get(LOCAL_QUEUES, queue, namespace)["spec"].get("clusterQueue") or "")
+    except NotFound:
+        return Place(queue, is_there=False)
+    workload = workloads[0] if workloads else None
+    place = Place(queue, cluster_queue=cluster_queue, workload=workload)
+    if workload is None:
+        return place
+    if place.has_quota:
+        return replace(place, check=_pools_check(reader, place))
+    return replace(place, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
+
+
+def waiting_words(place: Place, accelerator: Slice) -> str:
+    """`waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
+    if not place.has_kueue:
+        return f"waiting in queue {place.queue}, but Kueue is not installed; hint: install it, or leave spec.queue out"
+    if not place.is_there:
+        return f"waiting for queue {place.queue}, which is not there; hint: make the LocalQueue, or name another queue"
+    where = place.cluster_queue or f"queue {place.queue}"
+    if not place.is_active:
+        hint = "hint: set spec.active of the Workload to true, or suspend and resume the job"
+        return f"{where} has put the job aside: {_why(place) or 'its Workload is not active'}; {hint}"
+    ahead = "" if place.ahead is None else f", {place.ahead} ahead"
+    why = _why(place)
+    return f"waiting for {wanted(accelerator)} in {where}{ahead}{_again(place)}{f': {why}' if why else ''}"
+
+
+def evicted_words(place: Place, accelerator: Slice) -> str:
+    """Why the quota was taken back, and how it goes on."""
+    found = place.condition("Evicted") or {}
+    reason = f" ({found['reason']}: {found.get('message') or ''})" if found.get("reason") else ""
+    where = place.cluster_queue or f"queue {place.queue}"
+    return f"{where} took the quota back{reason}; {waiting_words(place, accelerator)}"
+
+
+def wanted(accelerator: Slice) -> str:
+    """`64 v5p chips`; of CPUs what `describe` says."""
+    if accelerator.is_cpu:
+        return accelerator.describe()
+    chips = accelerator.total_chips
+    return f"{chips} {accelerator.generation} chip{'s' if chips > 1 else ''}"
+
+
+def waiting_check(place: Place) -> str:
+    """`admission check dws is Pending: Queued since 10:00`; empty where none waits."""
+    slow = (each for each in place.checks if each.get("state") in ("Pending", "Retry", "Rejected"))
+    check = next(slow, None)
+    return f"admission check {check['name']} is {check['state']}: {check.get('message') or ''}" if check else ""
+
+
+def _pools_check(reader: Reader, place: Place) -> str:
+    """Of the Workload's admission checks the one that asks for node pools."""
+    for each in place.checks:
+        try:
+            check = reader.get(ADMISSION_CHECKS, str(each["name"]))
+        except (NotFound, Forbidden):  # removed meanwhile; or an older chart's role
+            continue
+        if check["spec"]["controllerName"] == labels.POOLS_CHECK:
+            return str(each["name"])
+    return ""
+
+
+def _why(place: Place) -> str:
+    """The newest reason: an admission check's that waits, else that no quota was reserved."""
+    said = waiting_check(place)
+    if said and place.holds("QuotaReserved"):
+        return f"quota is reserved, {said}"[:_WHY_LIMIT]
+    quota = place.condition("QuotaReserved")
+    if quota is None or quota["status"] == "True":
+        return ""
+    return str(quota.get("message") or "")[:_WHY_LIMIT]
+
+
+def _again(place: Place) -> str:
+    """After evictions Kueue waits before it considers the job again."""
+    state: Manifest = ((place.workload or {}).get("status") or {}).get("requeueState") or {}
+    if not state.get("requeueAt"):
+        return ""
+    return f", considered again at {state['requeueAt']} (requeued {state.get('count', 1)} times)"
+
+
+def _ahead(reader: Reader, namespace: str, queue: str, workload: str) -> int | None:
+    for served in VISIBLE_QUEUES:
+        try:
+            items = reader.get_subresource(served, queue, PENDING, namespace).get("items") or []
+        except ApiError:  # not served, not permitted, or its server is away: a courtesy all the same
+            continue
+        mine = next((each for each in items if each["metadata"]["name"] == workload), None)
+        return None if mine is None else int(mine.get("positionInClusterQueue") or 0)
+    return None

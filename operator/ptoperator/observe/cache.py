@@ -1,0 +1,234 @@
+"""What the operator remembers between looks: all of it may be lost, nothing is decided by it alone.
+
+Why pods failed (a restarting JobSet deletes them within a moment), what registries said, which job has which run
+directory, and the last observation of each job, so that reading progress costs no API call. Safe to share between
+threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ptapi.conditions import ConditionType
+from ptkube.objects import condition, label
+from ptkube.resources import Manifest
+from ptoperator.capacity.fair_queue import Claim, claim_of, first
+from ptoperator.failures.node_failures import NodeSign
+from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
+from ptoperator.kube import labels
+from ptoperator.monitoring.job_gauges import JobNumbers, numbers_of
+from ptoperator.observe import run_directory
+from ptoperator.observe.state import Observed
+
+Key = tuple[str, str]
+"""Namespace and name of a PostTrainJob."""
+_FAILURES_KEPT = 64
+_NODES_ASKED = 8
+"""At a time: of a slice that went away as a whole, some nodes speak for all."""
+
+
+@dataclass
+class _Job:
+    uid: str
+    run: str
+    created: str
+    numbers: JobNumbers
+    is_refused: bool
+    claim: Claim | None
+
+
+@dataclass
+class Memory:
+    """Shared by the event handlers, which fill it, and reconcile, which reads it."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _jobs: dict[Key, _Job] = field(default_factory=dict)
+    _uids: set[str] = field(default_factory=set)
+    _runs: dict[str, set[Key]] = field(default_factory=lambda: defaultdict(set))
+    _failures: dict[str, deque[PodFailure]] = field(default_factory=dict)
+    _pulls: dict[str, dict[str, str]] = field(default_factory=dict)
+    _last: dict[Key, Observed] = field(default_factory=dict)
+    _signs: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
+    _written: dict[Key, str] = field(default_factory=dict)
+    _moved: set[str] = field(default_factory=set)
+    turnstile: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a turn in a line is given: from reading everybody's place to writing it."""
+
+    def note_job(self, job: Manifest) -> None:
+        """A job exists and looks like this."""
+        key, entry = _key(job), _entry(job)
+        with self._lock:
+            self._forget_run(key)
+            self._forget_failures(key, unless=entry.uid)
+            self._note_move(key, entry.claim)
+            self._jobs[key] = entry
+            self._uids.add(entry.uid)
+            if entry.run:
+                self._runs[entry.run].add(key)
+
+    def note_pod(self, pod: Manifest) -> None:
+        """A pod changed: what a registry said of its images, and if it is the trainer's and failed, why."""
+        uid = label(pod, labels.JOB_UID)
+        self._note_pull(uid, pull_errors(pod))
+        found = pod_failure(pod)
+        if not uid or found is None or labels.is_of_preflight(pod):
+            return
+        with self._lock:
+            if uid not in self._uids:  # a job that is gone, whose last pods end now
+                return
+            known = self._failures.setdefault(uid, deque(maxlen=_FAILURES_KEPT))
+            same = [each for each in known if each.pod == found.pod]
+            if any(each.is_settled and each.exit_code == found.exit_code for each in same):
+                return  # its node was asked since, and may be whole again
+            for older in same:
+                known.remove(older)
+            known.append(found)
+
+    def nodes_to_ask(self, uid: str) -> tuple[str, ...]:
+        """Nodes that may know better why pods of this job failed, those of the earliest failures first."""
+        found = sorted((each for each in self.failures(uid) if each.asks_node), key=lambda each: each.time)
+        return tuple(dict.fromkeys(each.node for each in found))[:_NODES_ASKED]
+
+    def note_node(self, uid: str, node: str, sign: NodeSign | None) -> None:
+        """What a node says about the pods that failed on it."""
+        with self._lock:
+            known = self._failures.get(uid)
+            if known is None:
+                return
+            told = [each.explained_by(sign) if each.node == node and each.asks_node else each for each in known]
+            known.clear()
+            known.extend(told)
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        with self._lock:
+            self._forget_run(key)
+            self._forget_failures(key)
+            self._note_move(key, None)
+            self._jobs.pop(key, None)
+            self._last.pop(key, None)
+            self._signs.pop(key, None)
+            self._written.pop(key, None)
+
+    def failures(self, uid: str) -> tuple[PodFailure, ...]:
+        with self._lock:
+            return tuple(self._failures.get(uid, ()))
+
+    def pull_errors(self, uid: str) -> dict[str, str]:
+        """What registries said of the job's images, each time the last words."""
+        with self._lock:
+            return dict(self._pulls.get(uid, {}))
+
+    def rival(self, key: Key) -> str:
+        """`namespace/name` of an older job with the same run directory, or nothing."""
+        with self._lock:
+            mine = self._jobs.get(key)
+            if mine is None or not mine.run:
+                return ""
+            others = [(self._jobs[other], other) for other in self._runs[mine.run] if other != key]
+            older = [
+                (entry.created, entry.uid, other)
+                for entry, other in others
+                if not entry.is_refused and (entry.created, entry.uid) < (mine.created, mine.uid)
+            ]
+        return "/".join(min(older)[2]) if older else ""
+
+    def claims(self) -> tuple[Claim, ...]:
+        """Who stands in line for chips, or holds some that others stand in line for; as far as was heard."""
+        with self._lock:
+            return tuple(entry.claim for entry in self._jobs.values() if entry.claim is not None)
+
+    def next_in_line(self) -> list[Key]:
+        """Jobs whose turn may have come, because something changed in their line since the last call."""
+        with self._lock:
+            moved, self._moved = self._moved, set()
+            if not moved:
+                return []
+            claims = {entry.claim.uid: (key, entry.claim) for key, entry in self._jobs.items() if entry.claim}
+        heads = (first(line, (claim for _, claim in claims.values())) for line in sorted(moved))
+        return [claims[uid][0] for uid in heads if uid]
+
+    def known_jobs(self) -> list[Key]:
+        """Every job that is known."""
+        with self._lock:
+            return list(self._jobs)
+
+    def numbers(self) -> list[JobNumbers]:
+        """What Prometheus shows of the jobs."""
+        with self._lock:
+            return [entry.numbers for entry in self._jobs.values()]
+
+    def last(self, key: Key) -> Observed | None:
+        with self._lock:
+            return self._last.get(key)
+
+    def keep(self, key: Key, seen: Observed | None) -> None:
+        """For the next look, if nothing is heard until then; None: that one must look at everything."""
+        with self._lock:
+            if seen is None:
+                self._last.pop(key, None)
+            else:
+                self._last[key] = seen
+
+    def first_seen(self, key: Key, sign: str, now: datetime) -> datetime:
+        """When this sign of life of a run was first seen, by our own clock: that of its nodes may be another."""
+        with self._lock:
+            known = self._signs.get(key)
+            if known is None or known[0] != sign:
+                known = self._signs[key] = (sign, now)
+            return known[1]
+
+    def note_written(self, job: Manifest) -> None:
+        """This is how the job looks after our own write, so that hearing of it is no news."""
+        with self._lock:
+            self._written[_key(job)] = str(job["metadata"].get("resourceVersion") or "")
+
+    def is_own_write(self, job: Manifest) -> bool:
+        version = str(job["metadata"].get("resourceVersion") or "")
+        with self._lock:
+            return bool(version) and self._written.get(_key(job)) == version
+
+    def _note_move(self, key: Key, claim: Claim | None) -> None:
+        known = self._jobs.get(key)
+        before = known.claim if known else None
+        if before != claim:
+            self._moved |= {each.line for each in (before, claim) if each is not None}
+
+    def _note_pull(self, uid: str | None, errors: dict[str, str]) -> None:
+        with self._lock:
+            if uid in self._uids and errors:
+                self._pulls.setdefault(uid, {}).update(errors)
+
+    def _forget_run(self, key: Key) -> None:
+        entry = self._jobs.get(key)
+        if entry and entry.run:
+            self._runs[entry.run].discard(key)
+            if not self._runs[entry.run]:
+                del self._runs[entry.run]
+
+    def _forget_failures(self, key: Key, unless: str = "") -> None:
+        entry = self._jobs.get(key)
+        if entry and entry.uid != unless:
+            self._uids.discard(entry.uid)
+            self._failures.pop(entry.uid, None)
+            self._pulls.pop(entry.uid, None)
+
+
+def _key(job: Manifest) -> Key:
+    return str(job["metadata"]["namespace"]), str(job["metadata"]["name"])
+
+
+def _entry(job: Manifest) -> _Job:
+    meta = job["metadata"]
+    validated = condition(job, ConditionType.VALIDATED)
+    return _Job(
+        uid=str(meta["uid"]),
+        run=run_directory.of_job(job),
+        created=str(meta.get("creationTimestamp") or ""),
+        numbers=numbers_of(job),
+        is_refused=validated is not None and validated.get("status") == "False",
+        claim=claim_of(job),
+    )

@@ -1,0 +1,79 @@
+"""What preflight's formula says of a job that skips preflight: asked of the trainer's own command, in a child.
+
+Nothing is refused by it: who writes `preflight: Skip` wants no judge. But it costs half a second of a CPU and no
+library beyond the operator's own, so a job that can never fit is not let go without a word. What the formula cannot
+tell (a model behind a URI that this process cannot read, no trainer beside the operator) is left unsaid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ptapi.conditions import ConditionType
+from ptkube.resources import Manifest
+from ptoperator.observe.state import Estimate, Observed
+
+logger = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-m", "pttrainer", "preflight")
+_LONGEST_S = 20.0
+_KEPT = 1024
+_GIB = 2**30
+
+
+@dataclass
+class Estimates:
+    """The formula's answers, one per shape of a job. Safe to share between threads; one child at a time, for which only
+    jobs of shapes that were not asked about yet wait."""
+
+    command: Sequence[str] = COMMAND
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: dict[str, Estimate | None] = field(default_factory=dict)
+
+    def of(self, seen: Observed) -> Estimate | None:
+        """For a job that was not told anything yet; None for any other."""
+        if not _is_wanted(seen):
+            return None
+        shape = _shape(seen.job)
+        if shape not in self._known:
+            with self._lock:
+                if shape not in self._known:
+                    answer = _asked(self.command, seen.job)
+                    self._known = dict([*self._known.items(), (shape, answer)][-_KEPT:])
+        return self._known.get(shape)
+
+
+def _is_wanted(seen: Observed) -> bool:
+    spec = seen.job.get("spec") or {}
+    is_native = not {"maxtext", "container"} & set(spec.get("runtime") or {})
+    is_told = seen.status.condition(ConditionType.PREFLIGHTED) is not None
+    is_over = seen.is_deleting or seen.status.phase.is_terminal
+    return spec.get("preflight") == "Skip" and is_native and not (seen.is_on_cpu or is_told or is_over)
+
+
+def _shape(job: Manifest) -> str:
+    """The same for jobs that differ in where they write."""
+    spec = {name: value for name, value in job["spec"].items() if name not in ("output", "data", "capacity")}
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+
+
+def _asked(command: Sequence[str], job: Manifest) -> Estimate | None:
+    document: Manifest = {name: job[name] for name in ("apiVersion", "kind", "spec")}
+    document["metadata"] = {name: job["metadata"][name] for name in ("name", "namespace")}
+    asked = [*command, "/dev/stdin", "--quick", "--output", "json"]
+    try:
+        ran = subprocess.run(asked, input=json.dumps(document), capture_output=True, timeout=_LONGEST_S, text=True)
+        verdict = json.loads(ran.stdout)
+        peak, available = verdict["peak"] / _GIB, verdict["available"] / _GIB
+        words = f"peak {peak:.1f} of {available:.1f} GiB per chip on {verdict['accelerator']}"
+        return Estimate(bool(verdict["fits"]), words)
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
+        logger.debug("%s: no estimate: %s", document["metadata"], error)
+        return None

@@ -1,0 +1,38 @@
+"""The ConfigMap that carries the job to its pods, complete and immutable.
+
+The trainer reads this file and nothing else. It holds the defaults filled in and the job's uid, by which the
+trainer recognises its own run directory. Secrets are references here and stay so.
+"""
+
+from __future__ import annotations
+
+from ptapi import load
+from ptapi.run_directory import JOB_FILE
+from ptapi.text import kubectl_yaml
+from ptkube.resources import Manifest
+from ptoperator.kube import labels
+from ptoperator.render.layout import Layout
+
+MOUNT_PATH, _, KEY = JOB_FILE.rpartition("/")
+
+
+def config_map(layout: Layout) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": layout.config_map,
+            "namespace": layout.namespace,
+            "labels": labels.for_job(layout.name, layout.uid),
+            "ownerReferences": layout.owner_references,
+        },
+        "immutable": True,
+        "data": {KEY: job_file(layout)},
+    }
+
+
+def job_file(layout: Layout) -> str:
+    """The job as YAML."""
+    document = load.manifest(layout.job)
+    document["metadata"] = {"name": layout.name, "namespace": layout.namespace, "uid": layout.uid}
+    return kubectl_yaml.write(document)

@@ -1,0 +1,127 @@
+"""The node pool of one slice, as `google.container.v1.NodePool` has it: pure, one per slice, all or nothing.
+
+Facts: slices of several hosts are placed by topology (v4 to v6e) or by a workload policy (tpu7x); a slice of one host
+has no placement. Pods per node are few, because 110 would use up a cluster's addresses. Nodes are repaired but never
+upgraded under a run. Left out: what GKE adds itself (the google.com/tpu taint, accelerator and topology labels).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from ptapi.spec import CapacityOption
+from ptkube.resources import Manifest
+from ptoperator.kube import labels, names
+from ptoperator.render import Layout
+from ptoperator.render.pod import SPOT
+from ptoperator.render.provisioning_request import FLEX_START_SECONDS
+from ptoperator.settings import Settings
+
+MAX_PODS_PER_NODE = 15
+BASIC_CONFIG: Manifest = {
+    "oauth_scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+    "gvnic": {"enabled": True},
+    "workload_metadata_config": {"mode": "GKE_METADATA"},
+}
+"""What nodes of every kind have."""
+_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+
+
+def is_flex(option: CapacityOption) -> bool:
+    """Whether it is flex-start: the pool starts empty and its time runs out."""
+    return option.type in ("flexStart", "queuedProvisioning")
+
+
+def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int, name: str = "") -> Manifest:
+    """The pool of one slice. flexStart starts empty and grows when its pods wait: Google queues it then;
+    queuedProvisioning when GKE has all that its ProvisioningRequest asks for. name: where another job holds the pool of
+    this slice's usual name."""
+    accelerator, grows = layout.accelerator, is_flex(option)
+    name = name or names.node_pool(layout.name, layout.uid, slice_index)
+    pool: Manifest = {
+        "name": name,
+        "initial_node_count": 0 if grows else accelerator.vms,
+        "locations": [zone],
+        "config": {
+            **_shape(layout, option, zone)["config"],
+            **BASIC_CONFIG,
+            "labels": {labels.POOL_TAINT: "true"},
+            "resource_labels": owner_labels(layout, option, zone, slice_index),
+            "taints": _taints(option, name),
+            **service_account(layout.settings),
+        },
+        "management": {"auto_upgrade": False, "auto_repair": not grows},
+        "max_pods_constraint": {"max_pods_per_node": MAX_PODS_PER_NODE},
+    }
+    if grows:
+        pool["autoscaling"] = {"enabled": True, "total_max_node_count": accelerator.vms, "location_policy": "ANY"}
+    if option.type == "queuedProvisioning":
+        pool["queued_provisioning"] = {"enabled": True}
+    placement = _placement(layout)
+    return {**pool, "placement_policy": placement} if placement else pool
+
+
+def service_account(settings: Settings) -> Manifest:
+    """Of the nodes, where it is not the project's default one."""
+    return {"service_account": settings.gke_node_service_account} if settings.gke_node_service_account else {}
+
+
+def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index: int) -> dict[str, str]:
+    """Whose pool it is, and of which shape."""
+    return {
+        labels.POOL_MANAGER: labels.MANAGER,
+        labels.POOL_NAMESPACE: layout.namespace,
+        labels.POOL_JOB: layout.name,
+        labels.POOL_JOB_UID: layout.uid,
+        labels.POOL_SLICE: str(slice_index),
+        labels.POOL_SHAPE: shape(layout, option, zone),
+    }
+
+
+def shape(layout: Layout, option: CapacityOption, zone: str) -> str:
+    """Hash of what decides whether a pool fits: not of what a new version of the operator might do differently."""
+    text = json.dumps(_shape(layout, option, zone), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _shape(layout: Layout, option: CapacityOption, zone: str) -> Manifest:
+    config = {"machine_type": layout.accelerator.machine_type, **_purchase(option)}
+    queued = {"queued": True} if option.type == "queuedProvisioning" else {}
+    return {"config": config, "zone": zone, "vms": layout.accelerator.vms, "placement": _placement(layout), **queued}
+
+
+def _purchase(option: CapacityOption) -> Manifest:
+    match option.type:
+        case "spot":
+            return {"spot": True}
+        case "flexStart" | "queuedProvisioning":
+            return {
+                "flex_start": True,
+                "max_run_duration": {"seconds": FLEX_START_SECONDS},
+                "reservation_affinity": {"consume_reservation_type": "NO_RESERVATION"},
+            }
+        case "reservation":
+            return {
+                "reservation_affinity": {
+                    "consume_reservation_type": "SPECIFIC_RESERVATION",
+                    "key": _RESERVATION_KEY,
+                    "values": [option.reservation],
+                }
+            }
+    return {}
+
+
+def _placement(layout: Layout) -> Manifest:
+    accelerator = layout.accelerator
+    if not accelerator.multi_host:
+        return {}
+    if accelerator.requires_workload_policy:
+        return {"policy_name": names.workload_policy(accelerator.generation, accelerator.topology)}
+    return {"type_": "COMPACT", "tpu_topology": accelerator.topology}
+
+
+def _taints(option: CapacityOption, name: str) -> list[Manifest]:
+    ours = {"key": labels.POOL_TAINT, "value": name, "effect": "NO_SCHEDULE"}
+    spot = {"key": SPOT, "value": "true", "effect": "NO_SCHEDULE"}
+    return [ours, spot] if option.type == "spot" else [ours]

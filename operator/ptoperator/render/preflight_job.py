@@ -1,0 +1,73 @@
+"""The Job that says whether a job fits its chips, before it has any: the trainer's image on a CPU node.
+
+It mounts what the trainer mounts, because the model's config and the run directory may be there, and keeps to Pod
+Security "restricted". A verdict, good or bad, ends it; a crash is tried once more; a node that goes away costs nothing.
+Its outer limit of time is for pods that never start; the compile's own is the command's.
+"""
+
+from __future__ import annotations
+
+from ptapi.failures import FATAL_EXIT_CODES
+from ptapi.run_directory import JOB_FILE
+from ptkube.resources import JOBS, Manifest
+from ptoperator.kube import labels, names
+from ptoperator.render.environment import preflight_env
+from ptoperator.render.layout import Layout
+from ptoperator.render.pod import SHARED_MEMORY_VOLUME, pod_base, restricted, trainer_container, volumes
+
+# The compiler takes 1 to 3 GB, whatever the model; more, rarely, for many experts.
+_RESOURCES = {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "6Gi"}}
+_TRIES = 2
+_GRACE_S = 5
+
+
+def preflight_job(layout: Layout) -> Manifest:
+    """One pod that compiles, then says what it found in its termination message."""
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {
+            "name": names.preflight(layout.name, layout.uid),
+            "namespace": layout.namespace,
+            "labels": labels.for_preflight(layout.name, layout.uid),
+            "ownerReferences": layout.owner_references,
+        },
+        "spec": {
+            "backoffLimit": _TRIES - 1,
+            "activeDeadlineSeconds": int(deadline_s(layout)),
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(FATAL_EXIT_CODES)}},
+                ]
+            },
+            "template": {
+                "metadata": {"labels": labels.for_preflight(layout.name, layout.uid)},
+                "spec": _pod_spec(layout),
+            },
+        },
+    }
+
+
+def deadline_s(layout: Layout) -> float:
+    """How long it may take from its creation: the compiles, two at most, and time for a node and the image."""
+    return layout.settings.preflight_seconds * _TRIES + layout.settings.start_failure_seconds
+
+
+def _pod_spec(layout: Layout) -> Manifest:
+    container = trainer_container(layout, names.PREFLIGHT, preflight_env(layout), _RESOURCES)
+    limit = f"--time-limit={layout.settings.preflight_seconds:.0f}"
+    container["args"] = ["preflight", JOB_FILE, "--report", limit]
+    return {
+        **pod_base(layout),
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "securityContext": restricted(),
+        "containers": [_without_shared_memory(container)],
+        "volumes": [volume for volume in volumes(layout) if volume["name"] != SHARED_MEMORY_VOLUME],
+    }
+
+
+def _without_shared_memory(container: Manifest) -> Manifest:
+    """libtpu's processes need it; a compiler has no chips to talk to."""
+    mounts = [mount for mount in container["volumeMounts"] if mount["name"] != SHARED_MEMORY_VOLUME]
+    return {**container, "volumeMounts": mounts}

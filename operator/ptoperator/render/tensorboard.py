@@ -1,0 +1,162 @@
+"""TensorBoard in the cluster: one Deployment and one Service per output location and namespace, shared by its jobs, so
+that their runs stand beside each other; and an Ingress or a Gateway's route, where the administrator names a domain.
+
+Every job that asks for it owns both, so they go with the last of them. The Deployment begins with no pod; whoever
+wants to look marks a job (`ptctl workload tensorboard`), and `boards` gives it one until that time. It reads the
+bucket as the trainer does, and satisfies Pod Security "restricted".
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from ptkube.resources import HTTP_ROUTES, INGRESSES, Manifest, Resource
+from ptoperator.kube import labels
+from ptoperator.render.layout import Layout
+from ptoperator.settings import ingress
+from ptoperator.settings.ingress import Gateway, IngressSettings
+
+PORT = 6006
+USER_ID = 65532
+
+
+def board_name(output_uri: str) -> str:
+    """Name of both objects."""
+    return f"tensorboard-{hashlib.sha256(output_uri.rstrip('/').encode()).hexdigest()[:8]}"
+
+
+def board_deployment(layout: Layout) -> Manifest:
+    name = board_name(layout.job.spec.output.uri)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(layout, name),
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {labels.BOARD: name}},
+            "template": {"metadata": {"labels": _labels(name)}, "spec": _pod(layout)},
+        },
+    }
+
+
+def board_service(layout: Layout) -> Manifest:
+    name = board_name(layout.job.spec.output.uri)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(layout, name),
+        "spec": {
+            "selector": {labels.BOARD: name},
+            "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
+        },
+    }
+
+
+def board_host(layout: Layout) -> str:
+    """Where it is reached from outside; empty where it is not."""
+    domain = _ingress(layout).domain
+    return f"{board_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
+
+
+def entry_kind(layout: Layout) -> Resource:
+    """How it is reached from outside, where it is."""
+    return HTTP_ROUTES if _ingress(layout).gateway else INGRESSES
+
+
+def board_entry(layout: Layout) -> Manifest:
+    """One host per output and namespace. While nobody looks there is no pod, and it answers 503."""
+    asked = _ingress(layout)
+    return _route(layout, asked.gateway) if asked.gateway else _ingress_of(layout)
+
+
+def _ingress_of(layout: Layout) -> Manifest:
+    name, host, asked = board_name(layout.job.spec.output.uri), board_host(layout), _ingress(layout)
+    backend = {"service": {"name": name, "port": {"name": "http"}}}
+    spec: Manifest = {
+        "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
+    }
+    if asked.class_name:
+        spec["ingressClassName"] = asked.class_name
+    if asked.tls_secret:
+        spec["tls"] = [{"hosts": [host], "secretName": asked.tls_secret}]
+    return {
+        "apiVersion": INGRESSES.api_version,
+        "kind": INGRESSES.kind,
+        "metadata": _entry_metadata(layout),
+        "spec": spec,
+    }
+
+
+def _route(layout: Layout, gateway: Gateway) -> Manifest:
+    parent = {
+        "name": gateway.name,
+        **({"namespace": gateway.namespace} if gateway.namespace else {}),
+        **({"sectionName": gateway.section} if gateway.section else {}),
+    }
+    backend = {"name": board_name(layout.job.spec.output.uri), "port": PORT}
+    return {
+        "apiVersion": HTTP_ROUTES.api_version,
+        "kind": HTTP_ROUTES.kind,
+        "metadata": _entry_metadata(layout),
+        "spec": {
+            "parentRefs": [parent],
+            "hostnames": [board_host(layout)],
+            "rules": [{"backendRefs": [backend]}],
+        },
+    }
+
+
+def _entry_metadata(layout: Layout) -> Manifest:
+    found, annotations = _metadata(layout, board_name(layout.job.spec.output.uri)), _ingress(layout).annotations
+    return {**found, "annotations": annotations} if annotations else found
+
+
+def _ingress(layout: Layout) -> IngressSettings:
+    return ingress.parse(layout.settings.tensorboard_ingress)
+
+
+def owner(layout: Layout) -> Manifest:
+    """One owner among several: none of them is its controller."""
+    return {key: layout.owner_references[0][key] for key in ("apiVersion", "kind", "name", "uid")}
+
+
+def _metadata(layout: Layout, name: str) -> Manifest:
+    return {
+        "name": name,
+        "namespace": layout.namespace,
+        "labels": _labels(name),
+        "ownerReferences": [owner(layout)],
+    }
+
+
+def _labels(name: str) -> Manifest:
+    return {labels.NAME: "posttrain", labels.MANAGED_BY: labels.MANAGER, labels.COMPONENT: "tensorboard",
+            labels.BOARD: name}  # fmt: skip
+
+
+def _pod(layout: Layout) -> Manifest:
+    uri = layout.job.spec.output.uri
+    return {
+        "serviceAccountName": layout.job.spec.service_account_name or layout.settings.trainer_service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": "tensorboard",
+                "image": layout.settings.tensorboard_image,
+                "command": ["tensorboard"],
+                "args": ["--logdir", uri, "--host", "0.0.0.0", "--port", str(PORT), "--reload_multifile", "true"],
+                "ports": [{"name": "http", "containerPort": PORT}],
+                "readinessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 5},
+                "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "env": [{"name": "HOME", "value": "/tmp"}],
+            }
+        ],
+    }

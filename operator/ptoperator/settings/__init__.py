@@ -1,0 +1,151 @@
+"""The operator's settings: one table of environment variables, read once at start.
+
+`python -m ptoperator` overrides some of them by flags. Everything below the entry point gets a `Settings` value and
+never looks at the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ptoperator.settings import ingress, prices
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+PREFIX = "POSTTRAIN_"
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used: names the variable, the value and what is accepted."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an operator's administrator decides. The variable of a field is POSTTRAIN_<FIELD>."""
+
+    trainer_image: str = "posttrain-trainer:0.1.0"
+    """Image of jobs that name none."""
+    trainer_service_account: str = "default"
+    """ServiceAccount of pods whose job names none. Its token is never mounted, so it has no Kubernetes rights."""
+    pathways_head_nodes: str = "cpu-np"
+    """Node pool for Pathways' heads: 48 CPUs and 232 GB each. XPK calls it cpu-np, and so do its clusters."""
+    pathways_head_machine: str = "n2-standard-64"
+    """Machine type of that pool, where the operator makes it."""
+    pathways_scratch: str = ""
+    """gs:// directory for what Pathways' servers exchange. Empty: `.pathways` in the job's output.uri."""
+    pathways_server_image: str = "us-docker.pkg.dev/cloud-tpu-v2-images/pathways/server:latest"
+    """Image of Pathways' resource manager and workers of jobs that name none."""
+    pathways_proxy_image: str = "us-docker.pkg.dev/cloud-tpu-v2-images/pathways/proxy_server:latest"
+    """Image of Pathways' proxy of jobs that name none."""
+    progress_seconds: float = 10.0
+    """While a job runs, its progress is read, and its status written, at most this often."""
+    queue_seconds: float = 30.0
+    """While a job waits in a queue, Kueue is asked this often why, and who is ahead."""
+    queue_existing: bool = True
+    """Whether jobs that want nodes that are there stand in line for them. False where an autoscaler makes nodes for
+    every pod that waits: there nothing is scarce."""
+    resync_seconds: float = 600.0
+    """A job is looked at this often although nothing was heard of it."""
+    start_failure_seconds: float = 300.0
+    """How long a pod may fail to start (image, secret, volume) before its job fails."""
+    silent_start_seconds: float = 60.0
+    """A trainer that runs for this long and shows no progress document is called running all the same."""
+    preflight_seconds: float = 600.0
+    """How long preflight may compile; then the formula's verdict counts. Its Job, which tries twice, may take twice
+    as long, and start_failure_seconds for a node and the image."""
+    shared_filesystem: bool = False
+    """Whether the operator and the pods see the same files, as in the embedded cluster."""
+    gke_project: str = ""
+    """Google Cloud project of the cluster; empty: no node pools are made."""
+    gke_location: str = ""
+    """Region or zone of the cluster."""
+    gke_cluster: str = ""
+    """Name of the cluster."""
+    gke_endpoint: str = ""
+    """Address of the GKE API. Empty: Google's. `http://…`: a server of tests, without encryption or credentials."""
+    compute_endpoint: str = ""
+    """Address of the Compute API, which is asked what reservations have left. Empty: Google's. `http://…`: a server of
+    tests, without encryption or credentials."""
+    gke_node_service_account: str = ""
+    """Google service account of the nodes; empty: the project's default one."""
+    cloud_poll_seconds: float = 10.0
+    """While pools are made or deleted, GKE is asked this often, for all jobs together."""
+    cloud_timeout_seconds: float = 30.0
+    """How long one call of the GKE API may take."""
+    pool_idle_seconds: float = 300.0
+    """A pool whose job is over is kept this long for the next job of its shape; 0: it is deleted at once."""
+    share_pools: bool = False
+    """Whether a kept pool may go to a job of another namespace."""
+    capacity_backoff_seconds: float = 30.0
+    """Pause before spec.capacity is tried again from its beginning; doubles each time, to ten minutes."""
+    capacity_rounds: int = 0
+    """After so many rounds through spec.capacity without chips the job fails; 0: never."""
+    sweep_seconds: float = 60.0
+    """Pools whose job is gone, or whose idle time is over, are looked for this often."""
+    workers: int = 8
+    """Jobs reconciled at the same time."""
+    silence_seconds: float = 300.0
+    """Not alive when the API server has not answered for this long."""
+    tensorboard_image: str = "tensorflow/tensorflow:2.18.0"
+    """Image with TensorBoard that reads gs://, for jobs with spec.tensorboard.server."""
+    tensorboard_ingress: str = ""
+    """How TensorBoards are reached from outside, as JSON: `{"domain": "tb.example.com", "className": "nginx"}`, with
+    `annotations` and `tlsSecret`; empty: through `ptctl workload tensorboard` only."""
+    prices: str = ""
+    """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
+    leader_namespace: str = ""
+    """Namespace of the Lease by which replicas agree on the one that works; empty: this process is alone."""
+    http_port: int = 8080
+    """Port of /healthz, /readyz and /metrics; 0: none."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+
+    @property
+    def has_gke(self) -> bool:
+        """Whether the operator may make node pools."""
+        return bool(self.gke_project and self.gke_location and self.gke_cluster)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Settings:
+        """Defaults, and what the environment says."""
+        given: dict[str, Any] = {}
+        for field in fields(cls):
+            variable = PREFIX + field.name.upper()
+            if env.get(variable):
+                given[field.name] = _parse(variable, env[variable], type(field.default))
+        if given.get("log_level", LOG_LEVELS[0]) not in LOG_LEVELS:
+            raise SettingsError(f"{PREFIX}LOG_LEVEL: '{given['log_level']}' is not one of {', '.join(LOG_LEVELS)}")
+        settings = replace(cls(), **given)
+        try:
+            prices.parse(settings.prices)
+        except prices.PriceError as error:
+            raise SettingsError(f"{PREFIX}PRICES: {error}") from None
+        try:
+            ingress.parse(settings.tensorboard_ingress)
+        except ingress.IngressError as error:
+            raise SettingsError(f"{PREFIX}TENSORBOARD_INGRESS: {error}") from None
+        return settings
+
+
+def _parse(variable: str, text: str, kind: type) -> Any:
+    convert, accepted = _KINDS[kind]
+    try:
+        return convert(text)
+    except (ValueError, KeyError):
+        raise SettingsError(f"{variable}: '{text}' is not {accepted}") from None
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+_KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
+    str: (str, "text"),
+    float: (_number, "a number of seconds"),
+    int: (lambda text: int(_number(text)), "a whole number"),
+    bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+}

@@ -1,0 +1,1 @@
+"""Build the status: phases, conditions, progress, restarts, cost, links, Events."""

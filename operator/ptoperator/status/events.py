@@ -1,0 +1,124 @@
+"""Kubernetes events: what `kubectl describe ptj` shows of a job's life. Pure.
+
+An event is the difference between two statuses. Its name is made from the job, the kind of change and the state it
+left, so that saying it again after a crash finds it said already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ptapi.conditions import ConditionType, Reason
+from ptapi.spec import API_GROUP, API_VERSION, KIND
+from ptapi.status import Condition, PostTrainJobStatus
+from ptkube import timestamps
+from ptkube.resources import Manifest
+from ptoperator.observe.state import Observed
+from ptoperator.status import terminal_phases
+
+_COMPONENT = "posttrain-operator"
+_MESSAGE_LIMIT = 1024
+_QUIET = (
+    Reason.PODS_STARTING, Reason.NO_QUEUE, Reason.PREFLIGHT_SKIPPED, Reason.PREFLIGHT_RUNNING, Reason.SUCCEEDED,
+)  # fmt: skip
+_WARNINGS = (
+    Reason.CREATE_FAILED, Reason.EVICTED, Reason.INVALID_SPEC, Reason.OUTPUT_CONFLICT, Reason.DOES_NOT_FIT,
+    Reason.PREFLIGHT_UNDECIDED, Reason.RELEASE_REFUSED, Reason.NOT_RELEASED,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something worth an event. mark: what tells this occurrence from an earlier one."""
+
+    reason: str
+    message: str
+    is_warning: bool = False
+    mark: str = ""
+
+
+def notes(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[Note]:
+    """What happened between two statuses, in the order in which it is told."""
+    return [*_created(old, new), *_given_up(old, new), *_restarted(old, new), *_changed(old, new)]
+
+
+def manifest(seen: Observed, note: Note) -> Manifest:
+    """The event for a note."""
+    mark = f"{seen.uid}/{note.reason}/{note.mark}"
+    time = timestamps.to_text(seen.now)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{seen.name}.{hashlib.sha256(mark.encode()).hexdigest()[:16]}",
+            "namespace": seen.namespace,
+        },
+        "involvedObject": {
+            "apiVersion": f"{API_GROUP}/{API_VERSION}",
+            "kind": KIND,
+            "name": seen.name,
+            "namespace": seen.namespace,
+            "uid": seen.uid,
+        },
+        "type": "Warning" if note.is_warning else "Normal",
+        "reason": note.reason,
+        "message": note.message[:_MESSAGE_LIMIT],
+        "source": {"component": _COMPONENT},
+        "reportingComponent": f"{API_GROUP}/{_COMPONENT}",
+        "reportingInstance": _COMPONENT,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }
+
+
+def _created(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+    if new.job_set and not old.job_set and not new.phase.is_terminal:
+        yield Note(Reason.CREATED, f"JobSet {new.job_set}")
+
+
+def _given_up(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+    """Attempts at capacity that did not work."""
+    known = {(each.option, each.started) for each in old.capacity.attempts if each.ended}
+    for each in new.capacity.attempts:
+        if each.ended and each.failure_class and (each.option, each.started) not in known:
+            message = f"{each.option}: {each.outcome}"
+            yield Note(Reason.CAPACITY_UNAVAILABLE, message, True, f"{each.option}/{each.started}")
+
+
+def _restarted(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+    before, after = sum(old.restarts.values()), sum(new.restarts.values())
+    if after > before and new.failure:
+        yield Note(Reason.RESTARTING, f"restart {after} after {terminal_phases.words(new.failure)}", True, str(after))
+
+
+def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+    for condition in new.conditions:
+        before = old.condition(condition.type)
+        is_news = before is None or (before.status, before.reason) != (condition.status, condition.reason)
+        if new.phase.is_terminal and condition.type is ConditionType.PREFLIGHTED:
+            continue  # Failed says it
+        if is_news and _is_worth_telling(condition):
+            mark = f"{condition.type}/{before.reason}/{before.last_transition_time}" if before else condition.type
+            yield Note(condition.reason, condition.message, _is_warning(condition), mark)
+
+
+def _is_worth_telling(condition: Condition) -> bool:
+    """Running and CapacityReady speak when they hold; Complete and Failed speak for a job that ended."""
+    if condition.reason in _WARNINGS or condition.type in (ConditionType.COMPLETE, ConditionType.FAILED):
+        return condition.type is not ConditionType.RUNNING and condition.reason not in _TWICE.get(condition.type, ())
+    if condition.type in (ConditionType.RUNNING, ConditionType.CAPACITY_READY):
+        return condition.status == "True"
+    if condition.type is ConditionType.QUOTA_RESERVED:
+        return condition.reason != Reason.NO_QUEUE
+    return condition.reason not in _QUIET
+
+
+_TWICE: dict[ConditionType, tuple[str, ...]] = {ConditionType.CAPACITY_READY: (Reason.EVICTED,)}
+"""The same thing said by two conditions is told once."""
+
+
+def _is_warning(condition: Condition) -> bool:
+    return condition.reason in _WARNINGS or condition.type is ConditionType.FAILED

@@ -1,0 +1,95 @@
+"""Restarts by failure class: pure bookkeeping of why a job started again.
+
+A JobSet only counts. Whatever it counted beyond what status has named is named now, from what the pods of that
+attempt said, or else from the JobSet's rule, or else from the run directory. A JobSet that was made anew counts
+from 0 and carries the earlier count in an annotation.
+"""
+
+from __future__ import annotations
+
+from ptapi.conditions import ConditionType, Reason
+from ptapi.failures import REACTIONS, FailureClass
+from ptapi.status import FailureStatus
+from ptkube.resources import Manifest
+from ptoperator.failures import pod_failures
+from ptoperator.failures.pod_failures import PodFailure
+from ptoperator.observe.state import Observed
+from ptoperator.render.failure_policy import DISRUPTED, RESTART_REASON_PREFIX, SAVED
+
+_FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}")
+
+
+def restart_counts(seen: Observed) -> tuple[dict[str, int], FailureStatus | None]:
+    """Restarts by class, and the failure behind the newest one where there is a new one."""
+    counts = dict(seen.status.restarts)
+    known = sum(counts.values())
+    newest: FailureStatus | None = None
+    for attempt in range(max(0, known - seen.restarts_before), seen.jobset_restarts):
+        newest = _cause_of(seen, attempt)
+        counts[newest.failure_class] = counts.get(newest.failure_class, 0) + 1
+    return counts, newest
+
+
+def charged_restarts(counts: dict[str, int]) -> int:
+    """How many of them count against `runPolicy.maxRestarts`."""
+    return sum(
+        count for kind, count in counts.items() if kind in set(FailureClass) and REACTIONS[FailureClass(kind)].charged
+    )
+
+
+def failure_of_jobset(seen: Observed, condition: Manifest) -> FailureStatus:
+    """Why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's own words."""
+    found = pod_failures.cause(seen.failures, seen.jobset_restarts, charged=True)
+    cause = _hang(seen) or (failure_status(found) if found else from_run_directory(seen))
+    words = str(condition.get("message") or "")
+    return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=words)
+
+
+def failure_status(found: PodFailure) -> FailureStatus:
+    return FailureStatus(
+        failure_class=found.kind,
+        message=found.message,
+        exit_code=found.exit_code,
+        pod=found.pod,
+        node=found.node,
+        log=found.log,
+        time=found.time,
+    )
+
+
+def _cause_of(seen: Observed, attempt: int) -> FailureStatus:
+    is_newest = attempt == seen.jobset_restarts - 1
+    if is_newest and (hang := _hang(seen)) is not None:
+        return hang
+    reason = _restart_reason(seen) if is_newest else ""
+    charged = (reason not in _FREE) if reason else None
+    found = pod_failures.cause(seen.failures, attempt, charged=charged)
+    if found is not None:
+        return failure_status(found)
+    if reason in _FREE:
+        return FailureStatus(failure_class=FailureClass.PREEMPTED, message="the pods were stopped from outside")
+    return from_run_directory(seen) or FailureStatus(
+        failure_class=FailureClass.UNKNOWN, message="the pods were gone before the operator saw why they failed"
+    )
+
+
+def _hang(seen: Observed) -> FailureStatus | None:
+    """What the operator itself ended the attempt for: it said so before it did."""
+    running = seen.status.condition(ConditionType.RUNNING)
+    if running is None or running.reason != Reason.HANG:
+        return None
+    return FailureStatus(failure_class=FailureClass.HANG, message=running.message, time=running.last_transition_time)
+
+
+def from_run_directory(seen: Observed) -> FailureStatus | None:
+    """What the trainer wrote into its run directory when it ended."""
+    said = seen.termination
+    if said is None or said.exit_code == 0 or said.failure_class not in set(FailureClass):
+        return None
+    return FailureStatus(failure_class=said.failure_class, message=said.message, exit_code=said.exit_code)
+
+
+def _restart_reason(seen: Observed) -> str:
+    """The rule by which the JobSet restarted; empty where it says no more (it is over) or never did (before 0.12)."""
+    condition = seen.jobset_condition("RestartingJobSet")
+    return str(condition.get("reason") or "") if condition else ""

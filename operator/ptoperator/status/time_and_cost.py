@@ -1,0 +1,78 @@
+"""Where the time went and what it cost: sums that survive an operator that is away for a while.
+
+Time since the last account goes to what the job was doing then: waiting for quota, waiting for nodes, or holding
+nodes. What the nodes were held for (compiling, training, restoring) is the trainer's word. Money is a product of those
+sums and the price table of now.
+"""
+
+from __future__ import annotations
+
+from ptapi.conditions import ConditionType, Phase
+from ptapi.run_directory import Progress
+from ptapi.status import CostStatus, PostTrainJobStatus, TimeStatus
+from ptkube import timestamps
+from ptoperator.observe.state import Observed
+from ptoperator.render import Layout
+from ptoperator.settings import prices
+
+_WAITING = (Phase.PENDING, Phase.PREFLIGHT, Phase.PROVISIONING)
+
+
+def account(seen: Observed, layout: Layout | None) -> dict[str, object]:
+    """The updates of `time`, `cost` and `accounted_until`."""
+    old = seen.status
+    if old.accounted_until is None:
+        return {"accounted_until": timestamps.to_text(seen.now)}
+    delta = round(timestamps.seconds_since(old.accounted_until, seen.now) or 0.0)
+    sums = {"queueing": old.time.queueing, "provisioning": old.time.provisioning, "held": old.time.held}
+    kind = _kind(old)
+    if kind:
+        sums[kind] += delta
+    held = _held(seen, delta if kind == "held" else 0)
+    time = TimeStatus(**sums, **_by_trainer(seen.progress, old), goodput="")
+    time = time.model_copy(update={"goodput": _goodput(time)})
+    return {
+        "time": time,
+        "cost": _cost(held, time, layout) or old.cost,
+        "accounted_until": timestamps.to_text(seen.now),
+    }
+
+
+def _kind(old: PostTrainJobStatus) -> str:
+    if old.phase is Phase.QUEUED:
+        return "queueing"
+    if old.holds(ConditionType.CAPACITY_READY) and not old.phase.is_terminal and old.phase is not Phase.SUSPENDED:
+        return "held"
+    return "provisioning" if old.phase in _WAITING or old.phase is Phase.RESTARTING else ""
+
+
+def _by_trainer(progress: Progress | None, old: PostTrainJobStatus) -> dict[str, int]:
+    if progress is None:
+        return {"compiling": old.time.compiling, "training": old.time.training, "restoring": old.time.restoring}
+    split = progress.time
+    return {
+        "compiling": round(split.compiling),
+        "training": round(split.training),
+        "restoring": round(split.loading + split.restoring),
+    }
+
+
+def _goodput(time: TimeStatus) -> str:
+    return f"{min(100, round(100 * time.training / time.held))}%" if time.held and time.training else ""
+
+
+def _held(seen: Observed, seconds: int) -> dict[str, int]:
+    """Seconds by option, with those that were held now."""
+    held = dict(seen.status.cost.held)
+    if seconds:
+        option = seen.capacity_option
+        held[option] = held.get(option, 0) + seconds
+    return held
+
+
+def _cost(held: dict[str, int], time: TimeStatus, layout: Layout | None) -> CostStatus | None:
+    if layout is None or layout.accelerator.is_cpu:
+        return None
+    chips = layout.accelerator.total_chips
+    amount = prices.parse(layout.settings.prices).amount(layout.accelerator.generation, chips, held)
+    return CostStatus(chip_hours=f"{time.held * chips / 3600:.2f}", held=held, amount=amount)
