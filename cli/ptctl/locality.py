@@ -60,7 +60,7 @@ def kubeconfig() -> Path:
 
 def demo_lock() -> Path:
     """Held while a demo uses it."""
-    from ptlocal.layout import Layout
+    from ptlocal.paths import Layout
 
     return Layout(status().data_dir).demo_lock
 

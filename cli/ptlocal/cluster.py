@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptlocal.layout import Layout, default_data_dir
 from ptlocal.locks import held, holder
-from ptlocal.state import Component, Phase, State, read_state
+from ptlocal.paths import Layout, default_data_dir
+from ptlocal.supervisor.state import Component, Phase, State, read_state
 
 Say = Callable[[str], None]
 
@@ -150,7 +150,7 @@ def _spawn(layout: Layout, options: list[str]) -> None:
     layout.state_file.unlink(missing_ok=True)
     with open(layout.logs / "supervisor.log", "ab") as output:
         starter = subprocess.Popen(
-            [sys.executable, "-m", "ptlocal.supervisor", "--data", str(layout.data), "--detach", *options],
+            [sys.executable, "-m", "ptlocal.supervisor.supervisor", "--data", str(layout.data), "--detach", *options],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -244,6 +244,6 @@ def _signal(layout: Layout, number: signal.Signals) -> bool:
 
 
 def _sweep(layout: Layout) -> None:
-    from ptlocal.identity import sweep
+    from ptlocal.supervisor.identity import sweep
 
     sweep(layout)

@@ -17,7 +17,7 @@ from typing import IO
 
 import psutil
 
-from ptlocal.kubelet import launch
+from ptlocal import exec_shim
 
 CLUSTER_MARK = "POSTTRAIN_LOCAL_CLUSTER"
 POD_MARK = "POSTTRAIN_LOCAL_POD"
@@ -30,7 +30,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start in a session of its own. The calling thread must outlive the process: its end would kill it (Linux)."""
     error_file.unlink(missing_ok=True)
-    launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), str(error_file)]
+    launcher = [sys.executable, "-I", "-S", exec_shim.__file__, str(os.getpid()), str(error_file)]
     return subprocess.Popen(
         [*launcher, *argv],
         env=dict(env),

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ptctl.errors import CliError
-from ptlocal.layout import DATA_DIR_ENV
 from ptlocal.locks import held, holder
+from ptlocal.paths import DATA_DIR_ENV
 
 _BESIDE = f"wait for it, or run one beside it: {DATA_DIR_ENV}=OTHER_CLUSTER ptctl demo --dir OTHER_DIRECTORY"
 

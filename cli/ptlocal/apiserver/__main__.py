@@ -19,11 +19,11 @@ from typing import TextIO
 
 from aiohttp import web
 
-from ptlocal.apiserver.cluster import Cluster
-from ptlocal.apiserver.kubeconfig import write_kubeconfig
-from ptlocal.apiserver.server import Server
-from ptlocal.apiserver.tls import Credentials
-from ptlocal.layout import Layout
+from ptlocal.apiserver.backend import Cluster
+from ptlocal.apiserver.http.kubeconfig import write_kubeconfig
+from ptlocal.apiserver.http.server import Server
+from ptlocal.apiserver.http.tls import Credentials
+from ptlocal.paths import Layout
 
 HOST = "127.0.0.1"
 

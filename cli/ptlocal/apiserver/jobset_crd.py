@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ptlocal.apiserver import builtin_schemas
+from ptlocal.apiserver.kinds import builtin_schemas
 
 Schema = dict[str, Any]
 _IMMUTABLE = [{"rule": "self == oldSelf", "message": "Value is immutable"}]

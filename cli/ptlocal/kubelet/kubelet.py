@@ -23,14 +23,14 @@ from ptkube.informer import Informer
 from ptkube.objects import is_deleting
 from ptkube.resources import PODS, Manifest
 from ptkube.workqueue import Worker
-from ptlocal.jobset import names as jobset_names
+from ptlocal import jobset_names
 from ptlocal.kubelet import node as nodes
-from ptlocal.kubelet.command import base_environment
-from ptlocal.kubelet.logserver import serve_logs
-from ptlocal.kubelet.podrun import RECORD, PodRun, Stop, Surroundings, node_shutdown, own_grace_s
+from ptlocal.kubelet.container.command import base_environment
+from ptlocal.kubelet.log_server import serve_logs
+from ptlocal.kubelet.pod_worker import RECORD, PodRun, Stop, Surroundings, node_shutdown, own_grace_s
 from ptlocal.kubelet.ports import PortMap
 from ptlocal.kubelet.references import references
-from ptlocal.layout import Layout
+from ptlocal.paths import Layout
 from ptlocal.processes import POD_MARK, kill_all, marked
 
 log = logging.getLogger(__name__)

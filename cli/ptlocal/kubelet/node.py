@@ -12,7 +12,7 @@ from ptkube import timestamps
 from ptkube.client import AlreadyExists, Kube, NotFound
 from ptkube.events import timestamp
 from ptkube.resources import LEASES, NAMESPACES, NODES, Manifest
-from ptlocal.kubelet.podstatus import ADDRESS
+from ptlocal.kubelet.pod_status import ADDRESS
 
 HEARTBEAT_S = 20.0  # a Lease of 40 s; the node controller of a real cluster gives up after 50
 _LEASE_NAMESPACE = "kube-node-lease"

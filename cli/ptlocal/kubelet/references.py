@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ptkube.client import Kube, NotFound
 from ptkube.resources import CONFIGMAPS, SECRETS, SERVICE_ACCOUNTS, Manifest
-from ptlocal.kubelet.sources import NotReady, References
+from ptlocal.kubelet.container.value_sources import NotReady, References
 
 _TOKEN_S = 3600
 

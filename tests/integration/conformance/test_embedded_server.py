@@ -25,7 +25,7 @@ from manifests import MERGE, configmap, eventually, pod, widget
 from ptkube.client import ApiError, Kube
 from ptkube.resources import CONFIGMAPS, NAMESPACES
 from ptkube.resources import PODS as _PODS
-from ptlocal.layout import Layout
+from ptlocal.paths import Layout
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -283,7 +283,7 @@ def _resident_mib(pid: int) -> float:
 
 def test_bookmarks_come_often_enough_for_kopf(server: Cluster) -> None:
     """kopf takes 70 s without an event for a dead connection."""
-    from ptlocal.apiserver.streaming import BOOKMARK_S
+    from ptlocal.apiserver.http.watch_stream import BOOKMARK_S
 
     assert BOOKMARK_S <= 30
     started = time.monotonic()

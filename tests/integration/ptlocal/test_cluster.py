@@ -17,10 +17,10 @@ import pytest
 from ptkube.client import ApiError, Kube
 from ptkube.resources import CONFIGMAPS, NODES, PODS, POSTTRAINJOBS, Manifest
 from ptlocal import cluster as local
-from ptlocal.identity import cluster_id
-from ptlocal.layout import Layout
 from ptlocal.locks import holder
+from ptlocal.paths import Layout
 from ptlocal.processes import CLUSTER_MARK, marked
+from ptlocal.supervisor.identity import cluster_id
 
 QUIET: dict[str, Any] = {"say": lambda _: None}
 BARE: dict[str, Any] = {**QUIET, "without": ["operator"]}

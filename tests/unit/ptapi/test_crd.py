@@ -26,7 +26,7 @@ from ptapi.validation import RULES
 from ptapi.validation.accelerator_cel import UNKNOWN
 from ptapi.validation.rule import Rule, objects_at
 from ptapi.validation.rules.cross_field import checked_in_devices
-from ptlocal.apiserver.cel.rules import program
+from ptlocal.apiserver.schema.cel.validation_rules import program
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "manifests" / "examples").glob("*.yaml"))

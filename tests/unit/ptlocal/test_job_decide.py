@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ptkube.resources import Manifest
-from ptlocal.job.decide import Decision, decide
-from ptlocal.job.indexes import format_indexes, parse_indexes
-from ptlocal.job.pods import FINALIZER, INDEX, build_pod
+from ptlocal.controllers.job.indexes import format_indexes, parse_indexes
+from ptlocal.controllers.job.job_decision import Decision, decide
+from ptlocal.controllers.job.job_pods import FINALIZER, INDEX, build_pod
 
 NOW = "2026-01-01T00:10:00Z"
 EARLIER = "2026-01-01T00:00:00Z"

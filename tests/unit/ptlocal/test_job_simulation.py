@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ptkube.resources import Manifest
-from ptlocal.job.decide import decide
-from ptlocal.job.pods import build_pod, index_of, is_active, is_terminal, is_tracked
+from ptlocal.controllers.job.job_decision import decide
+from ptlocal.controllers.job.job_pods import build_pod, index_of, is_active, is_terminal, is_tracked
 
 _T0 = 1_767_225_600  # 2026-01-01
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ptkube.resources import Manifest
-from ptlocal.jobset import names
-from ptlocal.jobset.decide import Decision, decide
+from ptlocal import jobset_names
+from ptlocal.controllers.jobset.jobset_decision import Decision, decide
 
 NOW = "2026-01-01T00:10:00Z"
 EARLIER = "2026-01-01T00:00:00Z"
@@ -51,7 +51,7 @@ def job(
         "name": f"js-{owner}-{index}",
         "namespace": "ns",
         "uid": f"{owner}{index}",
-        "labels": {names.REPLICATED_JOB: owner, names.RESTART_ATTEMPT: str(attempt)},
+        "labels": {jobset_names.REPLICATED_JOB: owner, jobset_names.RESTART_ATTEMPT: str(attempt)},
     }
     if deleting:
         meta["deletionTimestamp"] = NOW
@@ -83,7 +83,7 @@ def test_a_new_jobset_gets_its_service_and_all_jobs() -> None:
     assert service["metadata"]["name"] == "js"
     assert service["spec"] == {
         "clusterIP": "None",
-        "selector": {names.NAME: "js"},
+        "selector": {jobset_names.NAME: "js"},
         "publishNotReadyAddresses": True,
     }
 
@@ -290,7 +290,7 @@ def test_after_a_restart_old_jobs_go_and_new_ones_carry_the_attempt() -> None:
     old = [job("w", 0, state="failed"), job("w", 1, active=2)]
     assert [j["metadata"]["name"] for j in run(js, *old).delete_jobs] == ["js-w-0", "js-w-1"]
     fresh = run(js).create_jobs
-    assert {j["metadata"]["labels"][names.RESTART_ATTEMPT] for j in fresh} == {"1"}
+    assert {j["metadata"]["labels"][jobset_names.RESTART_ATTEMPT] for j in fresh} == {"1"}
 
 
 def test_blocking_recreate_waits_until_every_old_job_is_gone() -> None:

@@ -9,9 +9,9 @@ import sys
 import threading
 from pathlib import Path
 
-from ptlocal.child import Child
 from ptlocal.locks import Lock, held, holder
 from ptlocal.processes import CLUSTER_MARK, marked
+from ptlocal.supervisor.child import Child
 
 
 def test_one_holder_at_a_time_and_its_pid_is_known(tmp_path: Path) -> None:

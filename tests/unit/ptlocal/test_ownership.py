@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptkube.resources import Manifest
-from ptlocal.ownership import OwnerState, Verdict, judge
+from ptlocal.controllers.owner_references import OwnerState, Verdict, judge
 
 
 def thing(

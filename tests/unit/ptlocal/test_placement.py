@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ptkube.resources import Manifest
-from ptlocal.placement import choose_node, requests
+from ptlocal.controllers.node_fit import choose_node, requests
 
 
 def node(name: str = "local", **spec: Any) -> Manifest:

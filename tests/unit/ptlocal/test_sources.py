@@ -12,8 +12,8 @@ import pytest
 
 from ptkube.quantity import parse_quantity
 from ptkube.resources import Manifest
-from ptlocal.kubelet.sources import NotReady, References, environment, field_value
-from ptlocal.kubelet.volumes import mounts_of, prepare
+from ptlocal.kubelet.container.value_sources import NotReady, References, environment, field_value
+from ptlocal.kubelet.container.volumes import mounts_of, prepare
 
 NODE = {"status": {"allocatable": {"cpu": "4", "memory": "8Gi"}}}
 OBJECTS: dict[tuple[str, str], Manifest] = {

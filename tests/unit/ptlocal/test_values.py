@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ptlocal.kubelet.container.environment import Mount, Rewriter, expand
 from ptlocal.kubelet.ports import PortMap
-from ptlocal.kubelet.values import Mount, Rewriter, expand
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Left out: everything that nobody in this project relies on; a real API server ch
 
 from __future__ import annotations
 
-from ptlocal.apiserver.rules import crds, jobs, namespaces, pods, services, small
+from ptlocal.apiserver.rules import crds, jobs, namespaces, others, pods, services
 from ptlocal.apiserver.rules.base import NO_RULES, Rules
 
 __all__ = ["Rules", "rules_of"]
@@ -15,13 +15,13 @@ _TABLE: dict[str, Rules] = {
     "/pods": pods.RULES,
     "/services": services.RULES,
     "/namespaces": namespaces.RULES,
-    "/secrets": small.SECRETS,
-    "/configmaps": small.CONFIGMAPS,
-    "/events": small.EVENTS,
-    "/persistentvolumeclaims": small.CLAIMS,
+    "/secrets": others.SECRETS,
+    "/configmaps": others.CONFIGMAPS,
+    "/events": others.EVENTS,
+    "/persistentvolumeclaims": others.CLAIMS,
     "batch/jobs": jobs.RULES,
-    "apps/deployments": small.DEPLOYMENTS,
-    "scheduling.k8s.io/priorityclasses": small.PRIORITY_CLASSES,
+    "apps/deployments": others.DEPLOYMENTS,
+    "scheduling.k8s.io/priorityclasses": others.PRIORITY_CLASSES,
     "apiextensions.k8s.io/customresourcedefinitions": crds.RULES,
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ptlocal.apiserver.status import FieldError, invalid_value
+from ptlocal.apiserver.errors import FieldError, invalid_value
 
 Manifest = dict[str, Any]
 

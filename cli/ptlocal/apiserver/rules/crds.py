@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ptlocal.apiserver.cel.rules import program
-from ptlocal.apiserver.cel.syntax import CelError
-from ptlocal.apiserver.metadata import now
+from ptlocal.apiserver.errors import FieldError, invalid_value, not_supported, required
 from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
-from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
-from ptlocal.apiserver.validation import compiled
+from ptlocal.apiserver.schema.cel.syntax import CelError
+from ptlocal.apiserver.schema.cel.validation_rules import program
+from ptlocal.apiserver.schema.validation import compiled
+from ptlocal.apiserver.writes.object_meta import now
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 
-from ptlocal.apiserver.rules import jobstatus, pods
+from ptlocal.apiserver.errors import FieldError, invalid_value, not_supported, required
+from ptlocal.apiserver.rules import job_status, pods
 from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
-from ptlocal.apiserver.status import FieldError, invalid_value, not_supported, required
 
 _UID_LABEL = "batch.kubernetes.io/controller-uid"
 _NAME_LABEL = "batch.kubernetes.io/job-name"
@@ -87,7 +87,7 @@ def _validate(job: Manifest) -> list[FieldError]:
 
 def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:
     if subresource == "status":
-        return jobstatus.errors_in(new.get("status") or {}, old.get("status") or {})
+        return job_status.errors_in(new.get("status") or {}, old.get("status") or {})
     now, before = new["spec"], old["spec"]
     found = []
     for key in ("completionMode", "selector", "podFailurePolicy", "managedBy", "backoffLimitPerIndex"):

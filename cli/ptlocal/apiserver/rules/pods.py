@@ -6,14 +6,14 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from ptlocal.apiserver.rules.base import Manifest, Rules
-from ptlocal.apiserver.status import (
+from ptlocal.apiserver.errors import (
     FieldError,
     forbidden_field,
     invalid_value,
     not_supported,
     required,
 )
+from ptlocal.apiserver.rules.base import Manifest, Rules
 
 _MAY_CHANGE = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 
+from ptlocal.apiserver.errors import FieldError, not_supported, required
 from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
-from ptlocal.apiserver.status import FieldError, not_supported, required
 
 _TYPES = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]
 

@@ -14,8 +14,8 @@ from celpy.adapter import json_to_cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptlocal.apiserver.cel import CelError, RuleWalk
-from ptlocal.apiserver.cel.compiling import compile_text
+from ptlocal.apiserver.schema.cel import CelError, RuleWalk
+from ptlocal.apiserver.schema.cel.compiling import compile_text
 
 SELF = {
     "a": 1, "b": "text", "c": [1, 2, 3], "d": {"x": 1, "y": 2}, "e": None, "f": 1.5, "g": True,
@@ -155,7 +155,7 @@ def test_every_rule_of_the_projects_definition_compiles() -> None:
 
 def test_the_definitions_examples_pass_its_rules() -> None:
     walk = RuleWalk(crd_schema())
-    from ptlocal.apiserver.defaulting import apply_defaults
+    from ptlocal.apiserver.schema.defaulting import apply_defaults
 
     for path in sorted((ROOT / "manifests/examples").glob("*.yaml")):
         for job in yaml.safe_load_all(path.read_text()):

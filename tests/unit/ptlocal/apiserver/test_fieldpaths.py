@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptlocal.apiserver.fieldpaths import (
+from ptlocal.apiserver.writes.field_sets import (
     difference,
     from_fields_v1,
     shown,

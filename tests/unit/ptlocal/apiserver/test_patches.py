@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptlocal.apiserver.builtin_schemas import schema_of
-from ptlocal.apiserver.patches import json_patch, merge, strategic
-from ptlocal.apiserver.status import StatusError
+from ptlocal.apiserver.errors import StatusError
+from ptlocal.apiserver.kinds.builtin_schemas import schema_of
+from ptlocal.apiserver.writes.patch_formats import json_patch, merge, strategic
 
 JSON: Any = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptlocal.apiserver import protobuf
-from ptlocal.apiserver.status import StatusError
+from ptlocal.apiserver.errors import StatusError
+from ptlocal.apiserver.http import protobuf
 
 
 def varint(number: int) -> bytes:

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptkube import quantity
-from ptlocal.apiserver import builtin_schemas, defaulting, jobset_crd, pruning, validation
+from ptlocal.apiserver import jobset_crd
+from ptlocal.apiserver.kinds import builtin_schemas
 from ptlocal.apiserver.rules import rules_of
+from ptlocal.apiserver.schema import defaulting, pruning, validation
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {
     "a": {"type": "integer", "default": 1},

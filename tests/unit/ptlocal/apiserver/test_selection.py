@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptlocal.apiserver.kinds import builtin_kinds
-from ptlocal.apiserver.selection import Selectable, parse
-from ptlocal.apiserver.status import StatusError
+from ptlocal.apiserver.errors import StatusError
+from ptlocal.apiserver.kinds.kinds import builtin_kinds
+from ptlocal.apiserver.storage.selectors import Selectable, parse
 
 PODS = next(kind for kind in builtin_kinds() if kind.storage_key == "/pods")
 LABELS = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["x", "y", ""]))

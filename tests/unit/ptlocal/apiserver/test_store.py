@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ptlocal.apiserver import store as store_module
-from ptlocal.apiserver.kinds import builtin_kinds
-from ptlocal.apiserver.selection import parse
-from ptlocal.apiserver.store import Change, Store
-from ptlocal.apiserver.watching import replay
+from ptlocal.apiserver.kinds.kinds import builtin_kinds
+from ptlocal.apiserver.storage import store as store_module
+from ptlocal.apiserver.storage.selectors import parse
+from ptlocal.apiserver.storage.store import Change, Store
+from ptlocal.apiserver.storage.watchers import replay
 
 MAPS = next(kind for kind in builtin_kinds() if kind.storage_key == "/configmaps")
 

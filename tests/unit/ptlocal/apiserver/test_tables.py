@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ptlocal.apiserver import jsonpath
-from ptlocal.apiserver.ages import age, duration
-from ptlocal.apiserver.printers import pod_state
+from ptlocal.apiserver.output import jsonpath
+from ptlocal.apiserver.output.ages import age, duration
+from ptlocal.apiserver.output.printer_columns import pod_state
 
 DOC = {"spec": {"a.b/c": 1, "list": [{"type": "X", "v": 1}, {"type": "Y", "v": 2}], "n1": 0}, "on": True}
 

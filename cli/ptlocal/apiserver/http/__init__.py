@@ -1,0 +1,1 @@
+"""HTTP: routes, handlers, bodies, watches, discovery, TLS."""

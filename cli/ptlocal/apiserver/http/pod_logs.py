@@ -1,0 +1,161 @@
+"""GET pods/NAME/log: what a pod's containers printed, read from the kubelet stand-in's files (ptlocal.paths).
+
+One file per run of a container, raw bytes as printed. Following polls the file five times a second and ends when the
+pod says that the run is over (or is gone) and the file is read to its end. Left out: per-line times; `timestamps` and
+`sinceTime` use the time at which the server first saw a line only when following, else the file's modification time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ptlocal.apiserver.errors import StatusError, bad_request
+from ptlocal.apiserver.write_options import flag, whole_number
+from ptlocal.apiserver.writes.object_meta import now
+from ptlocal.paths import Layout
+
+Manifest = dict[str, Any]
+_POLL_S = 0.2
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class LogRequest:
+    container: str
+    restart: int
+    follow: bool
+    tail: int | None
+    since_s: int | None
+    limit_bytes: int | None
+    timestamps: bool
+
+
+def log_request(pod: Manifest, query: Mapping[str, str]) -> LogRequest:
+    """What is asked for, checked against the pod; refusals in the words of a kubelet."""
+    name = _container_of(pod, query.get("container") or "")
+    status = _status_of(pod, name)
+    restart = int(status.get("restartCount") or 0)
+    if flag(query, "previous"):
+        if restart == 0:
+            raise bad_request(f'previous terminated container "{name}" in pod "{pod["metadata"]["name"]}" not found')
+        restart -= 1
+    elif not _has_started(status):
+        reason = ((status.get("state") or {}).get("waiting") or {}).get("reason") or "ContainerCreating"
+        raise bad_request(f'container "{name}" in pod "{pod["metadata"]["name"]}" is waiting to start: {reason}')
+    return LogRequest(
+        name,
+        restart,
+        flag(query, "follow"),
+        whole_number(query, "tailLines"),
+        whole_number(query, "sinceSeconds"),
+        whole_number(query, "limitBytes"),
+        flag(query, "timestamps"),
+    )
+
+
+def _container_of(pod: Manifest, asked: str) -> str:
+    meta, spec = pod["metadata"], pod["spec"]
+    names = [c["name"] for c in spec.get("containers") or []]
+    init = [c["name"] for c in spec.get("initContainers") or []]
+    if asked:
+        if asked not in names + init:
+            raise bad_request(f"container {asked} is not valid for pod {meta['name']}")
+        return asked
+    if len(names) == 1:
+        return str(names[0])
+    choose = f"a container name must be specified for pod {meta['name']}, choose one of: [{' '.join(names)}]"
+    raise bad_request(choose + (f" or one of the init containers: [{' '.join(init)}]" if init else ""))
+
+
+def _status_of(pod: Manifest, container: str) -> Manifest:
+    status = pod.get("status") or {}
+    for key in ("containerStatuses", "initContainerStatuses"):
+        for entry in status.get(key) or []:
+            if entry.get("name") == container:
+                found: Manifest = entry
+                return found
+    return {}
+
+
+def _has_started(status: Manifest) -> bool:
+    state = status.get("state") or {}
+    return "running" in state or "terminated" in state or bool(status.get("lastState"))
+
+
+def is_over(pod: Manifest | None, request: LogRequest) -> bool:
+    """Whether nothing more will be written to the file of this run."""
+    if pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return True
+    status = _status_of(pod, request.container)
+    return "terminated" in (status.get("state") or {}) or int(status.get("restartCount") or 0) > request.restart
+
+
+class LogReader:
+    """The bytes of one run's log, as asked for."""
+
+    def __init__(self, layout: Layout, pod: Manifest, request: LogRequest) -> None:
+        self._path = layout.container_log(pod["metadata"]["uid"], request.container, request.restart)
+        self._request = request
+        self._position = 0
+        self._line_open = False
+
+    def first(self) -> bytes:
+        """What is there now."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StatusError(500, "InternalError", f"cannot read the log: {error.strerror}") from error
+        self._position = len(data)
+        if self._request.since_s is not None and time.time() - self._path.stat().st_mtime > self._request.since_s:
+            data = b""
+        if self._request.tail is not None:
+            data = _last_lines(data, self._request.tail)
+        if self._request.limit_bytes is not None:
+            data = data[: self._request.limit_bytes]
+        return self._stamped(data)
+
+    def more(self) -> bytes:
+        try:
+            with self._path.open("rb") as log:
+                log.seek(self._position)
+                data = log.read(_CHUNK)
+        except OSError:
+            return b""
+        self._position += len(data)
+        return self._stamped(data)
+
+    def _stamped(self, data: bytes) -> bytes:
+        if not self._request.timestamps or not data:
+            return data
+        mark = f"{now()} ".encode()
+        stamped = b"".join(
+            (b"" if number == 0 and self._line_open else mark) + line
+            for number, line in enumerate(data.splitlines(keepends=True))
+        )
+        self._line_open = not data.endswith(b"\n")
+        return stamped
+
+
+def _last_lines(data: bytes, count: int) -> bytes:
+    if count == 0:
+        return b""
+    return b"".join(data.splitlines(keepends=True)[-count:])
+
+
+async def follow(reader: LogReader, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """New bytes until `ended()`; one more read after that, so that the last words are not lost."""
+    while True:
+        over = ended()
+        data = reader.more()
+        if data:
+            yield data
+        elif over:
+            return
+        else:
+            await asyncio.sleep(_POLL_S)

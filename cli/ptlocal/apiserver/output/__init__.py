@@ -1,0 +1,1 @@
+"""How objects are shown: tables, printer columns, ages, other versions of an API."""

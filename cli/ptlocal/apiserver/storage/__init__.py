@@ -1,0 +1,1 @@
+"""Objects at rest: the store, watches, lists, selectors."""

@@ -1,0 +1,1 @@
+"""Create, update, patch, apply, delete: the semantics of a write, without HTTP."""

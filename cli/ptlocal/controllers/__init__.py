@@ -1,0 +1,1 @@
+"""Controllers of the embedded cluster: Job, JobSet, garbage collector, scheduler."""

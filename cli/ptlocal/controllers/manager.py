@@ -1,0 +1,138 @@
+"""Runs the cluster's controllers and the kubelet as threads of one process, against any API server.
+
+    python -m ptlocal.controllers.manager --kubeconfig FILE --data DIR
+
+On a cluster that has them, the real ones keep the field: no Job controller and no garbage collector beside a
+kube-controller-manager, no scheduler beside a kube-scheduler, no JobSet controller beside JobSet's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ptkube.client import Kube, NotFound
+from ptkube.events import timestamp
+from ptkube.informer import Informer
+from ptkube.resources import CONFIGMAPS, JOBS, JOBSETS, LEASES, NODES, PODS, SERVICES
+from ptkube.workqueue import Worker
+from ptlocal.controllers.garbage_collector import GarbageCollector
+from ptlocal.controllers.job.job_controller import JobController
+from ptlocal.controllers.jobset.jobset_controller import JobSetController
+from ptlocal.controllers.jobset.real_controller import jobset_controller_is_installed, lease_is_held
+from ptlocal.controllers.scheduler import Scheduler
+from ptlocal.kubelet.kubelet import Kubelet, KubeletSettings
+from ptlocal.paths import Layout
+
+log = logging.getLogger(__name__)
+
+PARTS = ("jobset", "job", "gc", "scheduler", "kubelet")
+_ORDERS = {signal.SIGTERM, signal.SIGINT}
+_SYNC_S = 30.0
+
+
+@dataclass
+class Controllers:
+    """Started by `start`; `stop` ends them in the order that leaves nothing half done."""
+
+    kube: Kube
+    kubelet: Kubelet | None
+    names: list[str]
+    stopping: threading.Event
+    workers: list[Worker[Any]] = field(default_factory=list)
+
+    def stop(self, grace_s: float) -> bool:
+        """No new pods, then every pod ends with its grace, then the rest; True if all pods ended in time."""
+        for worker in self.workers:
+            worker.queue.close()
+        ended = self.kubelet.shut_down(grace_s) if self.kubelet else True
+        if self.kubelet:
+            self.kubelet.worker.queue.close()
+        self.stopping.set()
+        self.kube.close()
+        return ended
+
+    def hurry(self, grace_s: float) -> None:
+        """While `stop` is running: pods get no more than this from now on."""
+        if self.kubelet:
+            self.kubelet.hurry(grace_s)
+
+
+def start(kube: Kube, settings: KubeletSettings, without: Collection[str] = ()) -> Controllers:
+    """Start all of PARTS but those named in `without` and those the cluster has already."""
+    stop = threading.Event()
+    informers = {r: Informer(kube, r, stop) for r in (JOBSETS, JOBS, PODS, SERVICES, NODES)}
+    for informer in informers.values():
+        informer.start()
+    for informer in informers.values():
+        if not informer.synced.wait(_SYNC_S):
+            raise TimeoutError(f"no list of {informer.resource.plural} from the API server within {_SYNC_S:.0f} s")
+    running = Controllers(kube, None, [], stop)
+    if "jobset" not in without and not jobset_controller_is_installed(kube, timestamp()):
+        _add(running, JobSetController(kube, informers[JOBSETS], informers[JOBS], informers[SERVICES]).worker)
+    has_manager = _has_controller_manager(kube)
+    if "job" not in without and not has_manager:
+        _add(running, JobController(kube, informers[JOBS], informers[PODS]).worker)
+    if "gc" not in without and not has_manager:
+        collector = GarbageCollector(kube, list(informers.values()), stop)
+        _add(running, collector.worker, collector.start)
+    if "scheduler" not in without and not _holds_lease(kube, "kube-scheduler"):
+        _add(running, Scheduler(kube, informers[PODS], informers[NODES]).worker)
+    if "kubelet" not in without:
+        running.kubelet = Kubelet(kube, informers[PODS], settings)
+        running.kubelet.start()
+        running.names.append("kubelet")
+    return running
+
+
+def _add(running: Controllers, worker: Worker[Any], begin: Callable[[], object] | None = None) -> None:
+    (begin or worker.start)()
+    running.workers.append(worker)
+    running.names.append(worker.name)
+
+
+def _has_controller_manager(kube: Kube) -> bool:
+    """It holds a Lease, unless it was started without leader election; it always publishes the cluster's CA."""
+    if _holds_lease(kube, "kube-controller-manager"):
+        return True
+    try:
+        kube.get(CONFIGMAPS, "kube-root-ca.crt", "kube-system")
+    except NotFound:
+        return False
+    return True
+
+
+def _holds_lease(kube: Kube, name: str) -> bool:
+    try:
+        return lease_is_held(kube.get(LEASES, name, "kube-system"), timestamp())
+    except NotFound:
+        return False
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m ptlocal.controllers.manager", description=__doc__)
+    parser.add_argument("--kubeconfig", help="default: KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--context")
+    parser.add_argument("--data", type=Path, required=True, help="directory for pods' volumes and logs")
+    parser.add_argument("--node-name", default="local")
+    parser.add_argument("--without", action="append", default=[], choices=PARTS, help="leave this one out")
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    args.data.mkdir(parents=True, exist_ok=True)
+    settings = KubeletSettings(
+        Layout(args.data), cluster_id=f"{args.data.resolve()}", node_name=args.node_name, serve_logs=True
+    )
+    running = start(Kube.load(args.kubeconfig, args.context), settings, without=args.without)
+    log.info("running: %s", ", ".join(running.names))
+    signal.sigwait(_ORDERS)
+    running.stop(grace_s=60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Containers as local processes: command, environment, volumes."""

@@ -1,0 +1,63 @@
+"""What is executed for a container: arguments, environment and directory, in terms of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptkube.resources import Manifest
+from ptlocal.kubelet.container.environment import Mount, Rewriter, expand
+from ptlocal.kubelet.container.value_sources import NotReady
+
+UNPULLABLE = ".invalid/"
+"""An image from a registry of this top-level domain (RFC 2606) cannot be pulled: for tests of that failure."""
+
+_PYTHONS = ("python", "python3")
+_TERMINATION_PATH = "/dev/termination-log"
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: list[str]
+    env: dict[str, str]
+    cwd: Path
+
+
+def command_of(
+    pod: Manifest, container: Manifest, own: Mapping[str, str], rewrite: Rewriter, base: Mapping[str, str], home: Path
+) -> Command:
+    """`own` is the container's environment as its spec says, `base` what every container has, `home` its directory
+    if it names none."""
+    if not container.get("command"):
+        message = f"container {container['name']} has no command, and the embedded cluster does not read images"
+        raise NotReady(message, "RunContainerError")
+    words = [*container["command"], *(container.get("args") or [])]
+    argv = [rewrite(expand(str(word), own)) for word in words]
+    if argv[0] in _PYTHONS:
+        argv[0] = sys.executable
+    hostname = str(pod["spec"].get("hostname") or pod["metadata"]["name"])
+    env = {**base, "HOSTNAME": hostname, **{name: rewrite(value) for name, value in own.items()}}
+    return Command(argv, env, Path(rewrite(container["workingDir"])) if container.get("workingDir") else home)
+
+
+def termination_mount(container: Manifest, file: Path) -> Mount:
+    """The termination message's path is a file of its own, as if mounted."""
+    return Mount(container.get("terminationMessagePath") or _TERMINATION_PATH, str(file))
+
+
+def refuse_unpullable(container: Manifest, *, first_try: bool) -> None:
+    image = container.get("image") or ""
+    if UNPULLABLE in image:
+        reason = "ErrImagePull" if first_try else "ImagePullBackOff"
+        raise NotReady(f'Back-off pulling image "{image}": no such registry', reason)
+
+
+def base_environment() -> dict[str, str]:
+    """What every container starts from: this interpreter first on PATH, the user's home for its caches."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH") or os.defpath])
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ") if name in os.environ}
+    source_roots = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {"PATH": path, **kept, **({"PYTHONPATH": os.pathsep.join(source_roots)} if source_roots else {})}

@@ -1,0 +1,263 @@
+"""One pod on this node, from its first container to its last: does what `lifecycle.advance` says.
+
+All methods run on the kubelet's one thread. `step` is called whenever something may have changed and says when to
+call again at the latest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ptkube.events import seconds_since, timestamp
+from ptkube.objects import is_deleting
+from ptkube.resources import Manifest
+from ptlocal import processes
+from ptlocal.kubelet.container.command import command_of, refuse_unpullable, termination_mount
+from ptlocal.kubelet.container.container import ContainerRun, write_record
+from ptlocal.kubelet.container.environment import Rewriter
+from ptlocal.kubelet.container.value_sources import NotReady, References, environment
+from ptlocal.kubelet.container.volumes import mounts_of, prepare
+from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_pause_s
+from ptlocal.kubelet.pod_status import pod_status
+from ptlocal.paths import Layout
+
+PREEMPT = "local.posttrain.dev/preempt"
+"""Annotation: behave as if the node were preempted, with this many seconds of notice."""
+_USUAL_GRACE_S = 30.0  # Kubernetes' own
+_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a pod is being ended from outside, and how long its processes may take."""
+
+    grace_s: float
+    reason: str = ""
+    message: str = ""
+    fails: bool = False
+    disruption: tuple[str, str] | None = None
+
+
+_NODE_SHUTDOWN = ("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown.")
+
+
+def node_shutdown(grace_s: float) -> Stop:
+    """The machine goes away, or did: the pod fails through no fault of its own."""
+    return Stop(grace_s, "Terminated", _NODE_SHUTDOWN[1], fails=True, disruption=_NODE_SHUTDOWN)
+
+
+def own_grace_s(pod: Manifest) -> float:
+    """Seconds the pod asks for between SIGTERM and SIGKILL."""
+    return float(pod["spec"].get("terminationGracePeriodSeconds", _USUAL_GRACE_S))
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a pod needs from its kubelet."""
+
+    layout: Layout
+    cluster_id: str
+    base_env: dict[str, str]
+    node: Callable[[], Manifest]
+    references: Callable[[str], References]
+    """By namespace."""
+    port_for: Callable[[Manifest, str, int], int]
+    boot: float
+    announce: Callable[[Manifest, str, str, str], None]
+
+
+class PodRun:
+    """`pod` is the object as it was last seen; `folder` keeps what outlives the kubelet."""
+
+    def __init__(self, pod: Manifest, around: Surroundings, wake: Callable[[], None]) -> None:
+        self.pod = pod
+        self.uid = str(pod["metadata"]["uid"])
+        self.step_result = Next()
+        self._around = around
+        self._wake = wake
+        self.folder = around.layout.pod(self.uid)
+        self._stop: Stop | None = None
+        self._stop_deadline = 0.0
+        self._volumes: dict[str, Path] | None = None
+        self._tries = 0
+        self._trouble: NotReady | None = None
+        self._started_at = (pod.get("status") or {}).get("startTime") or timestamp()
+        self.containers = [*self._make("initContainers"), *self._make("containers")]
+
+    # --- what the kubelet asks
+
+    @property
+    def is_over(self) -> bool:
+        return self.step_result.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_alive(self) -> bool:
+        return any(run.pid for run in self.containers)
+
+    def request_stop(self, stop: Stop) -> None:
+        """The first reason is the one reported; a shorter grace still counts."""
+        deadline = time.monotonic() + stop.grace_s
+        if self._stop is None:
+            self._stop, self._stop_deadline = stop, deadline
+        else:
+            self._stop_deadline = min(self._stop_deadline, deadline)
+
+    def lose(self, message: str) -> None:
+        """Taken over from a kubelet that died: whatever ran is gone."""
+        status = self.pod.get("status") or {}
+        old = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+        by_name = {entry["name"]: entry for entry in old}
+        for run in self.containers:
+            run.lose(message, by_name.get(run.name))
+        self.request_stop(node_shutdown(0))
+
+    def step(self, pod: Manifest) -> float | None:
+        self.pod = pod
+        for run in self.containers:
+            if run.collect():
+                self._write_record()
+        self._notice_requests()
+        waits = [self._past_active_deadline()]
+        policy = pod["spec"].get("restartPolicy") or "Always"
+        stopping = self._stop is not None
+        step = advance([r.view() for r in self.containers], policy, stopping=stopping, now=time.monotonic())
+        self._carry_out(step)
+        waits += [step.again_s, self._enforce_grace(), self._retry_s()]
+        # what has just been started or stopped counts in the phase that is reported
+        views = [r.view() for r in self.containers]
+        self.step_result = advance(views, policy, stopping=stopping, now=time.monotonic())
+        return min((w for w in waits if w is not None), default=None)
+
+    def status(self) -> Manifest:
+        step, stop = self.step_result, self._stop
+        inits = [r.status() for r in self.containers if r.role != "main"]
+        mains = [r.status() for r in self.containers if r.role == "main"]
+        over = self.is_over and stop is not None
+        return pod_status(
+            {"startTime": self._started_at, **(self.pod.get("status") or {})},
+            "Failed" if over and stop and stop.fails else step.phase,
+            inits,
+            mains,
+            initialized=step.initialized,
+            now=timestamp(),
+            reason=stop.reason if over and stop else "",
+            message=stop.message if over and stop else "",
+            disruption=stop.disruption if stop else None,
+        )
+
+    # --- steps
+
+    def _make(self, field: str) -> list[ContainerRun]:
+        return [
+            ContainerRun(spec, _role(field, spec), self.folder, partial(self._log_file, spec["name"]))
+            for spec in self.pod["spec"].get(field) or []
+        ]
+
+    def _log_file(self, container: str, restart: int) -> Path:
+        return self._around.layout.container_log(self.uid, container, restart)
+
+    def _notice_requests(self) -> None:
+        meta = self.pod["metadata"]
+        if is_deleting(self.pod):
+            grace_s = meta.get("deletionGracePeriodSeconds")
+            self.request_stop(Stop(own_grace_s(self.pod) if grace_s is None else float(grace_s)))
+        notice = (meta.get("annotations") or {}).get(PREEMPT)
+        if notice is not None and not self.is_over and self._stop is None:
+            grace_s = float(notice) if notice.replace(".", "", 1).isdigit() else own_grace_s(self.pod)
+            self.request_stop(node_shutdown(grace_s))
+
+    def _past_active_deadline(self) -> float | None:
+        deadline_s = self.pod["spec"].get("activeDeadlineSeconds")
+        if deadline_s is None or self.is_over:
+            return None
+        left_s = float(deadline_s) - seconds_since(self._started_at, timestamp())
+        if left_s > 0:
+            return left_s
+        message = "Pod was active on the node longer than the specified deadline"
+        self.request_stop(Stop(own_grace_s(self.pod), "DeadlineExceeded", message, fails=True))
+        return None
+
+    def _carry_out(self, step: Next) -> None:
+        by_name = {run.name: run for run in self.containers}
+        for name in step.stop:
+            if by_name[name].terminate():
+                self._around.announce(self.pod, "Normal", "Killing", f"Stopping container {name}")
+        for run in self.containers:
+            if run.name in step.backing_off:
+                pause_s = restart_pause_s(run.restarts)
+                message = f"back-off {pause_s:.0f}s restarting failed container={run.name}"
+                if run.waiting != ("CrashLoopBackOff", message):
+                    self._around.announce(self.pod, "Warning", "BackOff", message)
+                run.waiting = ("CrashLoopBackOff", message)
+            elif run.role == "main" and not step.initialized:
+                run.waiting = ("PodInitializing", "")
+        for name in step.start:
+            try:
+                self._start(by_name[name])
+                self._tries, self._trouble = 0, None
+            except NotReady as error:
+                self._report_trouble(by_name[name], error)
+
+    def _start(self, run: ContainerRun) -> None:
+        pod, around = self.pod, self._around
+        refuse_unpullable(run.spec, first_try=self._tries == 0)
+        node, refs = around.node(), around.references(pod["metadata"]["namespace"])
+        if self._volumes is None:
+            self._volumes = prepare(pod, node, self.folder / "volumes", around.layout.claims, refs)
+        own = environment(pod, run.spec, node, refs)
+        rewrite = Rewriter(
+            mounts=[*mounts_of(run.spec, self._volumes, own), termination_mount(run.spec, run.termination_file)],
+            subdomain=pod["spec"].get("subdomain") or "",
+            namespace=pod["metadata"]["namespace"],
+            port_for=partial(around.port_for, pod),
+        )
+        marks = {processes.CLUSTER_MARK: around.cluster_id, processes.POD_MARK: self.uid}
+        command = command_of(pod, run.spec, own, rewrite, base={**around.base_env, **marks}, home=self.folder / "work")
+        run.waiting = ("ContainerCreating", "")
+        try:
+            if command.cwd.is_relative_to(self.folder):
+                command.cwd.mkdir(parents=True, exist_ok=True)
+            run.start(command.argv, command.env, command.cwd, self._wake)
+        except OSError as error:  # no such working directory, arguments too long, no process left to have
+            run.fail_to_start(f"cannot start in {command.cwd}: {error.strerror}")
+        self._write_record()
+        if run.pid:
+            around.announce(pod, "Normal", "Started", f"Started container {run.name}")
+
+    def _report_trouble(self, run: ContainerRun, error: NotReady) -> None:
+        self._tries += 1
+        self._trouble = error
+        waiting = "ContainerCreating" if error.reason == "FailedMount" else error.reason
+        run.waiting = (waiting, "" if error.reason == "FailedMount" else str(error))
+        reason = error.reason if error.reason == "FailedMount" else "Failed"
+        self._around.announce(self.pod, "Warning", reason, str(error))
+
+    def _retry_s(self) -> float | None:
+        return _RETRY_S[min(self._tries, len(_RETRY_S)) - 1] if self._trouble and not self._stop else None
+
+    def _enforce_grace(self) -> float | None:
+        if self._stop is None or not self.is_alive:
+            return None
+        left_s = self._stop_deadline - time.monotonic()
+        if left_s > 0:
+            return left_s
+        for run in self.containers:
+            run.kill()
+        return None
+
+    def _write_record(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_record(self.folder / RECORD, self._around.boot, self.containers)
+
+
+RECORD = "processes.json"
+
+
+def _role(field: str, spec: Manifest) -> Role:
+    if field == "containers":
+        return "main"
+    return "sidecar" if spec.get("restartPolicy") == "Always" else "init"

@@ -1,0 +1,1 @@
+"""The background process that holds the embedded cluster: children, readiness, state."""

@@ -1,0 +1,255 @@
+"""The one background process of an embedded cluster.
+
+With --external, the API server is somebody else's: only controllers, kubelet and operator run here.
+
+API server and operator are children, restarted when they die; controllers and kubelet are threads in here. SIGTERM
+stops everything with every pod's own grace, SIGINT within seconds. If this process is killed, its children and the
+pods die with it (Linux), and the next start sweeps up whatever is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptapi.crd.definition import crd as posttrainjob_crd
+from ptkube.client import ApiError, Kube
+from ptlocal.apiserver import jobset_crd
+from ptlocal.controllers import manager
+from ptlocal.kubelet.container.command import base_environment
+from ptlocal.kubelet.kubelet import KubeletSettings
+from ptlocal.kubelet.node import Capacity
+from ptlocal.kubelet.ports import free_port
+from ptlocal.locks import Lock
+from ptlocal.paths import Layout
+from ptlocal.processes import CLUSTER_MARK
+from ptlocal.supervisor import readiness
+from ptlocal.supervisor.child import Child
+from ptlocal.supervisor.identity import cluster_id, sweep
+from ptlocal.supervisor.readiness import StartFailed
+from ptlocal.supervisor.state import Component, Phase, State, write_state
+
+log = logging.getLogger("ptlocal.supervisor.supervisor")
+
+_ORDERS = {signal.SIGTERM, signal.SIGINT}
+_CHILD_GRACE_S = 5.0
+_HURRY_S = 2.0
+_MOST_PATIENCE_S = 3600.0
+
+CPU_ENV = "POSTTRAIN_LOCAL_CPU"
+MEMORY_ENV = "POSTTRAIN_LOCAL_MEMORY"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """To the main loop: somebody wants the end, and gives pods this long."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class Died:
+    """To the main loop: a child ended without being told to."""
+
+    child: Child
+
+
+class ToldToStop(Exception):
+    """Before the cluster was up."""
+
+
+class Supervisor:
+    def __init__(self, layout: Layout, *, external: bool, without: list[str]) -> None:
+        self._layout = layout
+        self._external = external
+        self._without = without
+        self._id = cluster_id(layout)
+        self._inbox: queue.SimpleQueue[Stop | Died] = queue.SimpleQueue()
+        self._operator_port = free_port()
+        self._api_server = self._child("api server", "apiserver", ["-m", "ptlocal.apiserver", *self._api_arguments()])
+        self._operator = self._child("operator", "operator", ["-m", "ptoperator"])
+        self._controllers: manager.Controllers | None = None
+        self._kube: Kube | None = None
+        self._ordered = threading.Event()
+
+    def run(self) -> int:
+        threading.Thread(target=self._take_orders, name="signals", daemon=True).start()
+        try:
+            self._start()
+        except ToldToStop:
+            self._shut_down(_HURRY_S)
+            self._tell("stopped")
+            return 0
+        except (StartFailed, ApiError, TimeoutError) as error:
+            log.error("start failed: %s", error)
+            self._shut_down(_HURRY_S)
+            self._tell("failed", str(error))
+            return 1
+        self._tell("ready")
+        grace_s = self._watch()
+        self._shut_down(grace_s)
+        self._tell("stopped")
+        return 0
+
+    def _take_orders(self) -> None:
+        """Signals are waited for, not handled: a handler may be late when all threads are blocked in locks."""
+        while True:
+            number = signal.sigwait(_ORDERS)
+            self._ordered.set()
+            self._inbox.put(Stop(_HURRY_S if number == signal.SIGINT else _MOST_PATIENCE_S))
+
+    def _start(self) -> None:
+        swept = sweep(self._layout)
+        if swept:
+            log.warning("killed %d processes that an earlier run left behind", swept)
+        if not self._external:
+            self._tell("starting", "API server")
+            self._api_server.start(self._died)
+        kubeconfig = self._layout.kubeconfig
+        self._kube = readiness.api_server(kubeconfig, lambda: self._give_up_on_death(self._api_server))
+        self._tell("starting", "resource definitions")
+        readiness.install_if_missing(self._kube, jobset_crd.definition())
+        readiness.install(self._kube, posttrainjob_crd())
+        self._tell("starting", "controllers and node")
+        settings = KubeletSettings(self._layout, self._id, capacity=_capacity(), serve_logs=self._external)
+        self._controllers = manager.start(self._kube, settings, without=self._without)
+        if "operator" not in self._without:
+            self._tell("starting", "operator")
+            self._operator.start(self._died)
+            readiness.operator(self._operator_port, lambda: self._give_up_on_death(self._operator))
+
+    def _watch(self) -> float:
+        """Until told to stop: keep the children alive. Returns how long pods may take to end."""
+        due: dict[Child, float] = {}
+        while True:
+            wait_s = max(0.0, min(due.values()) - time.monotonic()) if due else None
+            try:
+                message = self._inbox.get(timeout=wait_s)
+            except queue.Empty:
+                self._restart([child for child, at in due.items() if at <= time.monotonic()], due)
+                continue
+            if isinstance(message, Stop):
+                return message.grace_s
+            pause_s = message.child.pause_before_restart_s()
+            log.warning("%s died with %s, again in %.1f s", message.child.name, message.child.exit_code, pause_s)
+            due[message.child] = time.monotonic() + pause_s
+
+    def _restart(self, children: list[Child], due: dict[Child, float]) -> None:
+        for child in children:
+            del due[child]
+            child.start(self._died)
+        self._tell("ready")
+
+    def _shut_down(self, grace_s: float) -> None:
+        self._tell("stopping", "operator")
+        self._operator.stop(_CHILD_GRACE_S)
+        if self._controllers:
+            self._tell("stopping", "pods")
+            hurry = threading.Thread(target=self._listen_for_hurry, args=(self._controllers,), daemon=True)
+            hurry.start()
+            if not self._controllers.stop(grace_s):
+                log.warning("some pods did not end in time and are killed")
+        self._tell("stopping", "API server")
+        self._api_server.stop(_CHILD_GRACE_S)
+        sweep(self._layout)
+
+    def _listen_for_hurry(self, running: manager.Controllers) -> None:
+        """A second, more urgent order while pods are ending."""
+        while True:
+            message = self._inbox.get()
+            if isinstance(message, Stop):
+                running.hurry(message.grace_s)
+
+    # --- parts
+
+    def _child(self, name: str, log_name: str, arguments: list[str]) -> Child:
+        env = {
+            **base_environment(),
+            "KUBECONFIG": str(self._layout.kubeconfig),
+            "POSTTRAIN_HTTP_PORT": str(self._operator_port),
+            "POSTTRAIN_SHARED_FILESYSTEM": "true",
+            "POSTTRAIN_PROGRESS_SECONDS": os.environ.get("POSTTRAIN_PROGRESS_SECONDS", "1"),
+            "PYTHONUNBUFFERED": "1",
+            CLUSTER_MARK: self._id,
+        }
+        return Child(name, [sys.executable, *arguments], env, self._layout.logs / f"{log_name}.log")
+
+    def _api_arguments(self) -> list[str]:
+        return ["--data", str(self._layout.data), "--port", "0", "--kubeconfig", str(self._layout.kubeconfig)]
+
+    def _give_up_on_death(self, child: Child) -> None:
+        if self._ordered.is_set():
+            raise ToldToStop
+        if not child.is_alive and not (self._external and child is self._api_server):
+            raise StartFailed(f"the {child.name} ended with exit code {child.exit_code}:\n{child.last_words()}")
+
+    def _died(self, child: Child) -> None:
+        self._inbox.put(Died(child))
+
+    def _tell(self, phase: Phase, message: str = "") -> None:
+        if phase != "failed":
+            log.info("%s %s", phase, message)
+        parts = [] if self._external else [self._api_server.component()]
+        if self._controllers:
+            parts.append(Component("controllers", os.getpid(), detail=", ".join(self._controllers.names)))
+        if "operator" not in self._without:
+            parts.append(self._operator.component())
+        server = self._kube.access.server if self._kube else ""
+        write_state(self._layout, State(phase, message, server, parts))
+
+
+def _capacity() -> Capacity:
+    machine = Capacity.of_this_machine()
+    return Capacity(os.environ.get(CPU_ENV) or machine.cpu, os.environ.get(MEMORY_ENV) or machine.memory)
+
+
+def _lock(layout: Layout) -> Lock:
+    lock = Lock(layout.pid_file)
+    if not lock.take(wait_s=2.0):
+        raise SystemExit("a supervisor for this data directory is running already")
+    return lock
+
+
+def _lock_in_background(layout: Layout) -> Lock:
+    """Fork; only the child returns. The parent ends once the child holds the lock, with 1 if it never does."""
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        os._exit(0 if os.read(reader, 1) else 1)
+    os.close(reader)
+    lock = _lock(layout)
+    os.write(writer, b"+")
+    os.close(writer)
+    return lock
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m ptlocal.supervisor.supervisor", description="Runs an embedded cluster."
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--detach", action="store_true", help="go to the background at once")
+    parser.add_argument("--external", action="store_true", help="the kubeconfig in DATA names the API server")
+    parser.add_argument("--without", action="append", default=[], choices=[*manager.PARTS, "operator"])
+    arguments = parser.parse_args()
+    layout = Layout(arguments.data)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ORDERS)  # in every thread; launch.py takes it back for children
+    lock = _lock_in_background(layout) if arguments.detach else _lock(layout)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    code = Supervisor(layout, external=arguments.external, without=arguments.without).run()
+    lock.release()
+    # threads that wait on sockets must not keep the process
+    logging.shutdown()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
