@@ -30,7 +30,7 @@ from ptapi.text.messages import accepted
 from ptapi.validation import RULES
 from ptapi.validation.rule import Rule
 from ptapi.validation.rules.unsupported import RULES as UNSUPPORTED
-from ptctl import foreign
+from ptctl.ui import xpk_flags
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
 DEVICES = (
@@ -115,17 +115,17 @@ def foreign_flags_page() -> str:
         "own: `ptctl workload create --help`. How jobs move: [the guide](../guides/from-xpk.md)."
     )
     verbs = (
-        ("every verb", foreign.CLUSTER),
-        ("create", foreign.CREATE),
-        ("list", foreign.LIST),
-        ("delete", foreign.DELETE),
+        ("every verb", xpk_flags.CLUSTER),
+        ("create", xpk_flags.CREATE),
+        ("list", xpk_flags.LIST),
+        ("delete", xpk_flags.DELETE),
     )
     parts = [HEAD, "# Flags of XPK and gcluster", intro]
     for verb, flags in verbs:
         rows = (
             (f"`{flag}`", text)
             for flag, text in flags.items()
-            if flags is foreign.CLUSTER or flag not in foreign.CLUSTER
+            if flags is xpk_flags.CLUSTER or flag not in xpk_flags.CLUSTER
         )
         parts += [f"## {verb}", _table(("Flag", "Use"), rows)]
     return _page(parts)

@@ -17,9 +17,9 @@ def run(args: list[str]) -> int:
         # A terminal that cannot show a character shows a question mark; a traceback helps nobody.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
     try:
-        from ptctl.app import App
-        from ptctl.exits import report
-        from ptctl.root import root
+        from ptctl.cli import root
+        from ptctl.ui.app import App
+        from ptctl.ui.exit_codes import report
     except ModuleNotFoundError as error:
         print(f"error: {error}\nhint: install the command line: pip install 'posttrain[cli]'", file=sys.stderr)
         return 1

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from ptctl.lazygroup import LazyGroup
-from ptctl.root import root
+from ptctl.cli import root
+from ptctl.ui.lazy_group import LazyGroup
 
 
 def verbs(

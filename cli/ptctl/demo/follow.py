@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptapi.run_directory import COMPLETION_LENGTH, LOSS, PROGRESS, REWARD
-from ptctl import rundir
-from ptctl.demo.board import Board
-from ptctl.demo.place import NAMESPACE
-from ptctl.duration import short
+from ptctl.demo.paths import NAMESPACE
+from ptctl.demo.task_list import Board
 from ptctl.errors import CliError
-from ptctl.jobview import JobView, view
+from ptctl.jobs.view import JobView, view
+from ptctl.runs import files
+from ptctl.ui.duration import short
 from ptkube.errors import NotFound
 from ptkube.resources import POSTTRAINJOBS
 
@@ -46,7 +46,7 @@ def follow(kube: Kube, name: str, run: Path, board: Board, series: str) -> None:
                 f"job {name} failed: {job.failure or failed_message(job)}",
                 f"its results so far are in {run}",
             )
-        rows = rundir.metrics(run)
+        rows = files.metrics(run)
         progress = read_progress(run)
         board.update(
             name,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT
+from ptctl.demo.paths import GRPO, LABEL, NAMESPACE, SFT
 from ptctl.errors import CliError, TimedOutError
 from ptkube.errors import NotFound
 from ptkube.resources import PODS, POSTTRAINJOBS, Manifest

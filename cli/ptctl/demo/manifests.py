@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ptapi.text import kubectl_yaml
-from ptctl.demo.place import GRPO, LABEL, NAMESPACE, SFT, Place
+from ptctl.demo.paths import GRPO, LABEL, NAMESPACE, SFT, Place
 from ptkube.resources import Manifest
 
 

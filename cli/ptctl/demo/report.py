@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ptapi.run_directory import COMPLETION_LENGTH, EVAL_REWARD, REWARD
-from ptctl import rundir
-from ptctl.curve import curve
-from ptctl.demo.place import GRPO, SFT, Place
-from ptctl.table import table
+from ptctl.demo.paths import GRPO, SFT, Place
+from ptctl.runs import files
+from ptctl.runs.plot import curve
+from ptctl.ui.table import table
 
 Row = dict[str, Any]
 
@@ -29,8 +29,8 @@ class Accuracy:
 
 def accuracy(place: Place) -> Accuracy:
     """Read from the metrics of the two runs. GRPO's first measurement is that of SFT's export."""
-    imitation = _held_out(rundir.metrics(place.run(SFT)))
-    reward = _held_out(rundir.metrics(place.run(GRPO)))
+    imitation = _held_out(files.metrics(place.run(SFT)))
+    reward = _held_out(files.metrics(place.run(GRPO)))
     after_sft = reward[0] if reward else (imitation[-1] if len(imitation) > 1 else None)
     return Accuracy(imitation[0] if imitation else None, after_sft, reward[-1] if len(reward) > 1 else None)
 
@@ -84,7 +84,7 @@ def draw_picture(place: Place) -> Path:
 
 
 def _series(place: Place, name: str) -> tuple[list[float], list[float]]:
-    rows = [row for row in rundir.metrics(place.run(GRPO)) if name in row]
+    rows = [row for row in files.metrics(place.run(GRPO)) if name in row]
     return [float(row["step"]) for row in rows], [float(row[name]) for row in rows]
 
 

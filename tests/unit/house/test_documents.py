@@ -20,9 +20,9 @@ from ptapi.crd.openapi_schema import structural
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
-from ptctl import foreign
-from ptctl.prices import read as read_prices
-from ptctl.root import root
+from ptctl.cli import root
+from ptctl.planning.prices import read as read_prices
+from ptctl.ui import xpk_flags
 
 ROOT = Path(__file__).resolve().parents[3]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -180,7 +180,7 @@ def test_every_field_named_in_a_document_exists() -> None:
 
 
 def test_every_field_that_a_hint_for_users_of_xpk_sets_exists() -> None:
-    hints = " ".join([*foreign.CREATE.values(), *foreign.LIST.values(), *foreign.DELETE.values()])
+    hints = " ".join([*xpk_flags.CREATE.values(), *xpk_flags.LIST.values(), *xpk_flags.DELETE.values()])
     named = re.findall(r"--set '?([a-zA-Z.]+)=", hints)
     assert len(named) > 10
     assert [path for path in named if path not in fields()[0]] == []

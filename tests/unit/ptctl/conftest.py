@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from ptctl.app import App, Target
-from ptctl.console import Console
-from ptctl.exits import report
-from ptctl.root import root
+from ptctl.cli import root
+from ptctl.ui.app import App, Target
+from ptctl.ui.console import Console
+from ptctl.ui.exit_codes import report
 from ptkube.client import Kube, ListResult
 from ptkube.errors import AlreadyExists, ApiError, NotFound
 from ptkube.resources import Resource

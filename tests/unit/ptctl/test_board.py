@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ptctl import boardforward
+from ptctl.connect import tensorboard_forward
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import labels
 from ptoperator.render.tensorboard import board_name
@@ -22,7 +22,7 @@ def served(kube: Any, make_job: Callable[..., Manifest], monkeypatch: pytest.Mon
     """A job with a TensorBoard in the cluster; the commands that are run."""
     kube.put(POSTTRAINJOBS, make_job("a", spec={"output": {"uri": "gs://b/runs"}, "tensorboard": {"server": True}}))
     commands: list[list[str]] = []
-    monkeypatch.setattr(boardforward.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(tensorboard_forward.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(subprocess, "call", lambda command: commands.append(command) or 0)
     return commands
 
@@ -44,7 +44,7 @@ def test_it_says_that_somebody_looks_waits_and_forwards_the_port(
 def test_a_board_that_does_not_come_is_explained(
     invoke: Invoke, served: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boardforward, "START_S", 0.0)
+    monkeypatch.setattr(tensorboard_forward, "START_S", 0.0)
     result = invoke("workload", "tensorboard", "a")
     assert (result.code, served) == (1, [])
     assert f"Deployment {BOARD} has no ready pod" in result.err
@@ -53,7 +53,7 @@ def test_a_board_that_does_not_come_is_explained(
 def test_without_kubectl_the_hint_says_what_is_missing(
     invoke: Invoke, served: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boardforward.shutil, "which", lambda name: None)
+    monkeypatch.setattr(tensorboard_forward.shutil, "which", lambda name: None)
     result = invoke("workload", "tensorboard", "a")
     assert (result.code, served) == (1, [])
     assert "kubectl is not installed" in result.err

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptctl.jobflags import overlay, skeleton
+from ptctl.jobs.from_flags import overlay, skeleton
 
 Invoke = Callable[..., Any]
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from ptapi.load import parse_job
-from ptctl.console import Console
 from ptctl.demo import manifests, report
-from ptctl.demo.alone import alone
-from ptctl.demo.board import Board, Task, clock_text
+from ptctl.demo.display import Lines, render
 from ptctl.demo.follow import describe, share
 from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
-from ptctl.demo.place import GRPO, SFT, Place
-from ptctl.demo.show import Lines, render
+from ptctl.demo.lock import alone
+from ptctl.demo.paths import GRPO, SFT, Place
+from ptctl.demo.task_list import Board, Task, clock_text
 from ptctl.errors import CliError
-from ptctl.jobview import view
+from ptctl.jobs.view import view
+from ptctl.ui.console import Console
 from ptkube.resources import PODS, POSTTRAINJOBS
 from ptoperator.kube import labels
 

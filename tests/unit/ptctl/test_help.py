@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.builders.verbs import verbs
 
-from ptctl.lazygroup import LazyGroup
+from ptctl.ui.lazy_group import LazyGroup
 
 GOLDEN = Path(__file__).parent / "golden"
 ALL = dict(verbs())
@@ -103,7 +103,7 @@ HEAVY = {
 def test_help_of_a_group_imports_nothing_heavy(args: list[str]) -> None:
     modules = set(json.loads(run_python(LOADED.format(args=args)).splitlines()[-1]))
     assert modules & HEAVY == set()
-    assert not any(name.startswith("ptctl.workload.") for name in modules)
+    assert not any(name.startswith("ptctl.commands.workload.") for name in modules)
 
 
 @pytest.mark.parametrize("verb", ["create", "list", "logs", "wait"])

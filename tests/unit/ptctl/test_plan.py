@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import ptctl.training
+import ptctl.trainer_process
 
 Invoke = Callable[..., Any]
 
@@ -24,7 +24,7 @@ def test_exit_codes_say_whether_it_fits(
         asked.append((job.spec.accelerator.type, verb, *words))
         return ended
 
-    monkeypatch.setattr(ptctl.training, "trainer_code", trainer_code)
+    monkeypatch.setattr(ptctl.trainer_process, "trainer_code", trainer_code)
     words = ("--set", "accelerator.type=v6e-32", "--quick", "--price", "2.5", "-o", "json")
     outcome = invoke("plan", "-f", str(job_file), *words)
     assert outcome.code == code

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-import ptctl.training
-from ptctl.prices import Prices, read
+import ptctl.trainer_process
+from ptctl.planning.prices import Prices, read
 
 Invoke = Callable[..., Any]
 FOUND = {"settings": {"training.microBatchSize": 16, "training.lora": {}}, "peak": 12 << 30, "available": 16 << 30}
@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             Path(words[-1]).write_text(json.dumps(answer))
         return 0
 
-    monkeypatch.setattr(ptctl.training, "trainer_code", trainer_code)
+    monkeypatch.setattr(ptctl.trainer_process, "trainer_code", trainer_code)
     return words_seen
 
 
@@ -80,7 +80,7 @@ def test_fit_without_a_change_that_helps_ends_with_1(
         Path(words[-1]).write_text(json.dumps({**FITTED, "found": None, "refused": []}))
         return 70
 
-    monkeypatch.setattr(ptctl.training, "trainer_code", trainer_code)
+    monkeypatch.setattr(ptctl.trainer_process, "trainer_code", trainer_code)
     outcome = invoke("plan", "-f", str(job_file), "--fit")
     assert (outcome.code, outcome.out) == (1, "")
     assert "nothing that was tried fits" in outcome.err

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ptctl import samplelines
+from ptctl.runs import sample_view
 from ptkube.resources import POSTTRAINJOBS
 
 Invoke = Callable[..., Any]
@@ -84,7 +84,7 @@ def test_an_episode_shows_its_length_its_calls_and_why_it_has_no_reward(invoke: 
 
 
 def test_figures_of_a_sample_go_on_in_the_next_line_where_a_terminal_is_narrow() -> None:
-    assert samplelines.wrapped(["step 1", "reward 1.25", "advantage -1.5", "tokens 12"], 24) == [
+    assert sample_view.wrapped(["step 1", "reward 1.25", "advantage -1.5", "tokens 12"], 24) == [
         "step 1   reward 1.25",
         "  advantage -1.5",
         "  tokens 12",
@@ -137,7 +137,7 @@ def test_samples_are_followed_from_the_newest_step_to_the_job_s_end(
         spec = {"output": {"uri": run.parent.as_uri()}}
         kube.put(POSTTRAINJOBS, make_job("a", phase="Succeeded", spec=spec))
 
-    monkeypatch.setattr("ptctl.samplelines.time.sleep", passes)
+    monkeypatch.setattr("ptctl.runs.sample_view.time.sleep", passes)
     result = invoke("workload", "samples", "a", "-f")
     assert "P1\n" not in result.out
     assert "P12\nC\n" in result.out

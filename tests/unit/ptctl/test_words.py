@@ -16,23 +16,23 @@ from hypothesis import strategies as st
 
 from ptapi.spec.algorithm import ALGORITHMS, GrpoLoss
 from ptapi.spec.rewards import BuiltinReward
-from ptctl import choices, foreign
-from ptctl.columns import COLUMNS
-from ptctl.curve import curve, sparkline
-from ptctl.duration import age, parse_duration, short
-from ptctl.root import MOVED
-from ptctl.workload import MOVED as WORKLOAD_MOVED
-from ptctl.workload.create import create
+from ptctl.cli import MOVED
+from ptctl.commands.workload import MOVED as WORKLOAD_MOVED
+from ptctl.commands.workload.create import create
+from ptctl.jobs.columns import COLUMNS
+from ptctl.runs.plot import curve, sparkline
+from ptctl.ui import choices, xpk_flags
+from ptctl.ui.duration import age, parse_duration, short
 
 Invoke = Callable[..., Any]
 
 
-@pytest.mark.parametrize("flag", foreign.CREATE)
+@pytest.mark.parametrize("flag", xpk_flags.CREATE)
 def test_a_flag_of_xpk_that_means_nothing_here_is_refused_with_what_to_use(invoke: Invoke, flag: str) -> None:
     result = invoke("workload", "create", flag, "x")
     assert result.code == 2
     assert f"{flag} does not exist here" in result.err
-    assert foreign.CREATE[flag] in result.err
+    assert xpk_flags.CREATE[flag] in result.err
 
 
 def test_the_words_of_flags_are_those_of_the_models() -> None:
@@ -43,7 +43,7 @@ def test_the_words_of_flags_are_those_of_the_models() -> None:
 
 def test_no_foreign_flag_is_one_of_ours() -> None:
     ours = {word for param in create.params for word in param.opts}
-    assert ours & set(foreign.CREATE) == set()
+    assert ours & set(xpk_flags.CREATE) == set()
 
 
 @pytest.mark.parametrize("word", MOVED)

@@ -1,0 +1,31 @@
+"""`ptctl completion`: the script that makes a shell complete commands, flags and the names of jobs."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+
+SHELLS = ("bash", "zsh", "fish")
+
+_EXAMPLES = """
+source <(ptctl completion bash)                      # this shell; put it into ~/.bashrc for all
+ptctl completion zsh > "${fpath[1]}/_ptctl"
+ptctl completion fish > ~/.config/fish/completions/ptctl.fish
+"""
+
+
+@click.command("completion", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.argument("shell", type=click.Choice(SHELLS))
+@pass_app
+def completion(app: App, shell: str) -> None:
+    """Print the completion script of a shell."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, shell  # click has a class for each of SHELLS
+    script = kind(click.get_current_context().find_root().command, {}, "ptctl", "_PTCTL_COMPLETE")
+    # Not `source()`: for bash it runs bash to ask its version, which fails where bash is not installed.
+    app.console.data((script.source_template % script.source_vars()).rstrip())

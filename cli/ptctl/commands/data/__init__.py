@@ -1,0 +1,33 @@
+"""`ptctl data`: verbs on a job's data, one file each."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
+
+COMMANDS = {
+    "check": Lazy("ptctl.commands.data.check:check", "Show a job's data as its model will see them."),
+}
+
+MOVED = {
+    "validate": "`ptctl data check -f job.yaml`",
+    "show": "`ptctl data check -f job.yaml`",
+}
+
+_EXAMPLES = """
+ptctl data check -f job.yaml
+"""
+
+
+@click.group(
+    "data",
+    cls=LazyGroup,
+    table=COMMANDS,
+    moved=MOVED,
+    context_settings=SETTINGS,
+    examples=_EXAMPLES,
+    no_args_is_help=True,
+)
+def data() -> None:
+    """Look at a job's data before chips are bought for it."""

@@ -1,0 +1,40 @@
+"""`ptctl data check`: what a job's data are to its model, found by the trainer's own code in a child process."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import assignments, job_file
+
+_EXAMPLES = """
+ptctl data check -f job.yaml
+ptctl data check -f job.yaml --part eval --examples 1
+ptctl data check -f job.yaml -o json | jq '.data[].bad[]'
+ptctl data check -f job.yaml --set data.train.uri=file:///data/new.parquet
+"""
+
+
+@click.command("check", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@job_file()
+@assignments
+@click.option("--part", type=click.Choice(["train", "eval"]), help="Only data.train or data.eval.")
+@click.option("--examples", "count", type=click.IntRange(min=0), default=3, help="Rows to show with their mask (3).")
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@pass_app
+def check(app: App, filename: str, assignments: tuple[str, ...], part: str | None, count: int, form: str) -> int:
+    """Show a job's data as its model will see them.
+
+    Files, format, tokens per row, what is cut, dropped or cannot be read, and examples in which colour (or
+    brackets) marks what is learned. Nothing is trained; only tokenizer and data are fetched. Exit code 1 if a run
+    would end on these data. Needs the trainer's packages: pip install 'posttrain[trainer]'.
+    """
+    from ptctl.jobs.file import check as checked
+    from ptctl.jobs.file import read_changed
+    from ptctl.trainer_process import run_trainer
+
+    job = read_changed(filename, assignments)
+    only = [] if part is None else ["--part", part]
+    return run_trainer(app, checked(job, filename), "data", "--examples", str(count), "--output", form, *only)

@@ -1,0 +1,23 @@
+"""`ptctl local down`."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+
+
+@click.command("down", cls=Verb, context_settings=SETTINGS, examples="ptctl local down")
+@click.option("--now", is_flag=True, help="Give jobs two seconds, not time to save a checkpoint.")
+@pass_app
+def down(app: App, now: bool) -> None:
+    """Stop the cluster; its jobs are kept.
+
+    Trainers that run get time to save a checkpoint; `ptctl local up` goes on with their jobs.
+    """
+    from ptctl import local_cluster
+
+    was_up = local_cluster.down(app.console.say, now=now)
+    app.console.say("the cluster is stopped" if was_up else "the cluster was not up")

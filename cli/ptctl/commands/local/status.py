@@ -1,0 +1,45 @@
+"""`ptctl local status`."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+
+_EXAMPLES = """
+ptctl local status
+ptctl local status -o json
+"""
+
+
+@click.command("status", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@click.option("-o", "--output", "form", type=click.Choice(("json",)), help="For scripts.")
+@pass_app
+def status(app: App, form: str | None) -> int:
+    """Tell whether it runs, and where. Exit code 1 if it does not."""
+
+    import json
+    from dataclasses import asdict
+
+    from ptctl import local_cluster
+    from ptctl.errors import FAILED
+    from ptctl.ui.table import table
+
+    found = local_cluster.status()
+    if form == "json":
+        app.console.data(json.dumps(asdict(found), indent=2, default=str))
+    else:
+        facts = (
+            ("phase", found.phase),
+            ("message", found.message),
+            ("server", found.server),
+            ("kubeconfig", str(found.kubeconfig)),
+            ("files", str(found.data_dir)),
+        )
+        app.console.data("\n".join(f"{key + ':':<11} {value}" for key, value in facts if value))
+        rows = [(c.name, str(c.pid or ""), str(c.restarts), c.detail) for c in found.components]
+        if rows:
+            app.console.data(f"\n{table(('COMPONENT', 'PID', 'RESTARTS', 'DETAIL'), rows)}")
+    return 0 if found.phase == "ready" else FAILED

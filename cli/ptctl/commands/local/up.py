@@ -1,0 +1,25 @@
+"""`ptctl local up`."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+
+_EXAMPLES = """
+ptctl local up
+eval "$(ptctl local env)" && kubectl get nodes
+"""
+
+
+@click.command("up", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@pass_app
+def up(app: App) -> None:
+    """Start the cluster, with the jobs it had. If it is up already, nothing happens."""
+    from ptctl import local_cluster
+
+    info = local_cluster.up(app.console.say)
+    app.console.say("the cluster is up" if info.started else "the cluster was up already")
+    app.console.say(f"kubeconfig: {info.kubeconfig}\nto use it:  {local_cluster.USE_IT}\nto stop it: ptctl local down")

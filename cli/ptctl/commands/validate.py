@@ -1,0 +1,30 @@
+"""`ptctl validate`: what the API would say about a job file, without a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import job_file
+
+_EXAMPLES = """
+ptctl validate -f job.yaml
+ptctl workload get llama-gsm8k -o yaml | ptctl validate -f -
+"""
+
+
+@click.command("validate", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@job_file()
+@pass_app
+def validate(app: App, filename: str) -> None:
+    """Check a job file; nothing is sent anywhere.
+
+    Every finding is printed, with its field, the value, and what is accepted. Exit code 2 if there is one.
+    """
+    from ptctl.jobs.file import check, read
+    from ptctl.jobs.summary import summary
+
+    job = check(read(filename), filename)
+    app.console.data(f"{filename}: job {job.metadata.name!r} is valid: {summary(job)}")

@@ -1,0 +1,23 @@
+"""`ptctl version`."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+
+
+@click.command("version", cls=Verb, context_settings=SETTINGS, examples="ptctl version")
+@pass_app
+def version(app: App) -> None:
+    """Print the version."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        number = installed("posttrain")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        number = "unknown (not installed)"
+    app.console.data(f"ptctl {number}")

@@ -1,0 +1,70 @@
+"""`ptctl workload`: the verbs on jobs, one file each."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
+
+_SUBMIT = "Submit"
+_LOOK = "Look"
+_CHANGE = "Change"
+
+COMMANDS = {
+    "create": Lazy("ptctl.commands.workload.create:create", "Submit a job, from flags or from a file.", _SUBMIT),
+    "render": Lazy(
+        "ptctl.commands.workload.render:render", "Print every manifest that the operator would create.", _SUBMIT
+    ),
+    "list": Lazy("ptctl.commands.workload.list:list_jobs", "List jobs.", _LOOK),
+    "get": Lazy("ptctl.commands.workload.get:get", "Show one or several jobs, also as YAML or JSON.", _LOOK),
+    "describe": Lazy("ptctl.commands.workload.describe:describe", "Tell everything about a job, for reading.", _LOOK),
+    "logs": Lazy("ptctl.commands.workload.logs:logs", "Print what the trainer writes, all ranks merged.", _LOOK),
+    "metrics": Lazy("ptctl.commands.workload.metrics:metrics", "Print a run's metrics, as a table or a curve.", _LOOK),
+    "samples": Lazy(
+        "ptctl.commands.workload.samples:samples", "Print prompts, completions and rewards of a step.", _LOOK
+    ),
+    "tensorboard": Lazy("ptctl.commands.workload.tensorboard:tensorboard", "Open TensorBoard on a run.", _LOOK),
+    "connect": Lazy("ptctl.commands.workload.connect:connect", "Reach the chips of a headless Pathways job.", _LOOK),
+    "wait": Lazy(
+        "ptctl.commands.workload.wait:wait", "Wait until a job is complete, running, suspended or gone.", _CHANGE
+    ),
+    "suspend": Lazy(
+        "ptctl.commands.workload.suspend:suspend", "Save a checkpoint, stop the pods, hold no chips.", _CHANGE
+    ),
+    "resume": Lazy("ptctl.commands.workload.resume:resume", "Continue a suspended job from its checkpoint.", _CHANGE),
+    "delete": Lazy("ptctl.commands.workload.delete:delete", "Delete jobs; their run directories stay.", _CHANGE),
+}
+
+MOVED = {
+    "create-pathways": "`ptctl workload create … --set pathways.enabled=true`",
+    "submit": "`ptctl workload create`",
+    "apply": "`ptctl workload create -f job.yaml`",
+    "cancel": "`ptctl workload suspend NAME` keeps the job; `ptctl workload delete NAME` removes it",
+    "stop": "`ptctl workload suspend NAME`",
+    "status": "`ptctl workload describe NAME`",
+    "ls": "`ptctl workload list`",
+    "rm": "`ptctl workload delete NAME`",
+    "log": "`ptctl workload logs NAME`",
+    "validate": "`ptctl validate -f job.yaml`",
+    "train": "`ptctl train -f job.yaml`",
+}
+
+_EXAMPLES = """
+ptctl workload create -f job.yaml
+ptctl workload list -A
+ptctl workload describe llama-gsm8k
+ptctl workload logs llama-gsm8k -f
+"""
+
+
+@click.group(
+    "workload",
+    cls=LazyGroup,
+    table=COMMANDS,
+    moved=MOVED,
+    context_settings=SETTINGS,
+    examples=_EXAMPLES,
+    no_args_is_help=True,
+)
+def workload() -> None:
+    """Create, watch and end jobs in a cluster."""

@@ -1,0 +1,38 @@
+"""`ptctl workload describe`: everything about a job on one page."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.xpk_flags import NAMED
+
+
+@click.command(
+    "describe", cls=Verb, context_settings=SETTINGS, examples="ptctl workload describe llama-gsm8k", foreign=NAMED
+)
+@click.argument("name", shell_complete=complete_names)
+@to_cluster
+@pass_app
+def describe(app: App, target: Target, name: str) -> None:
+    """Tell everything about a job, for reading.
+
+    Conditions, progress, metrics, the newest failure, capacity attempts, pods, events. For scripts: `get -o json`.
+    """
+    from datetime import UTC, datetime
+
+    from ptctl.jobs.lookup import fetch
+    from ptctl.jobs.view import view
+    from ptctl.runs.description import describe_job
+    from ptctl.runs.files import newest_sample
+    from ptkube.resources import EVENTS, PODS
+    from ptoperator.kube import labels
+
+    kube = app.connect(target)
+    job = view(fetch(kube, target, name))
+    pods = kube.list(PODS, job.namespace, labels=labels.selector(name)).items
+    events = kube.list(EVENTS, job.namespace, fields=f"involvedObject.name={name}").items
+    app.console.data(describe_job(job, pods, events, newest_sample(job.run_uri), datetime.now(UTC), app.console.width))

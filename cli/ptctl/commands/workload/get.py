@@ -1,0 +1,43 @@
+"""`ptctl workload get`: jobs by name; `-o yaml` is what a script or a person keeps."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import all_namespaces, complete_names, output, selector, to_cluster
+from ptctl.ui.xpk_flags import NAMED
+
+_EXAMPLES = """
+ptctl workload get llama-gsm8k
+ptctl workload get llama-gsm8k -o yaml
+ptctl workload get llama-gsm8k -w
+ptctl workload get -o name
+"""
+
+
+@click.command("get", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_names)
+@click.option("-w", "--watch", is_flag=True, help="Go on and print every change.")
+@output("wide", "json", "yaml", "name")
+@selector
+@all_namespaces
+@to_cluster
+@pass_app
+def get(
+    app: App, target: Target, names: tuple[str, ...], watch: bool, output: str | None, selector: str | None
+) -> None:
+    """Show one or several jobs, also as YAML or JSON. Without a name: all."""
+    from ptctl.jobs.listing import print_jobs, print_named, watch_jobs
+    from ptctl.jobs.lookup import Filter
+
+    if names and (selector or target.everywhere):
+        raise click.UsageError("names exclude -l and -A.", click.get_current_context())
+    if watch:
+        watch_jobs(app, target, Filter(selector, names=names), output)
+    elif names:
+        print_named(app, target, names, output)
+    else:
+        print_jobs(app, target, Filter(selector), output)

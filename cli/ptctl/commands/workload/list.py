@@ -1,0 +1,47 @@
+"""`ptctl workload list`: one line a job."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import all_namespaces, output, pattern_filters, selector, to_cluster
+from ptctl.ui.xpk_flags import LIST
+
+_EXAMPLES = """
+ptctl workload list
+ptctl workload list -A -o wide
+ptctl workload list -w                          # and every change
+ptctl workload list --filter-by-status RUNNING --filter-by-job llama
+ptctl workload list -l team=search -o json | jq -r '.items[].metadata.name'
+"""
+
+
+@click.command("list", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=LIST)
+@click.option("-w", "--watch", is_flag=True, help="Go on and print every change.")
+@output("wide", "json", "yaml", "name")
+@selector
+@pattern_filters
+@all_namespaces
+@to_cluster
+@pass_app
+def list_jobs(
+    app: App,
+    target: Target,
+    watch: bool,
+    output: str | None,
+    selector: str | None,
+    filter_by_status: str | None,
+    filter_by_job: str | None,
+) -> None:
+    """List jobs.
+
+    The columns are those of `kubectl get ptj` and more; -o wide has all. A terminal that is too narrow shows fewer.
+    """
+    from ptctl.jobs.listing import print_jobs, watch_jobs
+    from ptctl.jobs.lookup import Filter
+
+    show = watch_jobs if watch else print_jobs
+    show(app, target, Filter(selector, filter_by_job, filter_by_status), output)

@@ -1,0 +1,46 @@
+"""`ptctl workload render`: what the operator would create, by the operator's own code."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import job_file
+
+_EXAMPLES = """
+ptctl workload render -f job.yaml
+ptctl workload render -f job.yaml | kubectl apply --dry-run=server -f -
+ptctl workload create -f job.yaml --num-slices 2 --dry-run=client -o yaml | ptctl workload render -f -
+"""
+
+
+@click.command("render", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
+@job_file()
+@click.option("-n", "--namespace", metavar="NS", help="Namespace of a job whose file names none.")
+@click.option("--trainer-image", metavar="IMAGE", help="Image of a job that names none (a setting of the operator).")
+@click.option("-o", "--output", "form", type=click.Choice(("yaml", "json")), default="yaml", help="Form of the output.")
+@pass_app
+def render(app: App, filename: str, namespace: str | None, trainer_image: str | None, form: str) -> None:
+    """Print every manifest that the operator would create.
+
+    Needs no cluster: it is the operator's own code that runs here.
+    """
+    import json
+
+    from ptctl.jobs.file import check, read
+    from ptctl.ui.output import stream
+    from ptoperator.render import render as render_job
+    from ptoperator.settings import Settings
+
+    body = read(filename)
+    job = check(body, filename)
+    if namespace and not job.metadata.namespace:
+        job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": namespace})})
+    settings = Settings(trainer_image=trainer_image) if trainer_image else Settings()
+    manifests = render_job(job, settings)
+    if form == "yaml":
+        app.console.data(stream(manifests))
+    else:
+        app.console.data(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2))

@@ -1,0 +1,27 @@
+"""`ptctl workload resume`: the opposite of suspend."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.xpk_flags import NAMED
+
+_EXAMPLES = """
+ptctl workload resume llama-gsm8k
+ptctl workload wait llama-gsm8k --for running
+"""
+
+
+@click.command("resume", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@to_cluster
+@pass_app
+def resume(app: App, target: Target, name: str) -> None:
+    """Continue a suspended job from its checkpoint."""
+    from ptctl.jobs.suspension import set_suspend
+
+    set_suspend(app, target, name, suspend=False)

@@ -1,0 +1,27 @@
+"""`ptctl workload suspend`: give the chips back and keep the run."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.xpk_flags import NAMED
+
+_EXAMPLES = """
+ptctl workload suspend llama-gsm8k
+ptctl workload wait llama-gsm8k --for suspended      # until the checkpoint is saved and the pods are gone
+"""
+
+
+@click.command("suspend", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@to_cluster
+@pass_app
+def suspend(app: App, target: Target, name: str) -> None:
+    """Save a checkpoint, stop the pods, hold no chips."""
+    from ptctl.jobs.suspension import set_suspend
+
+    set_suspend(app, target, name, suspend=True)

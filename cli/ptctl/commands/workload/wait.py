@@ -1,0 +1,41 @@
+"""`ptctl workload wait`: for scripts; its exit code is the answer."""
+
+from __future__ import annotations
+
+import click
+
+from ptctl.ui.app import App, Target, pass_app
+from ptctl.ui.choices import GOAL_PHASES
+from ptctl.ui.command import Verb
+from ptctl.ui.lazy_group import SETTINGS
+from ptctl.ui.options import Duration, complete_names, to_cluster
+from ptctl.ui.xpk_flags import NAMED
+
+_EXAMPLES = """
+ptctl workload wait llama-gsm8k --timeout 2h && echo trained
+ptctl workload wait llama-gsm8k --for running --timeout 10m
+ptctl workload wait llama-gsm8k --for deleted
+"""
+
+
+@click.command("wait", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.argument("name", shell_complete=complete_names)
+@click.option(
+    "--for",
+    "goal",
+    type=click.Choice(tuple(GOAL_PHASES), case_sensitive=False),
+    default="complete",
+    show_default=True,
+    help="What.",
+)
+@click.option("--timeout", type=Duration(), default=None, help="At most this long (90s, 15m, 2h30m); 0 looks once.")
+@to_cluster
+@pass_app
+def wait(app: App, target: Target, name: str, goal: str, timeout: float | None) -> None:
+    """Wait until a job is complete, running, suspended or gone.
+
+    Exit code 0 when it is, 1 when it cannot be any more (the job failed), 124 when --timeout passed.
+    """
+    from ptctl.jobs.waiting import wait_for
+
+    wait_for(app, target, name, goal, timeout)

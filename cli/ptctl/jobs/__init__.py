@@ -1,0 +1,1 @@
+"""PostTrainJobs on a cluster: find, build from flags or files, list, wait, suspend, delete."""

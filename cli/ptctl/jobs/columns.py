@@ -1,0 +1,76 @@
+"""The columns of `workload list`: those of `kubectl get ptj`, and what else answers "how is it going?".
+
+On a terminal that is too narrow, the columns with the highest `rank` go first; a pipe always gets all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ptctl.jobs.view import JobView
+from ptctl.ui.duration import age
+from ptctl.ui.table import GAP, widths
+
+PHASE_COLOURS = {
+    "Succeeded": "green",
+    "Failed": "red",
+    "Running": "cyan",
+    "Restarting": "yellow",
+    "Suspended": "dim",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A header, how its cell is made, and how readily it is given up (0: never)."""
+
+    title: str
+    cell: Callable[[JobView, datetime], str]
+    rank: int = 0
+    wide: bool = False
+
+
+COLUMNS = (
+    Column("NAME", lambda job, now: job.name),
+    Column("PHASE", lambda job, now: "Deleting" if job.deleting else job.phase),
+    Column("ALGORITHM", lambda job, now: job.algorithm, 5),
+    Column("ACCELERATOR", lambda job, now: slice_label(job), 4),
+    Column("STEP", lambda job, now: job.progress, 1),
+    Column("LOSS", lambda job, now: job.loss, 6),
+    Column("REWARD", lambda job, now: job.reward, 3),
+    Column("ETA", lambda job, now: "" if job.is_terminal else job.eta, 2),
+    Column("RESTARTS", lambda job, now: str(job.restarts), 8),
+    Column("AGE", lambda job, now: age(job.created, now), 7),
+    Column("CHIPS", lambda job, now: str(job.chips or ""), 9, wide=True),
+    Column("STAGE", lambda job, now: job.stage, 9, wide=True),
+    Column("QUEUE", lambda job, now: job.queue, 9, wide=True),
+    Column("RUN DIRECTORY", lambda job, now: job.run_uri, 9, wide=True),
+    Column("FAILURE", lambda job, now: job.failure, 9, wide=True),
+)
+NAMESPACE = Column("NAMESPACE", lambda job, now: job.namespace)
+
+
+def slice_label(job: JobView) -> str:
+    """`v5p-128`, or `2 x v5p-128`."""
+    return f"{job.slices} x {job.accelerator}" if job.slices > 1 else job.accelerator
+
+
+def chosen(wide: bool, with_namespace: bool) -> tuple[Column, ...]:
+    """The columns of a form of the table."""
+    columns = COLUMNS if wide else tuple(column for column in COLUMNS if not column.wide)
+    return (NAMESPACE, *columns) if with_namespace else columns
+
+
+def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    """Indices of the columns that fit `width`, giving up the readiest first; all of them where width is None."""
+    kept = list(range(len(columns)))
+    if width is None:
+        return kept
+    sizes = widths([[column.title for column in columns], *rows])
+    for index in sorted(kept, key=lambda i: -columns[i].rank):
+        if sum(sizes[i] + GAP for i in kept) - GAP <= width or columns[index].rank == 0:
+            break
+        kept.remove(index)
+    return kept

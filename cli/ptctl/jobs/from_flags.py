@@ -1,0 +1,151 @@
+"""A job from flags: XPK's words for what XPK has, the spec's own for what a post-training job is about.
+
+Pure: values in, manifest out. What no flag says stays unset, so that the API's defaults hold; `--set` reaches
+every other field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ptctl.errors import InputError
+from ptctl.jobs.set_field import assign
+from ptctl.ui.choices import BUILTIN_REWARDS, GRPO_LOSSES
+from ptkube.resources import Manifest
+
+_PLACES = {
+    "workload": "metadata.name",
+    "model": "model.uri",
+    "tokenizer": "model.tokenizer",
+    "data": "data.train.uri",
+    "eval_data": "data.eval.uri",
+    "steps": "training.steps",
+    "batch_size": "training.batchSize",
+    "sequence_length": "training.sequenceLength",
+    "learning_rate": "training.optimizer.learningRate",
+    "max_new_tokens": "rollout.maxNewTokens",
+    "output_uri": "output.uri",
+    "tpu_type": "accelerator.type",
+    "num_slices": "accelerator.slices",
+    "docker_image": "image",
+    "queue": "queue",
+    "priority": "priorityClassName",
+    "service_account": "serviceAccountName",
+    "max_restarts": "runPolicy.maxRestarts",
+    "ttl_seconds_after_finished": "runPolicy.ttlSecondsAfterFinished",
+    "termination_grace_period_seconds": "runPolicy.terminationGracePeriodSeconds",
+    "elastic_slices": "pathways.elasticSlices",
+    "server_image": "pathways.serverImage",
+    "proxy_server_image": "pathways.proxyImage",
+}
+"""Flags that are one field."""
+
+_URIS = ("model", "tokenizer", "data", "eval_data", "output_uri")
+_CAPACITY = {"on_demand": "onDemand", "spot": "spot", "flex": "flexStart"}
+
+
+def overlay(job: Manifest, flags: Mapping[str, Any]) -> None:
+    """Write the flags that were given into `job`, in place; `--set` last, so that it has the last word."""
+    for flag, place in _PLACES.items():
+        if flags.get(flag) is not None:
+            value = local_uri(str(flags[flag])) if flag in _URIS else flags[flag]
+            _put(job, place, value)
+    _algorithm(job, flags)
+    if flags.get("reward"):
+        _put(job, "rewards", [reward(word) for word in flags["reward"]])
+    capacity = _capacity(flags)
+    if capacity:
+        _put(job, "capacity", capacity)
+    if flags.get("docker_image_pull_secret"):
+        _put(job, "imagePullSecrets", list(flags["docker_image_pull_secret"]))
+    env = [*_env_file(flags.get("env_file")), *flags.get("env", ())]
+    if env:
+        _put(job, "env", [variable(word) for word in env])
+    if flags.get("command") is not None:
+        _put(job, "runtime", {"container": {"command": ["/bin/sh", "-c", flags["command"]]}})
+    if flags.get("headless"):
+        _put(job, "pathways.enabled", True)
+        _put(job, "pathways.headless", True)
+    if flags.get("suspend"):
+        _put(job, "runPolicy.suspend", True)
+    for assignment in flags.get("assignments", ()):
+        assign(job, assignment)
+
+
+def skeleton() -> Manifest:
+    """What every job begins with."""
+    return {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {}, "spec": {}}
+
+
+def local_uri(word: str) -> str:
+    """A path that begins with / . or ~ becomes a file:// URI; everything else is left to the API to judge."""
+    if not word.startswith(("/", "./", "../", "~/")):
+        return word
+    return f"file://{Path(word).expanduser().absolute().resolve()}"
+
+
+def reward(word: str) -> Manifest:
+    """`gsm8k`, or a Python file: `./reward.py`, `file:///rewards/reward.py:score`."""
+    if word in BUILTIN_REWARDS:
+        return {"builtin": word}
+    path, colon, function = word.rpartition(":")
+    if not colon or function.startswith("//"):
+        path, function = word, ""
+    if not path.endswith(".py"):
+        raise InputError(
+            f"--reward {word!r}: accepted: one of {', '.join(BUILTIN_REWARDS)}, or a Python file as FILE.py[:FUNCTION]"
+        )
+    python = {"uri": local_uri(path if "://" in path or path.startswith(("/", "~")) else f"./{path}")}
+    return {"python": {**python, "function": function} if function else python}
+
+
+def variable(word: str) -> Manifest:
+    """`NAME=VALUE`."""
+    name, found, value = word.partition("=")
+    if not found or not name:
+        raise InputError(f"--env {word!r}: accepted: NAME=VALUE")
+    return {"name": name, "value": value}
+
+
+def _env_file(path: str | None) -> Sequence[str]:
+    if path is None:
+        return ()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--env-file {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def _algorithm(job: Manifest, flags: Mapping[str, Any]) -> None:
+    name, group_size = flags.get("algorithm"), flags.get("group_size")
+    if name in GRPO_LOSSES:
+        _put(job, "algorithm", {"grpo": {} if name == "grpo" else {"loss": name}})
+    elif name is not None:
+        _put(job, "algorithm", {name: {}})
+    if group_size is not None:
+        _put(job, "algorithm.ppo.samplesPerPrompt" if name == "ppo" else "algorithm.grpo.groupSize", group_size)
+
+
+def _capacity(flags: Mapping[str, Any]) -> list[Manifest]:
+    options: list[Manifest] = (
+        [{"type": "reservation", "reservation": flags["reservation"]}] if flags.get("reservation") is not None else []
+    )
+    return options + [{"type": kind} for flag, kind in _CAPACITY.items() if flags.get(flag)]
+
+
+def _put(job: Manifest, place: str, value: Any) -> None:
+    words = place.split(".")
+    if words[0] != "metadata":
+        words.insert(0, "spec")
+    here = job
+    for word in words[:-1]:
+        inner = here.get(word)
+        if inner is None:
+            inner = here[word] = {}
+        if not isinstance(inner, dict):
+            raise InputError(f"{'.'.join(words)}: {word!r} in the job file is not a mapping")
+        here = inner
+    here[words[-1]] = value

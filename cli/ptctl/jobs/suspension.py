@@ -1,0 +1,29 @@
+"""Changing `spec.runPolicy.suspend`, once for `suspend` and `resume`."""
+
+from __future__ import annotations
+
+from ptctl.errors import CliError
+from ptctl.jobs.lookup import fetch
+from ptctl.jobs.view import view
+from ptctl.ui.app import App, Target
+from ptctl.ui.output import RESOURCE
+from ptkube.resources import POSTTRAINJOBS
+
+
+def set_suspend(app: App, target: Target, name: str, *, suspend: bool) -> None:
+    """Ask for it, and say what happened; asking for what is already so is no error."""
+    kube = app.connect(target)
+    job = view(fetch(kube, target, name))
+    if job.is_terminal:
+        raise CliError(f"job {name!r} has ended ({job.phase}): it can be neither suspended nor resumed")
+    if job.deleting:
+        raise CliError(f"job {name!r} is being deleted")
+    word = "suspended" if suspend else "resumed"
+    if job.suspended == suspend:
+        app.console.data(f"{RESOURCE}/{name} {word} (unchanged)")
+        return
+    kube.patch(POSTTRAINJOBS, name, job.namespace, {"spec": {"runPolicy": {"suspend": suspend}}})
+    app.console.data(f"{RESOURCE}/{name} {word}")
+    if suspend:
+        app.console.say("the trainer saves a checkpoint and stops; to wait for it:")
+        app.console.say(f"  ptctl workload wait {name} --for suspended{target.flags}")

@@ -1,0 +1,107 @@
+"""A job as the verbs read it: one frozen value made from the API server's answer, in one place.
+
+Not the pydantic model of `ptapi.status`, on purpose: that import alone costs more CPU time than listing a
+thousand jobs may take, and a newer operator's extra fields must not break an older ptctl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ptctl.ui.choices import ALGORITHMS
+from ptkube.resources import Manifest
+
+TERMINAL = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What tables, waits and descriptions ask of a job. Absent values are empty strings, 0 or None."""
+
+    name: str
+    namespace: str
+    uid: str
+    created: str
+    phase: str
+    algorithm: str
+    accelerator: str
+    slices: int
+    chips: int
+    step: int
+    total: int
+    eta: str
+    stage: str
+    loss: str
+    reward: str
+    restarts: int
+    queue: str
+    run_uri: str
+    job_set: str
+    suspended: bool
+    deleting: bool
+    failure: str
+    raw: Manifest
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.phase in TERMINAL
+
+    @property
+    def progress(self) -> str:
+        """`40/300`, or empty before the first step."""
+        return f"{self.step}/{self.total}" if self.total else ""
+
+    def condition(self, kind: str) -> Manifest | None:
+        """The condition of that type."""
+        return next((c for c in part(self.raw, "status", "conditions", missing=[]) if c.get("type") == kind), None)
+
+
+def view(job: Manifest) -> JobView:
+    """Read a PostTrainJob."""
+    meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
+    progress, metrics = status.get("progress") or {}, status.get("metrics") or {}
+    accelerator, failure = spec.get("accelerator") or {}, status.get("failure") or {}
+    kind = str(failure.get("failureClass") or "")
+    name = str(meta.get("name") or meta.get("generateName") or "")
+    output = str(part(spec, "output", "uri", missing=""))
+    return JobView(
+        name=name,
+        namespace=str(meta.get("namespace") or ""),
+        uid=str(meta.get("uid") or ""),
+        created=str(meta.get("creationTimestamp") or ""),
+        phase=str(status.get("phase") or "Pending"),
+        algorithm=str(status.get("algorithm") or _algorithm(spec)),
+        accelerator=str(accelerator.get("type") or ""),
+        slices=int(accelerator.get("slices") or 1),
+        chips=int(status.get("chips") or 0),
+        step=int(progress.get("step") or 0),
+        total=int(progress.get("total") or 0),
+        eta=str(progress.get("eta") or ""),
+        stage=str(progress.get("stage") or ""),
+        loss=str(metrics.get("loss") or ""),
+        reward=str(metrics.get("reward") or ""),
+        restarts=sum(int(count) for count in (status.get("restarts") or {}).values()),
+        queue=str(spec.get("queue") or ""),
+        run_uri=str(part(status, "links", "run", missing="")) or (f"{output.rstrip('/')}/{name}" if output else ""),
+        job_set=str(status.get("jobSet") or ""),
+        suspended=bool(part(spec, "runPolicy", "suspend", missing=False)),
+        deleting=bool(meta.get("deletionTimestamp")),
+        failure=f"{kind}: {failure.get('message') or ''}" if kind else "",
+        raw=job,
+    )
+
+
+def part(manifest: Manifest, *path: str, missing: Any) -> Any:
+    """What stands at the end of the path, where each of its steps may be absent or null."""
+    value: Any = manifest
+    for step in path:
+        value = (value or {}).get(step)
+    return missing if value is None else value
+
+
+def _algorithm(spec: Manifest) -> str:
+    """The label of an algorithm before the operator has written one: the GRPO variant, or the name."""
+    algorithm = spec.get("algorithm") or {}
+    name = next((kind for kind in ALGORITHMS if algorithm.get(kind) is not None), "")
+    return str(algorithm[name].get("loss") or name) if name == "grpo" else name

@@ -1,0 +1,1 @@
+"""`ptctl plan`: the trainer's preflight as a child process, fits, matrices, prices."""

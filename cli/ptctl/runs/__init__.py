@@ -1,0 +1,1 @@
+"""Runs: their logs, metrics, samples, ranks and links."""

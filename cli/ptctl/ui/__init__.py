@@ -1,0 +1,1 @@
+"""The terminal: click groups and options, console, tables, exit codes, XPK's flags."""

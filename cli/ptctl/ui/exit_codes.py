@@ -1,0 +1,94 @@
+"""From exception to message and exit code, for the whole program. See `ptctl/errors.py` for the codes.
+
+Anything that is not listed here is a bug: it is shown with its traceback in a file, never on the screen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+
+import click
+
+from ptctl import errors
+from ptctl.ui.console import Console
+
+
+def report(error: BaseException, console: Console) -> int:
+    """Say what happened; the exit code."""
+    if isinstance(error, errors.CliError):
+        console.error(error.message, error.hint)
+        return error.code
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, SystemExit):  # click's shell completion ends the program itself
+        return error.code if isinstance(error.code, int) else errors.FAILED
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        console.say("interrupted")
+        return errors.INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _click(error, console)
+    if isinstance(error, BrokenPipeError):
+        # The interpreter flushes stdout once more at exit; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.BROKEN_PIPE
+    return _others(error, console)
+
+
+def _click(error: click.ClickException, console: Console) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
+        console.say(error.format_message())
+        return errors.USAGE
+    message, _, hint = error.format_message().partition("\nhint: ")
+    console.error(message, hint)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        console.say(f"see:  {error.ctx.command_path} --help")
+    return errors.USAGE if isinstance(error, click.UsageError) else errors.FAILED
+
+
+def _others(error: BaseException, console: Console) -> int:
+    from ptkube import errors as kube_errors
+
+    if isinstance(error, kube_errors.ApiError):
+        message, _, hint = str(error).partition("\nhint: ")
+        console.error(message, hint or _api_hint(error))
+        return _api_code(error)
+    spec_error = sys.modules.get("ptapi.errors")
+    if spec_error is not None and isinstance(error, spec_error.SpecError):
+        console.error(str(error))
+        return errors.USAGE
+    if isinstance(error, OSError):
+        console.error(f"{error.filename or 'system'}: {error.strerror or error}")
+        return errors.FAILED
+    return _bug(error, console)
+
+
+def _api_code(error: Exception) -> int:
+    from ptkube import errors as kube_errors
+
+    if isinstance(error, kube_errors.NotFound):
+        return errors.NOT_FOUND
+    if isinstance(error, (kube_errors.Forbidden, kube_errors.Unauthorized)):
+        return errors.NOT_AUTHORISED
+    return errors.USAGE if isinstance(error, kube_errors.Invalid) else errors.FAILED
+
+
+def _api_hint(error: Exception) -> str:
+    from ptkube import errors as kube_errors
+
+    if isinstance(error, kube_errors.NotFound) and "not find the requested resource" in str(error):
+        return "posttrain is not installed in this cluster; see docs/guides/install.md, or try `ptctl local up`"
+    if isinstance(error, kube_errors.Unreachable):
+        return "is the cluster up? `ptctl local up` makes one on this machine; --context chooses another"
+    return ""
+
+
+def _bug(error: BaseException, console: Console) -> int:
+    with tempfile.NamedTemporaryFile("w", prefix="ptctl-", suffix=".log", delete=False) as file:
+        file.write("".join(traceback.format_exception(error)))
+    console.error(
+        f"a bug in ptctl: {type(error).__name__}: {error}", f"please report it with {file.name}, which has the details"
+    )
+    return errors.FAILED

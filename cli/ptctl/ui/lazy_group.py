@@ -1,0 +1,71 @@
+"""A click group whose commands are imported when they run, from one plain table.
+
+The table holds each command's one-line help, so that `ptctl --help` imports no command; a test compares them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from ptctl.ui.command import TEXT_WIDTH, Examples
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """Where a command lives (`package.module:attribute`), what it does in a line, and its heading in the help."""
+
+    target: str
+    help: str
+    heading: str = "Commands"
+
+
+class LazyGroup(Examples, click.Group):
+    """Commands by name. `moved` says what to use instead of a word that another tool has here."""
+
+    def __init__(self, *args: Any, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.table = table
+        self.moved = moved or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(self._unknown(name, ctx), ctx)
+        return super().resolve_command(ctx, args)
+
+    def _unknown(self, name: str, ctx: click.Context) -> str:
+        if name in self.moved:
+            return f"'{ctx.command_path} {name}' does not exist here.\nhint: {self.moved[name]}"
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, self.table, 2, 0.5)
+        known = " or ".join(close) if close else ", ".join(self.table)
+        return f"No such command '{name}'.\nhint: {'did you mean' if close else 'one of'} {known}"
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.table))
+        for heading in dict.fromkeys(entry.heading for entry in self.table.values()):
+            rows = [(name.ljust(width), entry.help) for name, entry in self.table.items() if entry.heading == heading]
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_max=16)
+
+
+SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": TEXT_WIDTH}
+"""Of every command: kubectl's -h, and help no wider than a page."""

@@ -1,0 +1,145 @@
+"""Options that several verbs share, with kubectl's names.
+
+Each decorator turns its flags into one value (`target`, `output`, …), so that verbs take values and not flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from ptctl.ui.app import App, Target
+from ptctl.ui.choices import STATUS_WORDS
+from ptctl.ui.duration import parse_duration
+
+Function = Callable[..., Any]
+
+
+class Duration(click.ParamType[float]):
+    """`90`, `90s`, `15m`, `2h30m`, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            return float(value)
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def to_cluster(function: Function) -> Function:
+    """-n, --kubeconfig, --context: becomes `target`."""
+    function = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")(function)
+    function = click.option(
+        "--kubeconfig", metavar="PATH", type=click.Path(), help="Instead of $KUBECONFIG or ~/.kube/config."
+    )(function)
+    function = click.option(
+        "-n", "--namespace", metavar="NS", help="Namespace; by default that of the context.", callback=_namespace
+    )(function)
+
+    @wraps(function)
+    def wrapped(
+        *args: Any,
+        namespace: str | None,
+        kubeconfig: str | None,
+        context: str | None,
+        all_namespaces: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        if all_namespaces and namespace:
+            raise click.UsageError("-n and -A exclude each other.", click.get_current_context())
+        return function(*args, target=Target(namespace, kubeconfig, context, all_namespaces), **kwargs)
+
+    return wrapped
+
+
+def all_namespaces(function: Function) -> Function:
+    """-A, for verbs on many jobs. Goes under `to_cluster`, which takes its value."""
+    return click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")(function)
+
+
+def job_file(*, required: bool = True) -> Callable[[Function], Function]:
+    """-f: one job file."""
+    return click.option(
+        "-f",
+        "--filename",
+        metavar="FILE",
+        required=required,
+        multiple=True,
+        callback=_only_one,
+        help="Job file, YAML or JSON; - is standard input.",
+    )
+
+
+def _only_one(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]) -> str | None:
+    """The last of several would win in silence, and the others would never be sent."""
+    if len(files) > 1:
+        raise click.UsageError(
+            f"-f: {len(files)} files ({', '.join(files)}); accepted: one job file at a time.\n"
+            "hint: several jobs: `kubectl apply -f`, or one command for each",
+            ctx,
+        )
+    return files[0] if files else None
+
+
+def assignments(function: Function) -> Function:
+    """--set, for verbs on a file alone."""
+    return click.option(
+        "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable."
+    )(function)
+
+
+def selector(function: Function) -> Function:
+    """-l."""
+    return click.option("-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.")(function)
+
+
+def output(*formats: str) -> Callable[[Function], Function]:
+    """-o; unset is the verb's own form, for people."""
+    return click.option("-o", "--output", type=click.Choice(formats), help="Form of the output.")
+
+
+def pattern_filters(function: Function) -> Function:
+    """XPK's filters."""
+    function = click.option(
+        "--filter-by-status",
+        metavar="STATUS",
+        type=click.Choice(STATUS_WORDS, case_sensitive=False),
+        help=f"One of {', '.join(STATUS_WORDS)}.",
+    )(function)
+    return click.option("--filter-by-job", metavar="TEXT", help="Only jobs whose name contains TEXT.")(function)
+
+
+def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of jobs for shell completion; a cluster that does not answer completes nothing."""
+    from ptkube.resources import POSTTRAINJOBS
+
+    target = Target(ctx.params.get("namespace"), ctx.params.get("kubeconfig"), ctx.params.get("context"))
+    try:
+        kube = (ctx.find_object(App) or App()).connect(target)
+        jobs = kube.list(POSTTRAINJOBS, target.namespace or kube.namespace).items
+    except Exception:  # completion must never print into the line being typed
+        return []
+    names = (str(job["metadata"]["name"]) for job in jobs)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    return checked_name(value, "namespace", ctx) if value is not None else None
+
+
+def checked_name(value: str, what: str, ctx: click.Context | None = None) -> str:
+    """A name as Kubernetes has them: anything else would end in a puzzling answer of the API server."""
+    import re
+
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value):
+        raise click.UsageError(
+            f"{what} {value!r}: a name is lower-case letters, digits and -, no - at either end",
+            ctx,
+        )
+    return value
