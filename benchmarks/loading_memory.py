@@ -21,8 +21,8 @@ import ml_dtypes
 import numpy as np
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.tensorfile import write_header
-from pttrainer.models.weights import stored_shapes
+from pttrainer.models.weights.load_save import stored_shapes
+from pttrainer.models.weights.safetensors_file import write_header
 
 ALLOWED = 1.3
 FILE_BYTES = 500 * 10**6
@@ -97,9 +97,9 @@ def _write(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 def _load(directory: Path, dtype: str) -> dict[str, int]:
     import jax
 
-    from pttrainer import sharding
-    from pttrainer.assemble import first_params
-    from pttrainer.model_form import open_source
+    from pttrainer.models.loading.model_loader import first_params
+    from pttrainer.models.loading.model_spec import open_source
+    from pttrainer.runtime.distributed import sharding
 
     source = open_source(f"file://{directory}", "--load", lambda text: None)
     model = Model(source.config, param_dtype=dtype)

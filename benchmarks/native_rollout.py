@@ -6,8 +6,8 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from pttrainer import large_pages
-from pttrainer.distributed import initialize, prepare_environment
+from pttrainer.commands import huge_pages
+from pttrainer.runtime.distributed.processes import initialize, prepare_environment
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from rollout_shapes import arguments, finished, prompts
@@ -18,10 +18,10 @@ def main() -> None:
     prepare_environment("cpu-1")
     import jax  # after the environment that it reads
 
+    from pttrainer.data.tokenization.tokenizer import byte_tokenizer
     from pttrainer.models import Model, preset
-    from pttrainer.rollout.native import NativeEngine
-    from pttrainer.rollout.protocol import Draw, Prompt, Sampling
-    from pttrainer.tokenizer import byte_tokenizer
+    from pttrainer.rollout.engine import Draw, Prompt, Sampling
+    from pttrainer.rollout.native.native_engine import NativeEngine
 
     initialize()
     model = Model(preset(asked.model))
@@ -36,5 +36,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    large_pages.use()
+    huge_pages.use()
     main()

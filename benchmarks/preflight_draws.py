@@ -25,9 +25,11 @@ from preflight_formula import DRAWN, GIB, Case, subject_of
 from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
 from pttrainer.errors import ConfigError
-from pttrainer.models.presets import PRESETS, preset
-from pttrainer.models.published import RAW
-from pttrainer.preflight import advice, chips, formula
+from pttrainer.models.families.presets import PRESETS, preset
+from pttrainer.models.families.published_shapes import RAW
+from pttrainer.preflight.advice import changes
+from pttrainer.preflight.memory import formula
+from pttrainer.preflight.shapes import tpu_topology
 
 MODELS = sorted(name for name in RAW if name not in PRESETS)
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
@@ -63,7 +65,7 @@ def drawn(seed: int, count: int) -> list[Case]:
 def _draw(dice: random.Random) -> Case | None:
     model, (method, each) = dice.choice(MODELS), dice.choices(list(METHODS.values()), OFTEN)[0]
     algorithm = dice.choices(list(ALGORITHMS), list(ALGORITHMS.values()))[0]
-    generation, length = dice.choice(list(chips.USABLE_GIB)), dice.choice((1024, 2048, 3072, 4096, 8192))
+    generation, length = dice.choice(list(tpu_topology.USABLE_GIB)), dice.choice((1024, 2048, 3072, 4096, 8192))
     rows, micro, remat = dice.choice((1, 1, 2, 4)), dice.choice((1, 1, 2, 4)), dice.choices(("full", "none"), (4, 1))[0]
     axis = dice.choices((None, "tensor", "sequence", "expert"), (5, 2, 1, 1))[0]
     ways, slices, larger = dice.choice((2, 4)), dice.choices((1, 2), (7, 1))[0], dice.choice((0, 0, 1))
@@ -73,8 +75,8 @@ def _draw(dice: random.Random) -> Case | None:
     needed = each * preset(model).parameters
     fitting = [
         name
-        for name in advice.usual(generation)
-        if needed / resolve(name).devices <= FULL * chips.USABLE_GIB[generation] * GIB
+        for name in changes.usual(generation)
+        if needed / resolve(name).devices <= FULL * tpu_topology.USABLE_GIB[generation] * GIB
     ]
     if options is None or rows * length > MOST_TOKENS or len(fitting) <= larger:
         return None
@@ -145,7 +147,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep what was asked in the table")
     parser.add_argument("--case", type=int, help="compile this one and print what the compiler said")
     options = parser.parse_args()
-    chips.prepare_environment()
+    tpu_topology.prepare_environment()
     if options.case is not None:
         print(json.dumps(preflight_formula.measure(drawn(options.seed, options.case + 1)[-1])))
         return

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pttrainer.preflight import chips
+from pttrainer.preflight.shapes import tpu_topology
 
 MEASURED = Path(__file__).with_suffix(".json")
 DRAWN = Path(__file__).with_name("preflight_draws.json")
@@ -113,7 +113,7 @@ CASES = (*CHOSEN, *(Case(**each) for each in (json.loads(DRAWN.read_text()) if D
 def subject_of(case: Case) -> Any:
     """The case as preflight sees a job."""
     from ptapi.spec import PostTrainJobSpec
-    from pttrainer.preflight.subject import subject
+    from pttrainer.preflight.shapes.job_shapes import subject
 
     body: dict[str, Any] = {
         "model": {"uri": f"random://{case.model}"},
@@ -134,10 +134,10 @@ def measured() -> dict[str, Any]:
 
 def measure(case: Case) -> dict[str, Any]:
     """What the compiler says, GiB per device."""
-    from pttrainer.preflight import compiling
+    from pttrainer.preflight.compiler import compile
 
     before = time.process_time()
-    found = compiling.train_step(subject_of(case), "fast")
+    found = compile.train_step(subject_of(case), "fast")
     return {
         "fits": found.fits,
         "peak": round(found.peak / GIB, 3),
@@ -149,7 +149,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 def table(measured: dict[str, Any]) -> str:
     """Markdown, a line per case that was measured."""
-    from pttrainer.preflight import formula
+    from pttrainer.preflight.memory import formula
 
     lines = [
         "| configuration | compiler | formula | difference | CPU-seconds | |",
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="compile what is missing")
     parser.add_argument("--case", type=int, help="compile this one and print what the compiler said")
     options = parser.parse_args()
-    chips.prepare_environment()
+    tpu_topology.prepare_environment()
     if options.case is not None:
         print(json.dumps(measure(CASES[options.case])))
         return

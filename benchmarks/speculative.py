@@ -12,8 +12,8 @@ import argparse
 import dataclasses
 import time
 
-from pttrainer import large_pages
-from pttrainer.distributed import initialize, prepare_environment
+from pttrainer.commands import huge_pages
+from pttrainer.runtime.distributed.processes import initialize, prepare_environment
 
 
 def main() -> None:
@@ -22,13 +22,13 @@ def main() -> None:
     import jax  # after the environment that it reads
     import numpy as np
 
+    from pttrainer.data.tokenization.tokenizer import byte_tokenizer
     from pttrainer.models import Model, preset
-    from pttrainer.rollout.draft import Draft
-    from pttrainer.rollout.native import NativeEngine
-    from pttrainer.rollout.ngram import Ngram
-    from pttrainer.rollout.protocol import Draw, Prompt, Sampling
-    from pttrainer.rollout.speculation import Speculation, with_rates
-    from pttrainer.tokenizer import byte_tokenizer
+    from pttrainer.rollout.engine import Draw, Prompt, Sampling
+    from pttrainer.rollout.native.native_engine import NativeEngine
+    from pttrainer.rollout.speculative.draft_model import Draft
+    from pttrainer.rollout.speculative.prompt_lookup import Ngram
+    from pttrainer.rollout.speculative.verify import Speculation, with_rates
 
     initialize()
     model = Model(preset(asked.model))
@@ -71,5 +71,5 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    large_pages.use()
+    huge_pages.use()
     main()

@@ -79,13 +79,14 @@ def cell(model: str, method: Method, generation: str) -> str:
     """The smallest slice that holds it, split as little as can be."""
     from pttrainer.errors import ConfigError
     from pttrainer.models import preset
-    from pttrainer.preflight import advice, formula
-    from pttrainer.preflight.subject import subject
+    from pttrainer.preflight.advice import changes
+    from pttrainer.preflight.memory import formula
+    from pttrainer.preflight.shapes.job_shapes import subject
 
     config = preset(model)
-    for name in advice.usual(generation):
+    for name in changes.usual(generation):
         slice_ = accelerators.resolve(name)
-        for tensor in (1, *advice.TENSOR):
+        for tensor in (1, *changes.TENSOR):
             if slice_.devices % tensor or config.heads % tensor:
                 continue
             try:
@@ -149,9 +150,9 @@ def _shown(slice_: accelerators.Slice, tensor: int, gib: float) -> str:
 
 
 def main() -> None:
-    from pttrainer.preflight import chips
+    from pttrainer.preflight.shapes import tpu_topology
 
-    chips.prepare_environment()
+    tpu_topology.prepare_environment()
     PAGE.write_text(page())
 
 

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pttrainer.export import Base, Words, Writing, export, export_adapters
-from pttrainer.models import Model, Params, adapters
-from pttrainer.models.adapters import Adapters
-from pttrainer.storage import Directory
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.checkpoint.export import Base, Words, Writing, export, export_adapters
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.models import Model, Params
+from pttrainer.models.lora import adapters
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.runtime.io.storage import Directory
 
 CASES: dict[str, tuple[str, bool]] = {
     "llama-3.1": ("all-linear", False),

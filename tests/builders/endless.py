@@ -8,9 +8,10 @@ import sys
 import threading
 from typing import Any
 
-from pttrainer import __main__, compiling, opening
+from pttrainer import __main__
+from pttrainer.training import async_compile, setup
 
-_made = opening._state
+_made = setup._state
 
 
 def _stopped(*given: Any) -> Any:
@@ -19,6 +20,6 @@ def _stopped(*given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    compiling.Early._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
-    opening._state = _stopped  # type: ignore[assignment]
+    async_compile.Early._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
+    setup._state = _stopped  # type: ignore[assignment]
     sys.exit(__main__.main())

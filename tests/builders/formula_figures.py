@@ -16,9 +16,9 @@ from tests.builders.preflight import job
 from tests.builders.scripts import load_script
 
 from ptapi.spec import Pathways, PostTrainJob
-from pttrainer.preflight.judge import judge
-from pttrainer.preflight.matrix import matrix
-from pttrainer.preflight.search import fit
+from pttrainer.preflight.advice.matrix import matrix
+from pttrainer.preflight.advice.search import fit
+from pttrainer.preflight.check import judge
 
 KEPT = Path(__file__).parents[1] / "unit" / "trainer" / "preflight" / "formula_figures.json"
 LORA: dict[str, Any] = {"lora": {"rank": 16}}

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pttrainer.models import Model, Params, from_hf, to_hf
-from pttrainer.models import cache as kv
-from pttrainer.models.names import table
-from pttrainer.models.weights import load, save
+from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.weights.hf_names import table
+from pttrainer.models.weights.load_save import load, save
 
 
 def load_model(directory: Path) -> tuple[Model, Params]:

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pttrainer.algorithms import policy_loss, preference_loss
-from pttrainer.algorithms.policy_loss import Clip
-from pttrainer.algorithms.preference_loss import Numbers, Side
-from pttrainer.algorithms.traits import WITHOUT_REFERENCE
 from pttrainer.batch import Batch
-from pttrainer.divergence import Guide
+from pttrainer.losses import policy_gradient, preference
+from pttrainer.losses.distillation import Guide
+from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
+from pttrainer.losses.policy_gradient import Clip
+from pttrainer.losses.preference import Numbers, Side
 from pttrainer.models import Model, preset
 
 
@@ -106,22 +106,22 @@ def ours(given: Tensors = FIXED, kinds: Sequence[str] = KINDS) -> dict[str, np.n
 
 def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
     name, clip = POLICY[case]
-    variant = policy_loss.VARIANTS[name]
+    variant = policy_gradient.VARIANTS[name]
     old_BT, mask_BT = jnp.asarray(given.old_BT), jnp.asarray(given.mask_BT)
     advantages_BT = given.advantages_B[:, None] * mask_BT
     loss_BT, _ = variant.loss(logps_BT, old_BT, advantages_BT, mask_BT, clip)
-    ratio_BT = jnp.exp(policy_loss.log_ratio(logps_BT, old_BT))
+    ratio_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT))
     if case == "grpo-two-sided":
         # TRL bounds the ratio itself, for A < 0 the same as bounding −c·A; for A > 0 the clip is below it anyway.
-        loss_BT = policy_loss.surrogate(ratio_BT, advantages_BT, clip._replace(dual=1.4))
+        loss_BT = policy_gradient.surrogate(ratio_BT, advantages_BT, clip._replace(dual=1.4))
     if case == "grpo-kl":
-        loss_BT = loss_BT + BETA_KL * policy_loss.kl("k3", logps_BT, jnp.asarray(given.ref_BT), ratio_BT)
+        loss_BT = loss_BT + BETA_KL * policy_gradient.kl("k3", logps_BT, jnp.asarray(given.ref_BT), ratio_BT)
     return jnp.sum(loss_BT * variant.weights(given.mask_BT, MAX_NEW))
 
 
 def _preference(given: Tensors, case: str, logps_BT: Array) -> Array:
     name, numbers = PREFERENCE[case]
-    variant = preference_loss.VARIANTS[name]
+    variant = preference.VARIANTS[name]
     sums_B = jnp.sum(logps_BT * given.mask_BT, axis=1)
     refs_B = given.ref_BT.sum(axis=1) if name not in WITHOUT_REFERENCE else np.zeros(len(sums_B), np.float32)
     P = len(sums_B) // 2

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pttrainer.models import Model, from_hf
-from pttrainer.models.weights import stored_shapes
+from pttrainer.models.weights.load_save import stored_shapes
 
 WINDOW = 11
 ORIGINAL = 24

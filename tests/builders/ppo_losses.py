@@ -15,10 +15,10 @@ import numpy as np
 from jax import Array
 
 from ptapi.spec import Ppo
-from pttrainer.algorithms import policy_loss, value_loss
-from pttrainer.algorithms.policy_loss import Clip
 from pttrainer.algorithms.ppo import Foretold, learnt_from
 from pttrainer.batch import Batch
+from pttrainer.losses import policy_gradient, value_loss
+from pttrainer.losses.policy_gradient import Clip
 
 _random = np.random.default_rng(11)
 B, T = 5, 8
@@ -61,7 +61,7 @@ def _batch(spec: Ppo) -> Batch:
 
 def _policy(logps_BT: Array, batch: Batch, spec: Ppo) -> Array:
     clip = Clip(spec.clip, spec.clip)
-    loss_BT, _ = policy_loss.token(logps_BT, jnp.asarray(OLD_BT), batch.advantages_BT, jnp.asarray(MASK_BT), clip)
+    loss_BT, _ = policy_gradient.token(logps_BT, jnp.asarray(OLD_BT), batch.advantages_BT, jnp.asarray(MASK_BT), clip)
     return jnp.sum(loss_BT * batch.weight_BT)
 
 

@@ -21,11 +21,11 @@ import yaml
 from tests.builders import forked, quick
 
 from ptapi import run_directory
-from pttrainer import large_pages
 from pttrainer.algorithms import MODULES
+from pttrainer.commands import huge_pages
 
 Attempt = forked.Process | subprocess.Popen[str]
-TRAINER = ("pttrainer.__main__", "pttrainer.loop", *sorted(MODULES.values()))
+TRAINER = ("pttrainer.__main__", "pttrainer.training.loop", *sorted(MODULES.values()))
 """What a trainer's process imports before it does anything."""
 
 
@@ -51,7 +51,7 @@ def command(
     """`python -m pttrainer WORDS`, with nothing of jax's that these tests were started with. env: more variables."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
     kept = {"JAX_COMPILATION_CACHE_DIR": compiled(), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    pages = {large_pages.VARIABLE: f"{large_pages.TUNABLE}=0"}  # a fork cannot begin once more
+    pages = {huge_pages.VARIABLE: f"{huge_pages.TUNABLE}=0"}  # a fork cannot begin once more
     own = {"XLA_FLAGS": quick.FLAGS, **kept, **pages}
     return forked.start(TRAINER, (program, *words), clean | own | (env or {}), stderr=stderr)
 

@@ -9,14 +9,16 @@ import jax
 import numpy as np
 
 from ptapi.spec import Schedule, Training
-from pttrainer import freezing, optimizer, sharding, step
 from pttrainer.batch import Batch
-from pttrainer.data.batches import lay_out, to_batch
-from pttrainer.data.examples import Example
-from pttrainer.losses import TokenStats
+from pttrainer.data.batching import lay_out, to_batch
+from pttrainer.data.sft_examples import Example
+from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, preset
-from pttrainer.neftune import Noise
-from pttrainer.sharding import put
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.train_step import step
+from pttrainer.train_step.neftune import Noise
+from pttrainer.train_step.optimizer import freeze, transformation
 
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
 STEPS = 10
@@ -70,10 +72,10 @@ def steps(
     """A fresh run on a mesh of this shape, at a rate that moves."""
     model = Model(preset("tiny"))
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
-    schedule = optimizer.schedule(Schedule(), rate, STEPS)
-    held = freezing.held(training.freeze, model.config) if training.freeze else None
+    schedule = transformation.schedule(Schedule(), rate, STEPS)
+    held = freeze.held(training.freeze, model.config) if training.freeze else None
     noise = Noise(training.neftune_alpha, training.seed) if training.neftune_alpha else None
-    updates = optimizer.build(training.optimizer, schedule, model.logical_axes(), held=held, average=training.ema)
+    updates = transformation.build(training.optimizer, schedule, model.logical_axes(), held=held, average=training.ema)
     layout = step.layout(model, updates, mesh)
     function = step.train_step(
         model, algorithm or Likelihood(), updates, schedule, layout, training.micro_batch_size, held=held, noise=noise

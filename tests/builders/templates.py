@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from pttrainer.chat import Chat
-from pttrainer.tokenizer import Tokenizer, byte_tokenizer
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer import sharding, step
-from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
-from pttrainer.losses import TokenStats
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
-from pttrainer.sharding import put
-from pttrainer.storage import Directory
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.rollout.context import Context
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.train_step import step
 
 
 def moved(params: Params, by: float) -> Params:

@@ -24,13 +24,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pttrainer.models import Model, Params, adapters, from_hf
-from pttrainer.models.adapters import Adapters
-from pttrainer.models.names import Names, table
-from pttrainer.rollout.choose import row_keys, uniforms
-from pttrainer.rollout.protocol import Draw
-from pttrainer.rollout.vllm.asking import seed_of
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.models import Model, Params, from_hf
+from pttrainer.models.lora import adapters
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.weights.hf_names import Names, table
+from pttrainer.rollout.engine import Draw
+from pttrainer.rollout.native.token_sampling import row_keys, uniforms
+from pttrainer.rollout.vllm.requests import seed_of
 
 SAMPLING_FIELDS = {
     *("n", "seed", "temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs"),

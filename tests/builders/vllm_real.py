@@ -19,11 +19,11 @@ from pathlib import Path
 
 import jax
 
-from pttrainer import export
-from pttrainer.export import Words, Writing
+from pttrainer.checkpoint import export
+from pttrainer.checkpoint.export import Words, Writing
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
-from pttrainer.storage import Directory
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.runtime.io.storage import Directory
 
 PRESET = "small"
 START_S = 1200.0

@@ -15,7 +15,7 @@ from tests.builders.inference import forward, greedy, load_model, plain
 from tests.builders.models import CASES as MODELS
 from tests.builders.models import LENGTH, examples, write_checkpoint
 
-from pttrainer.origin import open_origin
+from pttrainer.models.loading.peft_adapters import open_origin
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""

@@ -14,12 +14,12 @@ from tests.builders.vllm_real import PRESET, RealServer, weights
 
 from ptapi.spec import Vllm
 from pttrainer.batch import Batch
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params
-from pttrainer.models.adapters import ATTENTION, MLP, Adapters
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.vllm import engine as vllm
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.vllm import vllm_engine as vllm
 
 PROMPTS = [Prompt([256, 260, *b"one"], 0), Prompt([256, 260, *b"two and more"], 1)]
 SAMPLING = Sampling(max_new_tokens=16, max_length=64)

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from ptapi.failures import ExitCode
-from pttrainer import large_pages
-from pttrainer.commands import data, export, logits, preflight
+from pttrainer.commands import data, export, huge_pages, logits, preflight
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,8 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from pttrainer import termination
-    from pttrainer.run import run_job
+    from pttrainer.commands.run import run_job
+    from pttrainer.runtime.reporting import termination
 
     code = run_job(options.job)
     if code == ExitCode.STORAGE or termination.is_compiling():
@@ -42,5 +41,5 @@ def _run(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     if "run" in sys.argv[1:2]:  # the other verbs compute little, and start sooner without
-        large_pages.use()
+        huge_pages.use()
     sys.exit(main())

@@ -3,7 +3,7 @@
 Chips are cut where it costs no link that either side needs: between slices where there are several, else across the
 longest side of the slice's shape, between hosts, so that both parts are shapes of chips in themselves. Virtual devices
 are cut anywhere. The first parts train, the last ones sample. Left out: which mesh each side makes of its devices
-(`pttrainer.placement`).
+(`pttrainer.rollout.disaggregated.placement`).
 """
 
 from __future__ import annotations

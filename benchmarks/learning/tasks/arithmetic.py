@@ -1,14 +1,13 @@
 """Arithmetic word problems: supervised learning from people of whom many answer in a hurry, then each policy loss.
 
-The data are the demo's (`python -m pttrainer.data.arithmetic`): six numbers are added, by some step by step and by
-some at once, which is too much for one token. The model learns to do what people do. Then every loss begins at the
-same supervised model of its seed, with the same prompts in the same order, the same rate and two updates per batch of
-samples, so that its clip takes part; everything else is its paper's (see
-[what each algorithm computes](reference/algorithms.md)). CISPO alone has half the rate: its clip never stops a token
-that is pushed down (GRPO's stops 0.2 to 1.4% of all tokens here), and at the others' rate it unlearned: 64% to 44% with
-seed 0, which is how the half was chosen. The bars are those of the first runs. These had 20 steps, which left GSPO at
-77% with seed 0; since then it is 30.
-"""
+The data are the demo's (`python -m pttrainer.data.synthetic.arithmetic`): six numbers are added, by some step by step
+and by some at once, which is too much for one token. The model learns to do what people do. Then every loss begins at
+the same supervised model of its seed, with the same prompts in the same order, the same rate and two updates per batch
+of samples, so that its clip takes part; everything else is its paper's (see [what each algorithm
+computes](reference/algorithms.md)). CISPO alone has half the rate: its clip never stops a token that is pushed down
+(GRPO's stops 0.2 to 1.4% of all tokens here), and at the others' rate it unlearned: 64% to 44% with seed 0, which is
+how the half was chosen. The bars are those of the first runs. These had 20 steps, which left GSPO at 77% with seed 0;
+since then it is 30."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ RATE, RATES = 2e-4, {"cispo": 1e-4}
 def write_data(folder: Path, seed: int) -> None:
     """train.jsonl and eval.jsonl."""
     words = ["--out", str(folder), "--seed", str(seed), "--rows", "20000", "--eval-rows", str(EVAL_ROWS)]
-    subprocess.run([sys.executable, "-m", "pttrainer.data.arithmetic", *words], check=True)
+    subprocess.run([sys.executable, "-m", "pttrainer.data.synthetic.arithmetic", *words], check=True)
 
 
 def asking(place: Place) -> Spec:

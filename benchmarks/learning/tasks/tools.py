@@ -1,7 +1,7 @@
 """A task that needs its tool: the answer stands in a table that only `lookup` reads.
 
-The data are those of `pttrainer.data.lookups`: of the people in them some look the code up and most guess, so that the
-supervised model's likeliest answer is a guess, which is right once in a million times.
+The data are those of `pttrainer.data.synthetic.lookup_table`: of the people in them some look the code up and most
+guess, so that the supervised model's likeliest answer is a guess, which is right once in a million times.
 
 Reinforcement learning can only choose what supervised learning has taught, so that has to find out, with every seed,
 that the answer is what the tool said. The task's first form, keys of two letters and codes of three digits, answered
@@ -26,7 +26,7 @@ EVAL_ROWS = 100
 def write_data(folder: Path, seed: int) -> None:
     """sft.jsonl, train.jsonl and eval.jsonl."""
     words = ["--out", str(folder), "--seed", str(seed), "--rows", "4000", "--eval-rows", str(EVAL_ROWS)]
-    subprocess.run([sys.executable, "-m", "pttrainer.data.lookups", *words], check=True)
+    subprocess.run([sys.executable, "-m", "pttrainer.data.synthetic.lookup_table", *words], check=True)
 
 
 def asking(place: Place) -> Spec:

@@ -100,7 +100,7 @@ def _make_data(place: Place, seed: int) -> str:
     command = [
         sys.executable,
         "-m",
-        "pttrainer.data.arithmetic",
+        "pttrainer.data.synthetic.arithmetic",
         "--out",
         str(place.train.parent),
         "--seed",

@@ -1,7 +1,7 @@
 """A run that stands still, seen from outside. Pure.
 
-Every trainer process watches itself, writes its stacks and ends (`pttrainer.watchdog`); Python's own C thread does so
-where Python cannot. What is left are processes that are stopped or frozen with their host. The leader's progress
+Every trainer process watches itself, writes its stacks and ends (the trainer's `watchdog`); Python's own C thread does
+so where Python cannot. What is left are processes that are stopped or frozen with their host. The leader's progress
 document is the run's heartbeat: when it is older than the trainer's own limit and some time for it to act, the pods of
 the attempt are deleted, which starts the run again from its checkpoint. Said first, done by the next look. Clocks may
 be wrong, so it must have stood still before the operator's eyes for as long; one that was just started waits anew.

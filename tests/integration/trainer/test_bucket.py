@@ -19,7 +19,7 @@ from tests.builders.forked import Process
 from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.spec import DataSource
-from pttrainer.data import files
+from pttrainer.data.sources import files
 from pttrainer.errors import DataError
 
 ROWS = "".join(json.dumps({"question": f"What is {a} plus {a}?", "answer": f"{a + a}"}) + "\n" for a in range(40))

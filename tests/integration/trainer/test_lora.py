@@ -14,7 +14,7 @@ from tests.builders.runs import killed_again_and_again, killed_and_resumed, metr
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
-from pttrainer.models.tensorfile import read_header
+from pttrainer.models.weights.safetensors_file import read_header
 
 STEPS = 10
 ADAPTERS = "export/adapter_model.safetensors"

@@ -12,7 +12,7 @@ from tests.builders.runs import command, end, killed_and_resumed, metrics, run, 
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
-from pttrainer.models.tensorfile import read_header
+from pttrainer.models.weights.safetensors_file import read_header
 
 STEPS = 8
 CASES: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import numpy as np
 from tests.builders import runs
 
 from ptapi import run_directory
-from pttrainer.models.tensorfile import read_header
+from pttrainer.models.weights.safetensors_file import read_header
 
 SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
 

@@ -19,14 +19,16 @@ from tests.builders.preflight import job, spec
 
 from ptapi.load import dump_job
 from ptapi.spec import Pathways
-from pttrainer.preflight import chips, compiling, outside
-from pttrainer.preflight.passes import CUT, PUT, TRAIN_STEP, TRANSFER
-from pttrainer.preflight.subject import subject
+from pttrainer.preflight.compiler import compile
+from pttrainer.preflight.memory import resident
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.passes import CUT, PUT, TRAIN_STEP, TRANSFER
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
 
-chips.prepare_environment()
+tpu_topology.prepare_environment()
 
 
 def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, Any]]:
@@ -72,8 +74,8 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
     fields = {"batchSize": 32, "sequenceLength": 2048, "rollout": {"maxNewTokens": 1024, "placement": "disaggregated"}}
     asked = spec("qwen3-0.6b", "v5e-8", algorithm="grpo", **fields)
     of = subject(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
-    found = compiling.compiled(of, TRANSFER, "fast")
-    counted = next(buffer.bytes for buffer in outside.outside(of) if buffer.name == outside.UNDER_WAY)
+    found = compile.compiled(of, TRANSFER, "fast")
+    counted = next(buffer.bytes for buffer in resident.outside(of) if buffer.name == resident.UNDER_WAY)
     embedding = 2 * 151_936 * 1024
     assert found[CUT].output == pytest.approx(embedding / 4, rel=0.01)
     assert found[PUT].output == pytest.approx(embedding, rel=0.01)
@@ -82,4 +84,4 @@ def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -
 
 def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
     of = subject(spec("tiny", "tpu7x-8", batchSize=8, sequenceLength=256))
-    assert compiling.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits
+    assert compile.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits

@@ -16,12 +16,12 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from tests.builders.steps import Likelihood
 
-from pttrainer import division, sharding
-from pttrainer import step as steps
 from pttrainer.batch import Batch
 from pttrainer.models import Model, ModelConfig
-from pttrainer.models.adapters import Adapters, matrices
 from pttrainer.models.config import Experts
+from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.train_step import step as steps
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
@@ -85,8 +85,8 @@ def _mesh(topology: str, split: dict[str, int]) -> Mesh:
     from jax.experimental import topologies
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-    shape = tuple(split.get(axis, 1) for axis in division.MESH_AXES)
-    return Mesh(np.array(devices).reshape(shape), division.MESH_AXES)
+    shape = tuple(split.get(axis, 1) for axis in logical_axes.MESH_AXES)
+    return Mesh(np.array(devices).reshape(shape), logical_axes.MESH_AXES)
 
 
 def _batch(mesh: Mesh) -> Batch:

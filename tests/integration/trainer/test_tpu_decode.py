@@ -16,19 +16,19 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ptapi import accelerators
-from pttrainer import sharding
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, ModelConfig
-from pttrainer.models.pages import PagedCache
-from pttrainer.preflight import chips
-from pttrainer.rollout.decoding import Padded
-from pttrainer.rollout.native import NativeEngine, decoding_shapes, decoding_shardings
-from pttrainer.rollout.protocol import Sampling
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.models.attention.paged_kv_cache import PagedCache
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.native.decode_loop import Padded
+from pttrainer.rollout.native.native_engine import NativeEngine, decoding_shapes, decoding_shardings
+from pttrainer.runtime.distributed import sharding
 
 if importlib.util.find_spec("libtpu") is None:
     pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
 
-chips.prepare_environment()
+tpu_topology.prepare_environment()
 
 KERNEL = "ragged_paged_attention_kernel"
 LLAMA = ModelConfig(
@@ -72,7 +72,7 @@ def test_sinks_and_wide_heads_take_the_plain_computation(config: ModelConfig) ->
 
 def decoding(model: Model, chip: str, shape: tuple[int, ...], refilled: bool = False) -> tuple[str, Any]:
     """The program of a dispatch, and the cache that it goes on with."""
-    mesh = sharding.make_mesh(shape, chips.devices(accelerators.resolve(chip)))
+    mesh = sharding.make_mesh(shape, tpu_topology.devices(accelerators.resolve(chip)))
     with jax.set_mesh(mesh):
         functions = NativeEngine(model, byte_tokenizer(), mesh=mesh).compiled(Sampling(256, 1024))
         where = decoding_shardings(model, mesh)

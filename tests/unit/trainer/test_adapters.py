@@ -16,19 +16,23 @@ from tests.unit.trainer.test_step import Likelihood, one_per_row, single
 
 from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora
-from pttrainer import assemble, optimizer, sharding, step
+from pttrainer.checkpoint.export import Base, Words, Writing, export, export_adapters
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.export import Base, Words, Writing, export, export_adapters
-from pttrainer.model_form import form_of
-from pttrainer.models import Model, Params, adapters, preset
-from pttrainer.models.adapters import Adapters
+from pttrainer.models import Model, Params, preset
 from pttrainer.models.config import Experts, ModelConfig
-from pttrainer.models.tensorfile import read_header
-from pttrainer.rollout.native import NativeEngine
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.sharding import put
-from pttrainer.storage import Directory
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.models.loading import model_loader
+from pttrainer.models.loading.model_spec import form_of
+from pttrainer.models.lora import adapters
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.weights.safetensors_file import read_header
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.train_step import step
+from pttrainer.train_step.optimizer import transformation
 
 ALL = adapters.ATTENTION + adapters.MLP
 PLAIN = Model(preset("tiny"))
@@ -166,7 +170,7 @@ def trained(shape: tuple[int, int, int, int], micro: int | None = None, embeddin
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     model = with_tables() if embeddings else MODEL
     rate = 0.1 if embeddings else 1.0  # an embedding's adapter begins with numbers of size 1
-    updates = optimizer.build(Optimizer(eps=1.0), lambda step: rate)
+    updates = transformation.build(Optimizer(eps=1.0), lambda step: rate)
     layout = step.layout(model, updates, mesh)
     function = step.train_step(model, Likelihood(), updates, lambda step: rate, layout, micro)  # type: ignore[arg-type]
     with jax.set_mesh(mesh):
@@ -275,14 +279,14 @@ def test_dropout_is_refused_where_experts_have_adapters() -> None:
 
 def test_a_job_says_which_matrices_and_how_strong() -> None:
     training = Training(lora=Lora(rank=4, alpha=8.0, targets="mlp", rs_lora=True))
-    parts = assemble.assemble(ModelSpec(uri="random://tiny"), training, lambda line: None)
+    parts = model_loader.assemble(ModelSpec(uri="random://tiny"), training, lambda line: None)
     assert parts.model.adapters == Adapters(4, 8.0, adapters.MLP, True)
 
 
 def test_adapters_learn_ten_times_as_fast_unless_the_job_says_otherwise() -> None:
-    assert optimizer.peak_rate(Training(), "sft") == 2e-5
-    assert optimizer.peak_rate(Training(lora=Lora()), "sft") == pytest.approx(2e-4)
-    assert optimizer.peak_rate(Training(lora=Lora(), optimizer=Optimizer(learning_rate=0.5)), "sft") == 0.5
+    assert transformation.peak_rate(Training(), "sft") == 2e-5
+    assert transformation.peak_rate(Training(lora=Lora()), "sft") == pytest.approx(2e-4)
+    assert transformation.peak_rate(Training(lora=Lora(), optimizer=Optimizer(learning_rate=0.5)), "sft") == 0.5
 
 
 @pytest.mark.parametrize("written", ["float32", "bfloat16"])

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pttrainer import advantages
-from pttrainer.advantages import ESTIMATORS, zero_spread
+from pttrainer.algorithms import advantages
+from pttrainer.algorithms.advantages import ESTIMATORS, zero_spread
 
 NAN = float("nan")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pttrainer import answers
+from pttrainer.rollout.evaluation import answer_metrics
 
 ALL = ["exactMatch", "accuracy", "macroF1"]
 
@@ -12,7 +12,7 @@ ALL = ["exactMatch", "accuracy", "macroF1"]
 def test_a_case_worked_by_hand() -> None:
     gold = ["spam", "spam", "ham", "ham", "news", "news"]
     said = ["Spam", "ham", "it is ham.", "ham", "spam or news", " NEWS\n"]
-    found = answers.measure(ALL, said, gold, [])
+    found = answer_metrics.measure(ALL, said, gold, [])
     assert found["exact_match"] == pytest.approx(3 / 6)  # Spam, ham, NEWS
     assert found["accuracy"] == pytest.approx(4 / 6)  # and "it is ham."
     # spam: tp 1, fp 0, fn 1; ham: tp 2, fp 1, fn 0; news: tp 1, fp 0, fn 1
@@ -20,16 +20,18 @@ def test_a_case_worked_by_hand() -> None:
 
 
 def test_only_what_is_asked_for_is_there() -> None:
-    assert answers.measure(["macroF1"], ["a"], ["a"], []) == {"macro_f1": 1.0}
-    assert answers.measure([], ["a"], ["a"], []) == {}
+    assert answer_metrics.measure(["macroF1"], ["a"], ["a"], []) == {"macro_f1": 1.0}
+    assert answer_metrics.measure([], ["a"], ["a"], []) == {}
 
 
 def test_a_label_of_the_job_that_never_occurs_counts_as_zero() -> None:
-    assert answers.measure(["macroF1"], ["a", "b"], ["a", "b"], ["A", "b", "c"])["macro_f1"] == pytest.approx(2 / 3)
+    assert answer_metrics.measure(["macroF1"], ["a", "b"], ["a", "b"], ["A", "b", "c"])["macro_f1"] == pytest.approx(
+        2 / 3
+    )
 
 
 def test_a_model_that_always_says_the_largest_class_has_the_f1_of_it_alone() -> None:
-    found = answers.measure(ALL, ["a"] * 4, ["a", "a", "a", "b"], [])
+    found = answer_metrics.measure(ALL, ["a"] * 4, ["a", "a", "a", "b"], [])
     assert found["accuracy"] == pytest.approx(0.75)
     assert found["macro_f1"] == pytest.approx((2 * 3 / (2 * 3 + 1) + 0) / 2)
 
@@ -50,9 +52,9 @@ def test_a_model_that_always_says_the_largest_class_has_the_f1_of_it_alone() -> 
     ],
 )
 def test_the_label_of_an_answer(said: str, label: str | None) -> None:
-    assert answers.label(said, ["spam", "not spam", "ham", "c++"]) == label
+    assert answer_metrics.label(said, ["spam", "not spam", "ham", "c++"]) == label
 
 
 def test_texts_are_compared_without_case_and_extra_space() -> None:
-    assert answers.normalised("  The\tGreat \n Answer ") == "the great answer"
-    assert answers.measure(["exactMatch"], ["STRASSE"], ["straße"], [])["exact_match"] == 1.0
+    assert answer_metrics.normalised("  The\tGreat \n Answer ") == "the great answer"
+    assert answer_metrics.measure(["exactMatch"], ["STRASSE"], ["straße"], [])["exact_match"] == 1.0

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptapi.spec import DataSource
-from pttrainer.chat import Chat
-from pttrainer.data import examples, rows
-from pttrainer.data.batches import Batches, PackedRows, in_order, lay_out
-from pttrainer.data.examples import Example, Examples
+from pttrainer.data import rows, sft_examples
+from pttrainer.data.batching import Batches, PackedRows, in_order, lay_out
 from pttrainer.data.packing import best_fit_decreasing
+from pttrainer.data.sft_examples import Example, Examples
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import DataError
-from pttrainer.tokenizer import byte_tokenizer
 
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
 
@@ -33,7 +33,7 @@ def many(count: int) -> list[Example]:
 
 def made(tmp_path: Path, *lines: dict[str, Any], length: int = 64, **options: Any) -> Examples:
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
-    return examples.make(
+    return sft_examples.make(
         rows.load(DataSource(uri=f"file://{tmp_path}/rows.jsonl"), "spec.data.train"), CHAT, length, **options
     )
 
@@ -140,7 +140,7 @@ def test_a_row_that_the_template_refuses_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}))
     read = rows.load(DataSource(uri=f"file://{tmp_path}/rows.jsonl"), "spec.data.train")
     with pytest.raises(DataError, match=r"rows\.jsonl line 1: chat template: no"):
-        examples.make(read, Chat(byte_tokenizer(), "{{ raise_exception('no') }}"), 64)
+        sft_examples.make(read, Chat(byte_tokenizer(), "{{ raise_exception('no') }}"), 64)
 
 
 def test_gsm8k_as_it_is_has_no_row_without_something_to_learn() -> None:
@@ -148,7 +148,7 @@ def test_gsm8k_as_it_is_has_no_row_without_something_to_learn() -> None:
     if not path.exists():
         pytest.skip("the shared data are not on this machine")
     read = rows.load(DataSource(uri=f"file://{path}", limit=200), "spec.data.train")
-    found = examples.make(read, CHAT, 2048)
+    found = sft_examples.make(read, CHAT, 2048)
     assert read.format == "prompt-answer"
     assert (len(found.examples), found.dropped) == (200, 0)
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from pttrainer.chat import Chat
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
 from pttrainer.errors import DataError
-from pttrainer.tokenizer import Tokenizer, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 CHATML = (

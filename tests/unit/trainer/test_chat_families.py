@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.builders.templates import ANSWERED, CALLED, FAMILIES, THOUGHT, TOOLS, TURNS, chat
 
-from pttrainer.chat import Chat
+from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.errors import DataError
 
 

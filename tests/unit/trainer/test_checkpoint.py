@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pttrainer import loop
-from pttrainer.checkpoint import Checkpoints
+from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import Preempted, StorageError
-from pttrainer.session import Session
-from pttrainer.step import TrainState
+from pttrainer.train_step.step import TrainState
+from pttrainer.training import loop
+from pttrainer.training.session import Session
 
 
 def state(value: float) -> TrainState:
@@ -162,7 +162,9 @@ def test_checkpoints_can_be_cleared(tmp_path: Path) -> None:
 def test_a_checkpoint_that_would_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, 3)
     checkpoints = Checkpoints(tmp_path, 5, print)
-    monkeypatch.setattr("pttrainer.checkpoint.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10_000}))
+    monkeypatch.setattr(
+        "pttrainer.checkpoint.store.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10_000})
+    )
     with pytest.raises(StorageError, match=r"no space left for the checkpoint of step 4: .* 0\.0 MB are free"):
         checkpoints.save(4, state(4), {})
     checkpoints.close()

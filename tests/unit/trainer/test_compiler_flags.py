@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pttrainer.distributed import prepare_environment
+from pttrainer.runtime.distributed.processes import prepare_environment
 
 SUMS = "--xla_tpu_enable_sparse_core_collective_offload_all_reduce"
 

@@ -15,9 +15,11 @@ from tests.builders import runs
 from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.load import parse_job
-from pttrainer import compiling, loop, sharding, storage
-from pttrainer.compiling import Early
-from pttrainer.termination import Attempt, StopRequest
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.io import storage
+from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.training import async_compile, loop
+from pttrainer.training.async_compile import Early
 
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 KINDS: dict[str, dict[str, Any]] = {
@@ -96,7 +98,7 @@ def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later
     home: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early, before = trained(home, "grpo", "early"), kept(home)
-    monkeypatch.setattr(compiling, "is_possible", lambda: False)
+    monkeypatch.setattr(async_compile, "is_possible", lambda: False)
     assert trained(home, "grpo", "late") == early
     assert len(asked) == 1
     assert asked[0] is not None

@@ -13,25 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pttrainer.cpu import attention, program, softmax, strips, weights
-from pttrainer.cpu.strips import HEAD, in_strips, product
-from pttrainer.cpu.tile import AVX2, AVX512, NEON, SUMMED, Tile, tile_for
-from pttrainer.cpu.weights import tile_of
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
-from pttrainer.models.adapters import Adapters
 from pttrainer.models.config import ModelConfig
-from pttrainer.rollout import native
-from pttrainer.rollout.native import NativeEngine, Transfer
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.transfer import named
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.models.cpu_kernels import attention, blocked_matmul, jit, softmax, weight_layout
+from pttrainer.models.cpu_kernels.blocked_matmul import HEAD, in_strips, product
+from pttrainer.models.cpu_kernels.register_tile import AVX2, AVX512, NEON, SUMMED, Tile, tile_for
+from pttrainer.models.cpu_kernels.weight_layout import tile_of
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.rollout.disaggregated.weight_sync import named
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native import native_engine
+from pttrainer.rollout.native.native_engine import NativeEngine, Transfer
 
 TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
 
 
 def multiplied(x: np.ndarray, w: np.ndarray, tile: Tile) -> np.ndarray:
     together = jax.jit(
-        lambda x, w: product(x, in_strips(w, tile.width), program.target(strips.NAME, tile))[:, : w.shape[1]]
+        lambda x, w: product(x, in_strips(w, tile.width), jit.target(blocked_matmul.NAME, tile))[:, : w.shape[1]]
     )
     return np.asarray(together(x, w))
 
@@ -55,8 +55,8 @@ def test_a_product_is_right_to_rounding(tile: Tile, M: int, K: int, N: int) -> N
 def test_a_row_has_the_same_bits_with_any_rows_beside_it_and_on_any_number_of_threads(tile: Tile) -> None:
     x, w = numbers(0, 37, 700), numbers(1, 700, 512)
     # Together on several threads, a row on one.
-    assert x.size * w.shape[1] > 2 * strips.ENOUGH
-    assert x.shape[1] * w.shape[1] < 2 * strips.ENOUGH
+    assert x.size * w.shape[1] > 2 * blocked_matmul.ENOUGH
+    assert x.shape[1] * w.shape[1] < 2 * blocked_matmul.ENOUGH
     together = multiplied(x, w, tile)
     for row in range(0, 37, 4):
         np.testing.assert_array_equal(multiplied(x[row : row + 1], w, tile)[0], together[row])
@@ -96,7 +96,7 @@ class Cached(NamedTuple):
 
     def attended(self, tile: Tile) -> np.ndarray:
         """By machine code."""
-        call = program.target(attention.NAME, tile)
+        call = jit.target(attention.NAME, tile)
         return np.asarray(jax.jit(lambda q, own, prompt: attention.attend(q, own, prompt, call))(*self))
 
     def rows(self, which: slice) -> Cached:
@@ -280,7 +280,7 @@ class Pool:
         buffers = [buffer(of) for of in (x, stood, y)]
         frame = Frame(api=ctypes.pointer(functions), ctx=CONTEXT, stage=3)
         frame.args, frame.rets = values(buffers[:2]), values(buffers[2:])
-        called = program.compiled(tile)[strips.NAME]
+        called = jit.compiled(tile)[blocked_matmul.NAME]
         assert called(ctypes.addressof(frame)) is None
         return y[:, : w.shape[1]]
 
@@ -334,7 +334,7 @@ def test_a_product_asks_for_no_more_threads_than_it_is_worth() -> None:
     x, w = numbers(0, 8, 384), numbers(1, 384, 1024)
     pool = Pool(threads=64, takes=99)
     pool.multiply(x, w, AVX512)
-    assert len(pool.tasks) == x.size * w.shape[1] // strips.ENOUGH - 1 == 11
+    assert len(pool.tasks) == x.size * w.shape[1] // blocked_matmul.ENOUGH - 1 == 11
 
 
 # What a sampler gives to machine code.
@@ -356,8 +356,8 @@ def completions(model: Model, params: Params, samples: int, rows: int | None, sp
 @pytest.fixture
 def wide_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 32 columns on any processor that runs the tests."""
-    monkeypatch.setattr(program, "host_tile", lambda: AVX512)
-    monkeypatch.setattr(weights, "host_tile", lambda: AVX512)
+    monkeypatch.setattr(jit, "host_tile", lambda: AVX512)
+    monkeypatch.setattr(weight_layout, "host_tile", lambda: AVX512)
 
 
 WIDE = dataclasses.replace(preset("tiny"), head_dim=32)
@@ -388,7 +388,7 @@ def test_samples_are_those_of_the_plain_program(
     monkeypatch.setattr(attention, "attend", lambda *given: calls.append("attention") or attend(*given))
     coded = completions(model, params, samples, rows)
     assert bool(calls) == is_attention_coded
-    monkeypatch.setattr(native, "tile_of", lambda params: None)
+    monkeypatch.setattr(native_engine, "tile_of", lambda params: None)
     plain = completions(model, params, samples, rows)
     count = len(PROMPTS) * samples
     assert [coded.tokens(row) for row in range(count)] == [plain.tokens(row) for row in range(count)]
@@ -405,7 +405,7 @@ def test_adapters_of_matrices_and_embeddings_go_along(monkeypatch: pytest.Monkey
         base, jax.tree.map(lambda x: x + 0.05 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), adapters)
     )
     coded = completions(model, params, 2, None)
-    monkeypatch.setattr(native, "tile_of", lambda params: None)
+    monkeypatch.setattr(native_engine, "tile_of", lambda params: None)
     plain = completions(model, params, 2, None)
     assert [coded.tokens(row) for row in range(6)] == [plain.tokens(row) for row in range(6)]
     np.testing.assert_allclose(coded.logps_NT, plain.logps_NT, atol=1e-5)
@@ -415,7 +415,7 @@ def test_adapters_of_matrices_and_embeddings_go_along(monkeypatch: pytest.Monkey
 
 
 def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "tile_of", lambda params: AVX512)
+    monkeypatch.setattr(native_engine, "tile_of", lambda params: AVX512)
     model, params = model_and_params(adapters=Adapters(4, 8.0, ("q", "down")))
     here = jax.tree.map(lambda x: params["norm"]["scale"].sharding, model.trained(model.abstract()))
     params = model.whole(params, model.init_adapters(here, 0))
@@ -429,7 +429,7 @@ def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest
 
 
 def test_other_formats_and_widths_that_do_not_divide_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "tile_of", lambda params: AVX512)
+    monkeypatch.setattr(native_engine, "tile_of", lambda params: AVX512)
     model, params = model_and_params()
     half = dataclasses.replace(model, compute_dtype="bfloat16")
     held = Transfer(half, None)(params)
@@ -445,10 +445,10 @@ def test_weights_on_several_devices_have_no_strips() -> None:
     alone = jnp.ones((8, 8))
     mesh = jax.make_mesh((8,), ("x",))
     spread = jax.device_put(alone, jax.NamedSharding(mesh, jax.P("x")))
-    assert tile_of({"a": alone}) == program.host_tile()
+    assert tile_of({"a": alone}) == jit.host_tile()
     assert tile_of({"a": alone, "b": spread}) is None
 
 
 def test_without_llvmlite_there_are_no_strips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert program.host_tile.__wrapped__() is None
+    assert jit.host_tile.__wrapped__() is None

@@ -17,7 +17,8 @@ import pytest
 from pyarrow import parquet
 
 from ptapi.spec import Columns, DataSource
-from pttrainer.data import files, rows, selection
+from pttrainer.data import rows
+from pttrainer.data.sources import files, selection
 from pttrainer.errors import DataError
 
 ROWS = [{"question": f"{i} + 1, “how” many?\nSay.", "answer": str(i + 1)} for i in range(5)]

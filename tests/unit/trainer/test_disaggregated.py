@@ -15,8 +15,10 @@ from tests.builders import runs
 
 from ptapi import run_directory
 from ptapi.load import parse_job
-from pttrainer import loop, sharding, storage
-from pttrainer.termination import Attempt, StopRequest
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.io import storage
+from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.training import loop
 
 STEPS = 4
 TOLERANCE = 2e-6

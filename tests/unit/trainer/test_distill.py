@@ -15,22 +15,25 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
-from pttrainer import ema, optimizer, reduce, sharding, step
 from pttrainer.algorithms import distill, sft, teachers
 from pttrainer.algorithms.distill import Distill
-from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
-from pttrainer.chat import Chat
-from pttrainer.data import privileged
+from pttrainer.data import loss_weights
+from pttrainer.data.distillation import privileged_context
 from pttrainer.data.prompts import Question
-from pttrainer.divergence import Guide
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError, DataError
+from pttrainer.losses.distillation import Guide
 from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
+from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.sampling import Judged
-from pttrainer.sharding import put
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.rollout.sampler import Judged
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.train_step import step
+from pttrainer.train_step.optimizer import ema, transformation
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -130,8 +133,8 @@ def test_a_teacher_of_another_tokenizer_is_refused(tmp_path: Path, monkeypatch: 
 def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: int | None) -> Any:
     """One step: metrics and new weights. A large eps makes the step the gradient."""
     mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
-    rate = optimizer.schedule(Schedule(), 1.0, 10)
-    updates = optimizer.build(Optimizer(eps=1.0), rate)
+    rate = transformation.schedule(Schedule(), 1.0, 10)
+    updates = transformation.build(Optimizer(eps=1.0), rate)
     layout = step.layout(MODEL, updates, mesh)
     function = step.train_step(MODEL, made, updates, rate, layout, micro, made.guide)
     fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
@@ -168,21 +171,21 @@ def with_rows(asked: list[Question]) -> Batch:
     """Four rollouts, the teacher told something else in each."""
     found = FakeSampler().sample(None, asked, range(4), 1, None, None).groups
     laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
-    batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
+    batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT))
     return teachers.with_teacher(batch, found, 258)
 
 
 def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_the_last_message() -> None:
-    told = privileged.messages(TEMPLATE, ASKED[1])
+    told = privileged_context.messages(TEMPLATE, ASKED[1])
     assert told == [{"role": "user", "content": "q1 (it is 11)"}]
     nested = Question([1], "t", {"answer": "{prompt}"}, messages=[{"role": "user", "content": "{answer}?"}])
-    assert privileged.messages(TEMPLATE, nested)[0]["content"] == "{answer}? (it is {prompt})"
+    assert privileged_context.messages(TEMPLATE, nested)[0]["content"] == "{answer}? (it is {prompt})"
     with pytest.raises(DataError, match=r"\{hint\}: no such column in the row of 'q0'; accepted: answer, prompt"):
-        privileged.messages("{prompt} {hint}", ASKED[0])
+        privileged_context.messages("{prompt} {hint}", ASKED[0])
 
 
 def test_the_teacher_s_row_holds_the_same_completion_after_its_own_prompt() -> None:
-    asked = privileged.told(TEMPLATE, ASKED, CHAT)
+    asked = privileged_context.told(TEMPLATE, ASKED, CHAT)
     told, batch = [list(question.told) for question in asked], with_rows(asked)
     for row in range(4):
         said = batch.mask_BT[row] > 0
@@ -204,7 +207,7 @@ def sharp() -> Any:
 @cache
 def predictions() -> Any:
     """Of a batch: what student and teacher predict at every token, by their logits."""
-    batch = with_rows(privileged.told(TEMPLATE, ASKED, CHAT))
+    batch = with_rows(privileged_context.told(TEMPLATE, ASKED, CHAT))
 
     @jax.jit
     def logps(params: Any, *rows: Any) -> Any:

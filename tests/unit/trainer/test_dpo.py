@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
-from pttrainer import optimizer, sharding, step
 from pttrainer.algorithms.dpo import Dpo, build
-from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
-from pttrainer.chat import Chat
-from pttrainer.losses import TokenStats
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, preset
-from pttrainer.sharding import put
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.rollout.context import Context
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.train_step import step
+from pttrainer.train_step.optimizer import transformation
 
 MODEL = Model(preset("tiny"))
 CHAT = Chat(byte_tokenizer(), byte_tokenizer().template)
@@ -119,8 +121,8 @@ def test_held_out_figures_by_hand_whatever_the_batches(tmp_path: Path) -> None:
 def trained(shape: tuple[int, int, int, int], micro: int | None, dpo: Dpo) -> Any:
     """One step of real weights on a mesh: metrics and new weights. A large eps makes the step the gradient."""
     mesh = sharding.make_mesh(shape, jax.devices()[: math.prod(shape)])
-    rate = optimizer.schedule(Schedule(), 1.0, 10)
-    updates = optimizer.build(Optimizer(eps=1.0), rate)
+    rate = transformation.schedule(Schedule(), 1.0, 10)
+    updates = transformation.build(Optimizer(eps=1.0), rate)
     layout = step.layout(MODEL, updates, mesh)
     function = step.train_step(MODEL, dpo, updates, rate, layout, micro)
     return (

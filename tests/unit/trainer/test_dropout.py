@@ -14,12 +14,14 @@ from flax import nnx
 from tests.builders import steps as build
 
 from ptapi.spec import Optimizer
-from pttrainer import dropout, neftune, optimizer, sharding, step
-from pttrainer.dropout import Dropout
 from pttrainer.models import Model, preset
-from pttrainer.models.adapters import Adapters
 from pttrainer.models.layers import Drop, LowRank, project
-from pttrainer.sharding import put
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.train_step import lora_dropout, neftune, step
+from pttrainer.train_step.lora_dropout import Dropout
+from pttrainer.train_step.optimizer import transformation
 
 B, T, X = 8, 16, 96
 MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, ("q", "down")))
@@ -28,7 +30,7 @@ MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, ("q", "down")))
 def of_layer(rate: float = 0.25, seed: int = 0, at: int = 3, layer: int = 1, rows: slice = slice(None)) -> Drop:
     batch = neftune.numbered(build.batch())
     part = batch._replace(row_BT=batch.row_BT[rows])
-    return dropout.dropped(Dropout(rate, seed), jnp.int32(at), part)(jnp.int32(layer))
+    return lora_dropout.dropped(Dropout(rate, seed), jnp.int32(at), part)(jnp.int32(layer))
 
 
 def mask(matrix: str = "q", rows: slice = slice(None), **of: Any) -> np.ndarray:
@@ -72,7 +74,7 @@ def test_the_adapter_reads_what_the_mask_leaves_and_the_weights_read_all() -> No
 def trained(rate: float | None, micro: int | None, shape: tuple[int, int, int, int]) -> Callable[[Any, int], Any]:
     """A function from a state (None: the first) and a number of steps to losses and the states after each."""
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else build.single()
-    updates = optimizer.build(Optimizer(eps=1.0), lambda _: 1.0)
+    updates = transformation.build(Optimizer(eps=1.0), lambda _: 1.0)
     layout = step.layout(MODEL, updates, mesh)
     drops = None if rate is None else Dropout(rate, 0)
     function = step.train_step(MODEL, build.Likelihood(), updates, lambda _: 1.0, layout, micro, dropout=drops)

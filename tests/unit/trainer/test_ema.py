@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from pttrainer import ema, nonfinite
+from pttrainer.train_step import nonfinite
+from pttrainer.train_step.optimizer import ema
 
 GRADIENT = {"w": jnp.array([1.0, -2.0])}
 

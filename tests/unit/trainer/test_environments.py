@@ -12,14 +12,14 @@ from tests.builders.templates import FAMILIES
 
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import PythonEnvironment
-from pttrainer.environments import calculator, lookup, pythontool
-from pttrainer.environments.protocol import Said, Turn
+from pttrainer.environments import calculator, lookup, python_tool
+from pttrainer.environments.environment import Said, Turn
+from pttrainer.environments.python_environment import World
 from pttrainer.environments.tool import ToolError
-from pttrainer.environments.toolcalls import Call, calls_of, form_of
-from pttrainer.environments.tools import Tools
-from pttrainer.environments.world import World
+from pttrainer.environments.tool_call_parsing import Call, calls_of, form_of
+from pttrainer.environments.tool_environment import Tools
 from pttrainer.errors import UserCodeError
-from pttrainer.rewards import tool_use
+from pttrainer.rewards.builtin import tool_use
 
 ADD = Call("f", {"a": 1})
 
@@ -306,7 +306,7 @@ def test_a_function_s_annotations_say_what_its_arguments_are_and_a_row_is_not_sh
         """The weather."""
         return ""
 
-    said = pythontool.schema_of("near", near)["function"]
+    said = python_tool.schema_of("near", near)["function"]
     types = {name: one["type"] for name, one in said["parameters"]["properties"].items()}
     assert types == {"city": "string", "days": "integer", "tags": "array"}
     assert (said["description"], said["parameters"]["required"]) == ("The weather.", ["city"])

@@ -13,17 +13,17 @@ from tests.builders.templates import FAMILIES, chat
 
 from ptapi.spec import Environment as EnvironmentSpec
 from ptapi.spec import Reward
-from pttrainer.algorithms.protocol import Context
-from pttrainer.chat import Chat
 from pttrainer.data.prompts import Question
-from pttrainer.environments.protocol import Opening, Said, Turn
-from pttrainer.environments.tools import Tools
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
+from pttrainer.environments.environment import Opening, Said, Turn
+from pttrainer.environments.tool_environment import Tools
 from pttrainer.errors import DataError, UserCodeError
 from pttrainer.rewards.runner import Runner
 from pttrainer.rollout import groups
-from pttrainer.rollout.episodes import EpisodeSampler
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.tokenizer import Tokenizer, byte_tokenizer
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.multi_turn import EpisodeSampler
 
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER, TOKENIZER.template)

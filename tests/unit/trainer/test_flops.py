@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pttrainer import flops, products
 from pttrainer.batch import Batch
-from pttrainer.models import ModelConfig
-from pttrainer.models.adapters import Adapters
+from pttrainer.models import ModelConfig, flops, matmul_flops
 from pttrainer.models.config import Experts
+from pttrainer.models.lora.adapters import Adapters
 
 SIZES = {"vocab_size": 11, "d_model": 4, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 6, "d_ff": 5}
 DENSE = ModelConfig("llama", **SIZES)  # type: ignore[arg-type]
@@ -41,7 +40,9 @@ def test_a_window_limits_what_is_seen(length: int, window: int) -> None:
 def test_only_local_layers_have_the_window() -> None:
     windowed = ModelConfig("gemma2", **SIZES, window=2, local_layers=(True, False))  # type: ignore[arg-type]
     one = batch([[1, 1, 1]])
-    assert products.attention(windowed, lambda window: flops.pairs(one, window)) == 4 * 12 * ((1 + 2 + 2) + (1 + 2 + 3))
+    assert matmul_flops.attention(windowed, lambda window: flops.pairs(one, window)) == 4 * 12 * (
+        (1 + 2 + 2) + (1 + 2 + 3)
+    )
 
 
 def test_adapters_save_the_gradients_of_frozen_weights() -> None:
@@ -55,12 +56,12 @@ def test_adapters_save_the_gradients_of_frozen_weights() -> None:
 
 def test_of_experts_only_the_chosen_count() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    assert products.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
+    assert matmul_flops.active_weights(experts) == 144 + 4 * 7 + 2 * 3 * 4 * 3
 
 
 def test_of_adapters_on_experts_the_chosen_count_and_the_routers() -> None:
     experts = ModelConfig("qwen3_moe", **SIZES, experts=Experts(7, 2, 3))  # type: ignore[arg-type]
-    found = products.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
+    found = matmul_flops.adapter_weights(experts, Adapters(5, 4.0, ("q", "router", "gate", "up", "down")))
     assert found == 5 * ((4 + 12) + (4 + 7) + 3 * 2 * (4 + 3))
 
 

@@ -17,16 +17,16 @@ from ptapi.spec import PostTrainJobSpec, Rollout
 from ptapi.spec.algorithm import DynamicSampling, Overlong
 from ptapi.spec.algorithm import Grpo as GrpoSpec
 from pttrainer.algorithms.grpo import Grpo
-from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Order, Question
-from pttrainer.losses import TokenStats
-from pttrainer.rollout import groups, saved
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.losses.chunked_logprobs import TokenStats
+from pttrainer.rollout import batch_json, groups
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.held_out import Evaluation
-from pttrainer.rollout.protocol import Sampling
-from pttrainer.rollout.sampling import Judged, Sampler
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.rollout.sampler import Judged, Sampler
 
 EOS = 257
 QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {"answer": str(i)}) for i in range(6)]
@@ -238,7 +238,7 @@ def test_a_checkpoint_of_before_batches_were_drawn_ahead_goes_on() -> None:
 def test_saved_arrays_keep_every_bit() -> None:
     odd = np.array([[np.nan, -0.0, 1e-45, np.inf]], np.float32)
     batch = Batch(odd, odd, odd, odd, odd, odd)
-    back = saved.from_json(json.loads(json.dumps(saved.to_json(batch))))
+    back = batch_json.from_json(json.loads(json.dumps(batch_json.to_json(batch))))
     assert back.tokens_BT.tobytes() == odd.tobytes()
     assert back.ref_logps_BT is None
 

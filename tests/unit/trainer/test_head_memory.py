@@ -12,11 +12,11 @@ import pytest
 from jax.sharding import Mesh
 from tests.builders.steps import Likelihood
 
-from pttrainer import division
-from pttrainer import step as steps
 from pttrainer.batch import Batch
-from pttrainer.losses import token_stats
+from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import Model, ModelConfig
+from pttrainer.runtime.distributed import logical_axes
+from pttrainer.train_step import step as steps
 
 B, T, V, D = 8, 4096, 151_936, 896
 FULL_LOGITS = B * T * V * 4
@@ -40,7 +40,7 @@ def test_the_whole_train_step_needs_a_fraction_of_full_logits() -> None:
     # One small layer, so that what is measured is the head, the optimizer and what surrounds them.
     config = ModelConfig("llama", V, D, layers=1, heads=1, kv_heads=1, head_dim=2, d_ff=8, tied_head=True)
     model, adamw = Model(config), optax.adamw(1e-3)
-    one = Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(division.MESH_AXES)), division.MESH_AXES)
+    one = Mesh(np.array(jax.devices()[:1]).reshape((1,) * len(logical_axes.MESH_AXES)), logical_axes.MESH_AXES)
     where = steps.layout(model, adamw, one)
     step = steps.train_step(model, Likelihood(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
     ids, numbers = _shape((B, T), "int32"), _shape((B, T))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptapi.spec import Training
-from pttrainer.horizon import total_steps
+from pttrainer.train_step.optimizer.total_steps import total_steps
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from pttrainer.algorithms.protocol import Context
 from pttrainer.rewards import Sample
 from pttrainer.rewards.runner import Runner, Scores
-from pttrainer.rollout import judging
+from pttrainer.rollout import reward_scoring
+from pttrainer.rollout.context import Context
 
 SAMPLES = [Sample("", "", {})] * 3
 SCORES = Scores({"own": np.array([0.1, np.nan, 1e-9])}, np.array([0.2, np.nan, 2e-9]), {"seconds": 3.0})
@@ -42,13 +42,13 @@ def test_all_processes_get_the_leader_s_scores_and_stay_alive_while_it_waits(mon
         return said.get(timeout=30)
 
     monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", broadcast)
-    monkeypatch.setattr(judging, "PULSE_S", 0.0)
+    monkeypatch.setattr(reward_scoring, "PULSE_S", 0.0)
     signs: dict[bool, list[int]] = {True: [], False: []}
     found: dict[bool, Scores] = {}
 
     def judge(leader: bool) -> None:
         context = SimpleNamespace(leader=leader, alive=lambda: signs[leader].append(1))
-        found[leader] = judging.judge(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES)
+        found[leader] = reward_scoring.judge(cast(Context, context), cast(Runner, SlowRunner()), SAMPLES)
 
     other = threading.Thread(target=judge, args=(False,), daemon=True)
     other.start()

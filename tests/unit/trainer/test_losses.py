@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pttrainer.chunks import chunk_size
-from pttrainer.losses import token_stats
+from pttrainer.losses.chunked_logprobs import token_stats
+from pttrainer.losses.chunking import chunk_size
 
 B, T, D, V = 3, 11, 8, 23
 

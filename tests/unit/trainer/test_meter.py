@@ -9,9 +9,9 @@ import pytest
 from ptapi import run_directory
 from ptapi.spec import Accelerator
 from pttrainer.batch import Batch
-from pttrainer.losses import token_stats
-from pttrainer.meter import Meter, Work, peak_flops
+from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import Model, preset
+from pttrainer.training.throughput import Meter, Work, peak_flops
 
 MODEL = Model(preset("tiny"))
 

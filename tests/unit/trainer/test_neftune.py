@@ -9,8 +9,8 @@ import pytest
 from tests.builders import steps as build
 
 from ptapi.spec import Training
-from pttrainer import neftune
-from pttrainer.neftune import Noise
+from pttrainer.train_step import neftune
+from pttrainer.train_step.neftune import Noise
 
 SEGMENTS = jnp.array([[1] * 12 + [2] * 3 + [0], [1] * 4 + [0] * 12], jnp.int32)
 D = 64

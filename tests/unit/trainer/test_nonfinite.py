@@ -14,9 +14,9 @@ from tests.builders import steps as build
 
 from ptapi.failures import ExitCode
 from ptapi.spec import Optimizer, Training
-from pttrainer import nonfinite
 from pttrainer.batch import Batch, Prompts
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.train_step import nonfinite
 
 
 def broken(value: float = float("nan")) -> Batch:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Optimizer, Schedule
-from pttrainer import optimizer
+from pttrainer.train_step.optimizer import transformation
 
 
 def rates(total: int, **fields: object) -> list[float]:
-    rate = optimizer.schedule(Schedule(**fields), 1.0, total)  # type: ignore[arg-type]
+    rate = transformation.schedule(Schedule(**fields), 1.0, total)  # type: ignore[arg-type]
     return [float(rate(step)) for step in range(total)]
 
 
@@ -39,7 +39,7 @@ def test_one_step_runs_trains_at_the_peak(kind: str) -> None:
 
 def test_weight_decay_shrinks_matrices_and_leaves_norms_alone() -> None:
     params = {"layers": {"norm": {"scale": jnp.ones((2, 4))}, "mlp": {"up": jnp.ones((2, 4, 4))}}}
-    updates = optimizer.build(Optimizer(weight_decay=0.5), lambda step: 0.1)
+    updates = transformation.build(Optimizer(weight_decay=0.5), lambda step: 0.1)
     zeros = {"layers": {"norm": {"scale": jnp.zeros((2, 4))}, "mlp": {"up": jnp.zeros((2, 4, 4))}}}
     change, _ = updates.update(zeros, updates.init(params), params)
     np.testing.assert_allclose(change["layers"]["mlp"]["up"], -0.05, rtol=1e-6)
@@ -48,6 +48,6 @@ def test_weight_decay_shrinks_matrices_and_leaves_norms_alone() -> None:
 
 def test_large_gradients_are_scaled_to_the_norm() -> None:
     params = {"w": jnp.zeros(2)}
-    updates = optimizer.build(Optimizer(max_grad_norm=1.0, eps=1e-8), lambda step: 1.0)
+    updates = transformation.build(Optimizer(max_grad_norm=1.0, eps=1e-8), lambda step: 1.0)
     _, moments = updates.update({"w": jnp.array([30.0, 40.0])}, updates.init(params), params)
     np.testing.assert_allclose(moments[1][0].mu["w"], 0.1 * np.array([0.6, 0.8]), rtol=1e-6)

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
+from pttrainer.checkpoint.export import Base, Words, Writing, export_adapters
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.export import Base, Words, Writing, export_adapters
-from pttrainer.models import Model, adapters, preset
-from pttrainer.models.adapters import Adapters
-from pttrainer.models.tensorfile import read_header, write_header
-from pttrainer.origin import differences, open_origin
-from pttrainer.storage import Directory
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.models import Model, preset
+from pttrainer.models.loading.peft_adapters import differences, open_origin
+from pttrainer.models.lora import adapters
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.weights.safetensors_file import read_header, write_header
+from pttrainer.runtime.io.storage import Directory
 
 MODEL = Model(preset("tiny"), adapters=Adapters(4, 8.0, adapters.ATTENTION + adapters.MLP))
 THEIRS = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_rslora": False, "bias": "none",

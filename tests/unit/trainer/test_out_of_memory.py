@@ -9,9 +9,10 @@ import yaml
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
-from pttrainer import loop, outofmemory
-from pttrainer.outofmemory import GIB
-from pttrainer.run import run_job
+from pttrainer.commands.run import run_job
+from pttrainer.preflight.advice import out_of_memory
+from pttrainer.preflight.advice.out_of_memory import GIB
+from pttrainer.training import loop
 
 COMPILE = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 63.80G \
 of 30.75G hbm. Exceeded hbm capacity by 33.05G.
@@ -68,7 +69,7 @@ Peak buffers:
 
 
 def test_a_compile_that_does_not_fit_names_its_largest_buffers_and_counts_equal_ones() -> None:
-    found = outofmemory.read(COMPILE)
+    found = out_of_memory.read(COMPILE)
     assert (found.needs, found.has) == (int(63.80 * GIB), int(30.75 * GIB))
     assert found.largest == (
         "2 x 4 GiB bf16[32,8,4096,14336] (layers/mlp/dot_general)",
@@ -77,12 +78,12 @@ def test_a_compile_that_does_not_fit_names_its_largest_buffers_and_counts_equal_
 
 
 def test_a_buffer_that_finds_no_room_says_what_was_free() -> None:
-    found = outofmemory.read(RUNTIME)
+    found = out_of_memory.read(RUNTIME)
     assert (found.asked, found.free, found.largest) == (int(3.95 * GIB), int(1.92 * GIB), ())
 
 
 def test_gpus_name_arguments_and_buffers() -> None:
-    found = outofmemory.read(GPU)
+    found = out_of_memory.read(GPU)
     assert found.asked == 4770354232
     assert found.largest == ("1.5 GiB f32[4096,98304] (an argument)", "0.5 GiB f32[4096,32768] (concatenate)")
 

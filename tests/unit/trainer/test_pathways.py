@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from pttrainer import distributed
 from pttrainer.errors import ConfigError
+from pttrainer.runtime.distributed import processes
 
 PROXY = {"JAX_PLATFORMS": "proxy,cpu", "JAX_COORDINATOR_ADDRESS": "localhost:1"}
 
@@ -21,21 +21,21 @@ def test_pathways_is_joined_and_nothing_else(monkeypatch: pytest.MonkeyPatch) ->
     package = types.ModuleType("pathwaysutils")
     monkeypatch.setattr(package, "initialize", lambda: calls.append("initialize"), raising=False)
     monkeypatch.setitem(sys.modules, "pathwaysutils", package)
-    distributed.initialize(dict(PROXY))  # would wait for a coordinator
+    processes.initialize(dict(PROXY))  # would wait for a coordinator
     assert calls == ["initialize"]
 
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pathwaysutils", None)
     with pytest.raises(ConfigError, match=r"pathwaysutils cannot be imported .*; hint: .*posttrain\[trainer-tpu\]"):
-        distributed.initialize(dict(PROXY))
+        processes.initialize(dict(PROXY))
 
 
 @pytest.mark.parametrize(
     ("platforms", "is_it"), [("proxy", True), ("proxy,cpu", True), ("tpu,cpu", False), ("", False)]
 )
 def test_pathways_is_known_by_its_platform(platforms: str, is_it: bool) -> None:
-    assert distributed.is_pathways({"JAX_PLATFORMS": platforms}) == is_it
+    assert processes.is_pathways({"JAX_PLATFORMS": platforms}) == is_it
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pathwaysutils") is None, reason="needs pathwaysutils; hint: make aot")

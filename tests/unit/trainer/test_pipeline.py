@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pttrainer.batch import Batch
-from pttrainer.rollout.pipeline import Drawn, Pipeline
+from pttrainer.rollout.disaggregated.async_pipeline import Drawn, Pipeline
 
 
 def batch(number: int) -> Batch:

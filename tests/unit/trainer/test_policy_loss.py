@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pttrainer.algorithms import policy_loss, policy_metrics
-from pttrainer.algorithms.policy_loss import VARIANTS, Clip
+from pttrainer.losses import policy_gradient, policy_metrics
+from pttrainer.losses.policy_gradient import VARIANTS, Clip
 
 # Two sequences of three and two tokens; ratios of exp(0.3), exp(-0.3), 1, exp(0.1), 2.
 OLD = np.log(np.array([[0.2, 0.5, 0.4, 0.9], [0.3, 0.1, 0.7, 0.9]], np.float32))
@@ -107,8 +107,8 @@ def test_gspo_clips_where_epsilon_of_grpo_would_not() -> None:
 def test_dual_clip_bounds_the_loss_of_bad_tokens() -> None:
     new = OLD.copy()
     new[1, 0] += 4.0
-    single = policy_loss.surrogate(jnp.exp(new - OLD), A, Clip(0.2, 0.2))
-    dual = policy_loss.surrogate(jnp.exp(new - OLD), A, Clip(0.2, 0.2, dual=3.0))
+    single = policy_gradient.surrogate(jnp.exp(new - OLD), A, Clip(0.2, 0.2))
+    dual = policy_gradient.surrogate(jnp.exp(new - OLD), A, Clip(0.2, 0.2, dual=3.0))
     np.testing.assert_allclose(single[1, 0], 0.5 * np.exp(4.0), rtol=1e-5)
     assert dual[1, 0] == 1.5
     np.testing.assert_array_equal(dual[0], single[0])
@@ -137,7 +137,7 @@ def test_kl_as_a_loss_has_the_gradient_of_the_reverse_kl(estimator: str) -> None
     def estimated(t: Array) -> Array:
         logps = jax.nn.log_softmax(t)
         old = jax.lax.stop_gradient(logps)
-        return jnp.sum(jnp.exp(old) * policy_loss.kl(estimator, logps, reference, jnp.exp(logps - old)))
+        return jnp.sum(jnp.exp(old) * policy_gradient.kl(estimator, logps, reference, jnp.exp(logps - old)))
 
     np.testing.assert_allclose(jax.grad(estimated)(theta), exact, rtol=1e-5)
 
@@ -151,7 +151,7 @@ def test_kl_off_policy_with_k3_is_unbiased_in_value_and_gradient() -> None:
 
     def estimated(t: Array) -> Array:
         logps = jax.nn.log_softmax(t)
-        return jnp.sum(jnp.exp(behind) * policy_loss.kl("k3", logps, reference, jnp.exp(logps - behind)))
+        return jnp.sum(jnp.exp(behind) * policy_gradient.kl("k3", logps, reference, jnp.exp(logps - behind)))
 
     np.testing.assert_allclose(estimated(theta), exact(theta), rtol=1e-5)
     np.testing.assert_allclose(jax.grad(estimated)(theta), jax.grad(exact)(theta), rtol=1e-4, atol=1e-7)
@@ -162,18 +162,18 @@ def test_kl_off_policy_with_k3_is_unbiased_in_value_and_gradient() -> None:
 def test_kl_pulls_towards_the_reference_from_however_far(estimator: str, distance: float) -> None:
     """On-policy, the gradient of either estimator is log π − log π_ref."""
     logp = jnp.array([-1.5])
-    pull = jax.grad(lambda x: policy_loss.kl(estimator, x, logp - distance, jnp.exp(x - logp))[0])
+    pull = jax.grad(lambda x: policy_gradient.kl(estimator, x, logp - distance, jnp.exp(x - logp))[0])
     np.testing.assert_allclose(pull(logp), distance, rtol=1e-6)
 
 
 def test_k3_of_log_probs_that_rounding_alone_keeps_apart_is_exact_and_never_negative() -> None:
     apart = np.array([0.0, 1e-8, -1e-8, 1e-6, -3e-6, 1e-4, -1e-4, 0.02, -0.0999, 0.0999, 0.1001, -0.1001, -2.0, 3.0])
     apart = apart.astype(np.float32)
-    got = np.asarray(jax.jit(policy_loss.k3)(jnp.zeros_like(apart), apart), np.float64)
+    got = np.asarray(jax.jit(policy_gradient.k3)(jnp.zeros_like(apart), apart), np.float64)
     wide = apart.astype(np.longdouble)
     assert np.all(got >= 0.0)
     np.testing.assert_allclose(got[1:], (np.expm1(wide) - wide)[1:].astype(np.float64), rtol=4e-6)
-    slope = jax.vmap(jax.grad(lambda d: policy_loss.k3(jnp.float32(0.0), d)))(jnp.asarray(apart))
+    slope = jax.vmap(jax.grad(lambda d: policy_gradient.k3(jnp.float32(0.0), d)))(jnp.asarray(apart))
     np.testing.assert_allclose(slope, np.expm1(wide).astype(np.float64), rtol=4e-6)
 
 
@@ -188,7 +188,7 @@ def test_k1_as_a_loss_would_have_no_gradient_which_is_why_it_is_not_here() -> No
 
 
 def test_importance_weights_are_cut_at_two() -> None:
-    got = policy_loss.truncated_importance(jnp.array([0.0, -1.0, 3.0]), jnp.array([0.0, 0.0, 0.0]))
+    got = policy_gradient.truncated_importance(jnp.array([0.0, -1.0, 3.0]), jnp.array([0.0, 0.0, 0.0]))
     np.testing.assert_allclose(got, [1.0, np.exp(-1.0), 2.0], rtol=1e-6)
 
 
@@ -229,7 +229,7 @@ def test_a_clip_is_counted_where_it_takes_effect() -> None:
     ratio, advantages = jnp.array([[0.5, 0.5, 1.5, 1.5, 6.0, 6.0]]), jnp.array([[1.0, -1.0, 1.0, -1.0, 1.0, -1.0]])
 
     def counted(name: str, dual: float | None = None) -> list[list[float]]:
-        variant = policy_loss.VARIANTS[name]
+        variant = policy_gradient.VARIANTS[name]
         clip = variant.clip._replace(dual=dual)
         found = policy_metrics.of_ratio(ratio, advantages, clip, cuts_weight=variant.cuts_weight)
         means = (found[f"clip_fraction/{side}"] for side in ("low", "high"))

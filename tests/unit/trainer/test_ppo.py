@@ -18,26 +18,30 @@ from tests.builders.steps import single
 from ptapi import run_directory
 from ptapi.spec import Optimizer, PostTrainJobSpec, Rollout, Schedule
 from ptapi.spec import Ppo as PpoSpec
-from pttrainer import optimizer, sharding, step, value_head
-from pttrainer.algorithms import ppo, value_loss
+from pttrainer.algorithms import ppo
 from pttrainer.algorithms.ppo import Foretold, Ppo, learnt_from
-from pttrainer.algorithms.protocol import Context
-from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
-from pttrainer.critic import Critic, Learner, beside
+from pttrainer.checkpoint.export import Writing, export_critic
 from pttrainer.data.prompts import Question
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.export import Writing, export_critic
-from pttrainer.losses import TokenStats
-from pttrainer.model_form import open_source
+from pttrainer.losses import value_loss
+from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, preset
-from pttrainer.models.adapters import ATTENTION, MLP, Adapters
+from pttrainer.models.loading import value_head
+from pttrainer.models.loading.model_loader import first_params
+from pttrainer.models.loading.model_spec import open_source
+from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
+from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group, Sample, Trip
-from pttrainer.rollout.sampling import Judged, Sampler
-from pttrainer.sharding import put
-from pttrainer.storage import Directory
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.train_step import step
+from pttrainer.train_step.critic import Critic, Learner, beside
+from pttrainer.train_step.optimizer import transformation
 
 EOS, PAD = 257, 258
 QUESTIONS = [Question([256, 10 + i, 99], f"q{i}", {"answer": str(i)}) for i in range(8)]
@@ -326,9 +330,9 @@ PROPORTIONAL = Optimizer(eps=1.0, max_grad_norm=1e6)
 def program(critic: Critic, shape: tuple[int, ...] = (1,), micro: int | None = None) -> Any:
     """A compiled step, and a fresh state for it."""
     mesh = sharding.make_mesh(shape, None if np.prod(shape) > 1 else jax.devices()[:1])
-    rate = optimizer.schedule(Schedule(), 1.0, 10)
-    learner = Learner(critic, optimizer.build(PROPORTIONAL, rate, critic.logical_axes()), rate)
-    updates = optimizer.build(PROPORTIONAL, rate, MODEL.logical_axes())
+    rate = transformation.schedule(Schedule(), 1.0, 10)
+    learner = Learner(critic, transformation.build(PROPORTIONAL, rate, critic.logical_axes()), rate)
+    updates = transformation.build(PROPORTIONAL, rate, MODEL.logical_axes())
     where = step.layout(MODEL, updates, mesh, learner)
     train = step.train_step(
         MODEL, ppo.Loss(spec(PpoSpec(updates_per_batch=2)), critic), updates, rate, where, micro, learner=learner

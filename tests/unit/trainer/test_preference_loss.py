@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pttrainer.algorithms.preference_loss import VARIANTS, Numbers, Side
-from pttrainer.algorithms.traits import WITHOUT_REFERENCE
+from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
+from pttrainer.losses.preference import VARIANTS, Numbers, Side
 
 LOGPS = np.array([-3.0, -8.0]), np.array([-5.0, -4.0])
 REFS = np.array([-4.0, -7.5]), np.array([-4.5, -6.0])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ptapi.spec import DataSource
-from pttrainer.chat import Chat
-from pttrainer.data import preferences, rows
-from pttrainer.data.preferences import Pairs
+from pttrainer.data import preference_pairs, rows
+from pttrainer.data.preference_pairs import Pairs
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import DataError
-from pttrainer.tokenizer import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER, TOKENIZER.template)
@@ -28,7 +28,7 @@ def made(
 ) -> Pairs:
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     read = rows.load(DataSource(uri=f"file://{tmp_path}/rows.jsonl"), "spec.data.train", system)
-    return preferences.make(read, chat, length)
+    return preference_pairs.make(read, chat, length)
 
 
 def text(ids: Any) -> str:
@@ -104,7 +104,7 @@ def test_only_an_answer_that_alone_is_too_long_loses_its_end(tmp_path: Path) -> 
 
 def test_chosen_rows_come_first_and_every_pair_has_the_same_weight(tmp_path: Path) -> None:
     lines = [{"prompt": "a", "chosen": "1" * n, "rejected": "2" * (n + 3)} for n in (1, 5)]
-    batch = preferences.to_pairs_batch([*made(tmp_path, *lines).pairs, None], 64)
+    batch = preference_pairs.to_pairs_batch([*made(tmp_path, *lines).pairs, None], 64)
     assert [TOKENIZER.decode([int(t) for t in row if t]).strip("\0") for row in batch.targets_BT] == [
         "a1", "a11111", "", "a2222", "a22222222", "",
     ]  # fmt: skip

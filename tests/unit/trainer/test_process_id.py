@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pttrainer.distributed import process_id
+from pttrainer.runtime.distributed.processes import process_id
 
 
 def indices(slice_index: int, host: int, hosts: int, per_host: int = 1, in_host: int = 0) -> dict[str, str]:

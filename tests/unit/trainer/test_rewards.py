@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pttrainer.rewards import choice, format, gsm8k
-from pttrainer.rewards.sources import HERE
+from pttrainer.rewards.builtin import choice, format, gsm8k
+from pttrainer.rewards.factory import HERE
 
 GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
 

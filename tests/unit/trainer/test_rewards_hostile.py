@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from ptapi.spec import PythonReward, Reward
-from pttrainer.rewards import Sample, output, pool, sandbox, user
+from pttrainer.rewards import Sample
 from pttrainer.rewards.runner import Runner
+from pttrainer.sandbox import captured_output, confinement, pool, user_code
 
 SOURCE = """
 import asyncio, ctypes, os, re, signal, subprocess, sys, threading, time
@@ -114,7 +115,7 @@ def test_a_reward_that_ends_its_process_in_any_way_costs_its_own_sample(
         assert f"1 of 2 samples have no reward; the first: {says}" in capfd.readouterr().err
 
 
-@pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing())
+@pytest.mark.skipif(bool(confinement.missing()), reason=confinement.missing())
 def test_a_reward_can_signal_what_it_started_and_not_the_trainer(hostile: Callable[..., Runner]) -> None:
     """Signal 0 asks whether one could: where it can, this test fails and ends nobody."""
     whom = ["ends the trainer", "ends its group", "ends everybody", "has it ended", "ends a child"]
@@ -157,16 +158,18 @@ def test_gigabytes_that_a_reward_prints_are_not_in_the_log(
     runner = hostile()
     assert judged(runner, "prints", "a") == [6, 1]
     said = capfd.readouterr().err
-    assert 10_000 < len(said) < 3 * output.BURST
+    assert 10_000 < len(said) < 3 * captured_output.BURST
     assert "what was printed after this is left out" in said
 
 
 def test_a_line_now_and_then_always_passes_and_a_flood_is_cut_once() -> None:
-    gate = output.Gate()
+    gate = captured_output.Gate()
     assert all(gate.passed(b"a line\n", 10.0 * second) == b"a line\n" for second in range(50_000))
-    flood = [gate.passed(bytes(output.BURST // 2), 500_000.0) for _ in range(100)]
-    assert [len(piece) for piece in flood] == [output.BURST // 2] * 2 + [len(output.LEFT_OUT)] + [0] * 97
-    assert gate.passed(b"again", 500_000.0 + output.BURST / output.PER_SECOND) == b"again"
+    flood = [gate.passed(bytes(captured_output.BURST // 2), 500_000.0) for _ in range(100)]
+    assert [len(piece) for piece in flood] == [captured_output.BURST // 2] * 2 + [len(captured_output.LEFT_OUT)] + [
+        0
+    ] * 97
+    assert gate.passed(b"again", 500_000.0 + captured_output.BURST / captured_output.PER_SECOND) == b"again"
 
 
 def test_a_file_that_is_gone_is_named_and_not_looked_for_once_per_sample(
@@ -197,13 +200,13 @@ def test_many_that_hang_in_a_row_end_the_step_and_not_the_run(
 
 @pytest.mark.parametrize("value", [np.float32(0.5), np.float16(0.5), Fraction(1, 2), 0.5])
 def test_what_means_a_number_is_one(value: object) -> None:
-    assert user.number(value) == 0.5
+    assert user_code.number(value) == 0.5
 
 
 @pytest.mark.parametrize("value", [1e300, -(10**10), 10**400, 1j, np.bool_(True), np.array([0.5]), b"1"])
 def test_what_would_overflow_or_means_something_else_is_none(value: object) -> None:
-    with pytest.raises((user.RewardCodeError, OverflowError)):
-        user.number(value)
+    with pytest.raises((user_code.RewardCodeError, OverflowError)):
+        user_code.number(value)
 
 
 def _is_running(pid: int) -> bool:

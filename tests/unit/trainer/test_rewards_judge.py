@@ -17,9 +17,10 @@ import pytest
 
 from ptapi.spec import Reward
 from pttrainer.errors import ConfigError, UserCodeError
-from pttrainer.rewards import Sample, endpoint
+from pttrainer.rewards import Sample
+from pttrainer.rewards.llm_judge import endpoint
 from pttrainer.rewards.runner import Runner
-from pttrainer.storage import Directory
+from pttrainer.runtime.io.storage import Directory
 
 SAMPLES = [Sample("1+1?", text, {"answer": "2"}) for text in ("good", "bad", "good")]
 

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from ptapi.spec import Reward
-from pttrainer.rewards import Sample, code, sandbox
+from pttrainer.rewards import Sample
+from pttrainer.rewards.builtin import code
 from pttrainer.rewards.runner import Runner
-from pttrainer.rewards.user import RewardCodeError
+from pttrainer.sandbox import confinement
+from pttrainer.sandbox.user_code import RewardCodeError
 
 ADD = {"tests": ["assert add(1, 2) == 3", "assert add(-1, 1) == 0"]}
 SUM = {"tests": [{"input": "1 2\n", "output": "3\n"}, {"input": "4 5\n", "output": "9"}]}
 REFUSED = "def add(a, b): return a + b"
 
-pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason=sandbox.missing())
+pytestmark = pytest.mark.skipif(bool(confinement.missing()), reason=confinement.missing())
 
 
 def fenced(program: str) -> str:

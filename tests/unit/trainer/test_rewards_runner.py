@@ -14,8 +14,9 @@ import pytest
 
 from ptapi.spec import PythonReward, Reward
 from pttrainer.errors import ConfigError, UserCodeError
-from pttrainer.rewards import Sample, judges, pool
+from pttrainer.rewards import Sample, scorers
 from pttrainer.rewards.runner import Runner
+from pttrainer.sandbox import pool
 
 SAMPLES = [Sample("p", text, {"answer": "1"}) for text in ("good", "bad", "good")]
 Load = Callable[..., Runner]
@@ -172,7 +173,7 @@ async def reward(prompt, completion, row):
 
 def test_an_async_reward_that_blocks_its_loop_is_killed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import time\nasync def reward(p, c, row):\n    time.sleep(60)\n    return 1.0\n"
-    monkeypatch.setattr(judges, "GRACE_S", 0.2)
+    monkeypatch.setattr(scorers, "GRACE_S", 0.2)
     runner = load(source, timeout_s=0.2)
     assert np.isnan(runner.judge(SAMPLES[:1]).total).all()
 
@@ -218,7 +219,7 @@ def test_a_reward_from_a_bucket_is_read_by_the_storage_code(monkeypatch: pytest.
         assert (uri, field) == ("gs://b/dir/own.py", "spec.rewards[0].python.uri")
         return b"def reward(p, c, row):\n    return 0.25\n"
 
-    monkeypatch.setattr("pttrainer.storage.read_file", read)
+    monkeypatch.setattr("pttrainer.runtime.io.storage.read_file", read)
     runner = Runner([Reward(name="own", python=PythonReward(uri="gs://b/dir/own.py"))])
     try:
         np.testing.assert_array_equal(runner.judge(SAMPLES).total, [0.25] * 3)

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pttrainer.losses import token_stats
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import Model, Params, preset
-from pttrainer.rollout import sizes
-from pttrainer.rollout.choose import choose, row_keys, uniforms
-from pttrainer.rollout.native import NativeEngine, Transfer
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.room import rows_at_once, rows_that_fit
-from pttrainer.rollout.sizes import fewer_rows, prefill_piece, slots_for
-from pttrainer.rollout.text import text_of
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.rollout.completion_text import text_of
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.buckets import fewer_rows, prefill_piece, slots_for
+from pttrainer.rollout.native.max_rows import rows_at_once, rows_that_fit
+from pttrainer.rollout.native.native_engine import NativeEngine, Transfer
+from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
 
 PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1), Prompt([256, *b"3"], 2)]
 SAMPLING = Sampling(max_new_tokens=24, max_length=64)
@@ -167,7 +167,7 @@ def test_every_end_token_ends_a_completion() -> None:
 @pytest.mark.parametrize("samples", [1, 2], ids=["in the prompt's slots", "beside a shared prompt"])
 def test_growing_the_cache_changes_nothing(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = generate(PROMPTS, samples=samples, sampling=Sampling(40, 64))
-    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 24)
+    monkeypatch.setattr("pttrainer.rollout.native.buckets.FIRST_SLOTS", 24)
     grown = generate(PROMPTS, samples=samples, sampling=Sampling(40, 64))
     for row in range(3 * samples):
         assert grown.tokens(row) == whole.tokens(row)
@@ -185,7 +185,7 @@ def test_rows_that_are_taken_over_say_what_they_would_have_said_alone(
     often_ended = dataclasses.replace(byte_tokenizer(), eos_ids=tuple(range(250, 264)))
     whole = NativeEngine(model, often_ended).generate(params, prompts, 2, sampling, Draw(7, 3))
     assert len(set(whole.lengths_N)) > 5
-    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", 24)
+    monkeypatch.setattr("pttrainer.rollout.native.buckets.FIRST_SLOTS", 24)
     engine = NativeEngine(model, often_ended, rows=rows)
     advance = engine.compiled(sampling)["advance"]
     before = advance._cache_size()
@@ -209,7 +209,7 @@ def test_a_prompt_is_computed_in_pieces_with_the_result_of_one(monkeypatch: pyte
     prompts = [Prompt([256, *range(n)], n) for n in (3, 40, 90, 16)]
     sampling = Sampling(8, 128, temperature=1.1)
     whole = generate(prompts, samples=2, sampling=sampling)
-    monkeypatch.setattr("pttrainer.rollout.sizes.PREFILL_TOKENS", 100)
+    monkeypatch.setattr("pttrainer.rollout.native.buckets.PREFILL_TOKENS", 100)
     assert prefill_piece(4, 96) == 24
     model, params = model_and_params()
     pieces = NativeEngine(dataclasses.replace(model, remat="full"), byte_tokenizer())  # compiled anew
@@ -230,8 +230,8 @@ def test_memory_decides_how_many_rows_are_sampled_at_once() -> None:
     model = model_and_params()[0]
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, key heads, head size, bytes
     assert rows_that_fit(model, 100) == 2 * 2**30 // (100 * per_token)
-    assert rows_at_once(model, 100) == sizes.ROWS_ON_CPU
-    assert rows_at_once(model, 10**6) == 2 * 2**30 // (10**6 * per_token) < sizes.ROWS_ON_CPU
+    assert rows_at_once(model, 100) == buckets.ROWS_ON_CPU
+    assert rows_at_once(model, 10**6) == 2 * 2**30 // (10**6 * per_token) < buckets.ROWS_ON_CPU
 
 
 def test_a_rollout_that_few_rows_are_left_of_shrinks_to_a_quarter_on_every_device() -> None:

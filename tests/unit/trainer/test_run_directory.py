@@ -17,13 +17,15 @@ from ptapi import run_directory
 from ptapi.failures import ExitCode
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJob
-from pttrainer import directory, storage, termination
-from pttrainer import progress as progress_module
 from pttrainer.errors import ConfigError, DataError, Preempted, StorageError
-from pttrainer.metrics import MetricsLog
-from pttrainer.progress import Reporter
-from pttrainer.storage import Directory
-from pttrainer.termination import Attempt, StopRequest
+from pttrainer.runtime.io import storage
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.reporting import progress as progress_module
+from pttrainer.runtime.reporting import termination
+from pttrainer.runtime.reporting.metrics_log import MetricsLog
+from pttrainer.runtime.reporting.progress import Reporter
+from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.training import run_files
 
 
 def job(output: Path, name: str = "sums", uid: str | None = None) -> PostTrainJob:
@@ -46,32 +48,32 @@ def job(output: Path, name: str = "sums", uid: str | None = None) -> PostTrainJo
 
 def claimed(output: Path, **names: Any) -> Directory:
     mine = job(output, **names)
-    place = directory.open_run(mine)
-    directory.claim(place, mine)
+    place = run_files.open_run(mine)
+    run_files.claim(place, mine)
     assert isinstance(place, Directory)
     return place
 
 
 def test_a_job_comes_back_to_its_own_directory(tmp_path: Path) -> None:
     place = claimed(tmp_path, uid="u-1")
-    assert directory.open_run(job(tmp_path, uid="u-1")).uri == place.uri == f"file://{tmp_path}/sums"
+    assert run_files.open_run(job(tmp_path, uid="u-1")).uri == place.uri == f"file://{tmp_path}/sums"
 
 
 def test_without_a_cluster_the_name_says_whose_it_is(tmp_path: Path) -> None:
     claimed(tmp_path)
-    assert directory.open_run(job(tmp_path))
+    assert run_files.open_run(job(tmp_path))
 
 
 def test_the_directory_of_another_job_is_refused_and_not_touched(tmp_path: Path) -> None:
     place = claimed(tmp_path, uid="u-1")
     before = {name: place.read(name) for name in place.names()}
     with pytest.raises(ConfigError, match=r"belongs to another job \(no namespace/sums, uid u-1\); accepted"):
-        directory.open_run(job(tmp_path, uid="u-2"))
+        run_files.open_run(job(tmp_path, uid="u-2"))
     assert {name: place.read(name) for name in place.names()} == before
 
 
 def test_opening_writes_nothing(tmp_path: Path) -> None:
-    directory.open_run(job(tmp_path))
+    run_files.open_run(job(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,7 +86,7 @@ def test_the_spec_in_the_directory_is_the_job_that_runs(tmp_path: Path) -> None:
 def test_the_lineage_names_versions_and_the_data_s_digest(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     place = claimed(tmp_path)
-    directory.write_lineage(place, job(tmp_path), job(tmp_path).spec.data, {"mesh": {"data": 1}})
+    run_files.write_lineage(place, job(tmp_path), job(tmp_path).spec.data, {"mesh": {"data": 1}})
     document = json.loads(place.read(run_directory.LINEAGE) or b"")
     (file,) = document["data"]["train"]["files"]
     assert file["bytes"] == 14

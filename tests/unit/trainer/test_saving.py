@@ -13,12 +13,12 @@ import pytest
 
 from ptapi import run_directory
 from ptapi.spec import Checkpoint, Fork
-from pttrainer import fork
-from pttrainer.checkpoint import Checkpoints
+from pttrainer.checkpoint import fork
+from pttrainer.checkpoint.retention import Saving
+from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import ConfigError
-from pttrainer.saving import Saving
-from pttrainer.step import TrainState
-from pttrainer.storage import Directory
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.train_step.step import TrainState
 
 BEST = {"everySteps": 100, "keep": 1, "best": {"keep": 2}}
 
@@ -34,7 +34,7 @@ def test_saves_fall_on_every_nth_step_and_on_the_last() -> None:
 
 def test_a_save_is_due_when_the_time_since_the_last_one_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("pttrainer.saving.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("pttrainer.checkpoint.retention.time.monotonic", lambda: clock[0])
     plan = saving(Path("/nowhere"), everySteps=1000, everySeconds=60)
     due = []
     for step in range(1, 11):

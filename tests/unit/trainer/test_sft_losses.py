@@ -14,7 +14,7 @@ from jax import Array
 from ptapi.spec.algorithm import Sft as Spec
 from pttrainer.algorithms import sft
 from pttrainer.batch import Batch
-from pttrainer.losses import Head, TokenStats, token_loss
+from pttrainer.losses.chunked_logprobs import Head, TokenStats, token_loss
 
 B, T, D, V = 3, 11, 8, 23
 SPECS = {

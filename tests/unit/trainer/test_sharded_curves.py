@@ -14,12 +14,14 @@ from tests.builders.models import CASES
 from tests.builders.steps import Likelihood
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
-from pttrainer import division, optimizer, sharding, step
 from pttrainer.batch import Batch
-from pttrainer.data.batches import to_batch
+from pttrainer.data.batching import to_batch
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, from_hf
-from pttrainer.sharding import put
+from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.train_step import step
+from pttrainer.train_step.optimizer import transformation
 
 STEPS = 10
 TOLERANCE = 2e-6
@@ -63,8 +65,8 @@ def mesh_of(shape: tuple[int, ...]) -> jax.sharding.Mesh:
 def trained(family: str, shape: tuple[int, ...]) -> tuple[np.ndarray, Any, Any]:
     """Losses of the steps, the state after them, and the compiled step."""
     mesh = mesh_of(shape)
-    rate = optimizer.schedule(Schedule(), 1.0, STEPS)
-    updates = optimizer.build(Optimizer(eps=1.0), rate)
+    rate = transformation.schedule(Schedule(), 1.0, STEPS)
+    updates = transformation.build(Optimizer(eps=1.0), rate)
     layout = step.layout(model(family), updates, mesh)
     fresh = jax.jit(lambda: step.new_state(model(family).init(jax.random.key(0)), updates), out_shardings=layout.state)
     with jax.set_mesh(mesh):
@@ -134,13 +136,13 @@ def gathered(compiled: Any) -> list[tuple[int, ...]]:
 
 
 def test_an_expert_axis_needs_experts_that_it_divides() -> None:
-    division.check_experts(1, None)
-    division.check_experts(4, 8)
+    logical_axes.check_experts(1, None)
+    logical_axes.check_experts(4, 8)
     with pytest.raises(ConfigError, match=r"expert: 4: the model has no experts; accepted: auto, 1"):
-        division.check_experts(4, None)
+        logical_axes.check_experts(4, None)
     with pytest.raises(ConfigError, match=r"expert: 4: must divide the model's 6 experts; accepted: 1, 2, 3, 6"):
-        division.check_experts(4, 6)
+        logical_axes.check_experts(4, 6)
 
 
 def test_two_slices_are_two_copies() -> None:
-    assert division.mesh_shape(Parallelism(), 8, slices=2)[:2] == (2, 4)
+    assert logical_axes.mesh_shape(Parallelism(), 8, slices=2)[:2] == (2, 4)

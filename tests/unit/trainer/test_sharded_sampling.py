@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tests.builders.models import CASES
 
-from pttrainer import sharding
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, from_hf
-from pttrainer.rollout import sizes
-from pttrainer.rollout.native import NativeEngine, sampler_mesh
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.sharding import put
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.native_engine import NativeEngine, sampler_mesh
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
 
 PROMPTS = [Prompt([5, 9, 17, 3], 0), Prompt([77, 2], 1), Prompt([40, 41, 42, 43, 44], 2), Prompt([8], 3)]
 SAMPLING = Sampling(12, 24)
@@ -68,5 +68,5 @@ def test_chips_that_cannot_hold_the_weights_split_matrices_to_sample_and_sample_
 def test_tensor_takes_of_fsdp_what_the_samplers_weights_need(memory: int | None, shape: tuple[int, ...]) -> None:
     model = Model(dataclasses.replace(from_hf(CASES["qwen-3"]), heads=64, kv_heads=8))
     asked = None if memory is None else memory * 2**30
-    assert sizes.sampler_shape(model, 131 * 2**30, (1, 64, 1, 1, 1), asked) == shape
-    assert sizes.sampler_shape(model, 131 * 2**30, (1, 3, 1, 1, 1), asked) == (1, 3, 1, 1, 1)
+    assert buckets.sampler_shape(model, 131 * 2**30, (1, 64, 1, 1, 1), asked) == shape
+    assert buckets.sampler_shape(model, 131 * 2**30, (1, 3, 1, 1, 1), asked) == (1, 3, 1, 1, 1)

@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from ptapi.spec import Parallelism
-from pttrainer import division, sharding
 from pttrainer.errors import ConfigError
+from pttrainer.runtime.distributed import logical_axes, sharding
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ from pttrainer.errors import ConfigError
 def test_auto_fills_what_the_others_leave(
     asked: dict[str, int], devices: int, slices: int, shape: tuple[int, ...]
 ) -> None:
-    assert division.mesh_shape(Parallelism(**asked), devices, slices) == shape
+    assert logical_axes.mesh_shape(Parallelism(**asked), devices, slices) == shape
 
 
 @pytest.mark.parametrize("asked", [{"tensor": 3}, {"data": 4, "fsdp": 4}, {"data": 16}])
 def test_a_product_that_is_not_the_number_of_devices_is_refused_with_examples(asked: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"number of devices, 8; accepted for example: .*fsdp: 8"):
-        division.mesh_shape(Parallelism(**asked), 8)
+        logical_axes.mesh_shape(Parallelism(**asked), 8)
 
 
 def test_an_axis_that_does_not_divide_is_kept_whole() -> None:

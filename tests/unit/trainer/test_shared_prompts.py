@@ -14,15 +14,17 @@ import pytest
 from tests.builders.models import CASES
 
 from ptapi.spec import Optimizer, PostTrainJobSpec, Schedule
-from pttrainer import flops, optimizer, products, sharding, step
 from pttrainer.algorithms import grpo
-from pttrainer.algorithms.protocol import Context
 from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
-from pttrainer.models import Model, from_hf
-from pttrainer.rollout import groups, saved, sharing
+from pttrainer.models import Model, flops, from_hf, matmul_flops
+from pttrainer.rollout import batch_json, groups, prompt_sharing
+from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.sharding import put
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.train_step import step
+from pttrainer.train_step.optimizer import transformation
 
 TOLERANCE = 1e-6
 """Absolute, of log-probs and of weights after a step that is proportional to the gradient, float32. Measured: 3e-7."""
@@ -77,8 +79,8 @@ def spec(**changes: Any) -> PostTrainJobSpec:
 def stepped(family: str, shared: int | None, devices: int = 1, micro: int | None = None) -> tuple[Any, Any, Any]:
     """Weights after a step, its metrics, and the scores before it."""
     mesh = sharding.make_mesh((devices,), jax.devices()[:devices])
-    rate = optimizer.schedule(Schedule(), 1.0, 10)
-    updates = optimizer.build(Optimizer(eps=1.0), rate)
+    rate = transformation.schedule(Schedule(), 1.0, 10)
+    updates = transformation.build(Optimizer(eps=1.0), rate)
     layout = step.layout(model(family), updates, mesh)
     fresh = jax.jit(lambda: step.new_state(model(family).init(jax.random.key(0)), updates), out_shardings=layout.state)
     with jax.set_mesh(mesh):
@@ -133,16 +135,16 @@ def test_prompts_are_counted_once() -> None:
     assert flops.tokens_of(whole) == SAMPLES * prompts + own
     pairs = sum(n * (n - 1) // 2 for n, _ in LENGTHS)  # of a prompt with itself
     of_whole, of_shared = (
-        products.attention(config, lambda window, each=each: flops.pairs(each, window)) for each in (whole, shared)
+        matmul_flops.attention(config, lambda window, each=each: flops.pairs(each, window)) for each in (whole, shared)
     )
     difference = of_whole - of_shared
     assert difference == 4 * config.heads * config.head_dim * (SAMPLES - 1) * pairs
 
 
 def test_a_checkpoint_keeps_the_prompts() -> None:
-    again = saved.from_json(saved.to_json(batch(107, 24)))
+    again = batch_json.from_json(batch_json.to_json(batch(107, 24)))
     jax.tree.map(np.testing.assert_array_equal, again, batch(107, 24))
-    assert saved.from_json(saved.to_json(batch(107, None))).prompts is None
+    assert batch_json.from_json(batch_json.to_json(batch(107, None))).prompts is None
 
 
 def slots(config: Any = None, longest: int = 17, mesh: tuple[int, ...] = (1,), **changes: Any) -> int | None:
@@ -152,7 +154,7 @@ def slots(config: Any = None, longest: int = 17, mesh: tuple[int, ...] = (1,), *
         model=Model(config or model("gemma-2").config),
         mesh=sharding.make_mesh(mesh, jax.devices()[: int(np.prod(mesh))]),
     )
-    return sharing.prompt_slots(cast(Context, context), longest, SAMPLES)
+    return prompt_sharing.prompt_slots(cast(Context, context), longest, SAMPLES)
 
 
 def test_prompts_are_shared_where_rows_can_be_taken_apart() -> None:

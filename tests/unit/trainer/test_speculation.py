@@ -16,21 +16,22 @@ from tests.builders.adapters import adapted
 from tests.builders.models import CASES
 from tests.builders.preflight import spec
 
-from pttrainer import sharding
-from pttrainer.algorithms.protocol import Context
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, from_hf, preset
-from pttrainer.preflight import outside, sampling
-from pttrainer.preflight.subject import subject
-from pttrainer.rollout import guessing
-from pttrainer.rollout.draft import Draft
-from pttrainer.rollout.native import NativeEngine
-from pttrainer.rollout.ngram import Ngram
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.sampling import Judged
-from pttrainer.rollout.speculation import Asked, Speculation, check, tally, with_rates
-from pttrainer.sharding import put
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.preflight.memory import resident
+from pttrainer.preflight.shapes import rollout_shapes
+from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.sampler import Judged
+from pttrainer.rollout.speculative import build
+from pttrainer.rollout.speculative.draft_model import Draft
+from pttrainer.rollout.speculative.prompt_lookup import Ngram
+from pttrainer.rollout.speculative.verify import Asked, Speculation, check, tally, with_rates
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
 
 TEXTS = (b"one", b"two and two and t", b"3")
 PROMPTS = [Prompt([256, *TEXTS[n % 3]], n) for n in range(20)]
@@ -134,7 +135,7 @@ def test_with_any_number_of_slots_samples_are_those_of_sampling_token_by_token(
     rows: int, devices: int, first_slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that end inside a run, at the limit and in between; that are taken over, grow (4) and get fewer (32)."""
-    monkeypatch.setattr("pttrainer.rollout.sizes.FIRST_SLOTS", first_slots)
+    monkeypatch.setattr("pttrainer.rollout.native.buckets.FIRST_SLOTS", first_slots)
     found = generate(NGRAM, rows=rows, devices=devices)
     assert_same(found, plain())
     assert {1, 24} < set(plain().lengths_N.tolist())
@@ -219,7 +220,7 @@ def exact() -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("guess", ["ngram", "draft"])
 def test_completions_are_drawn_from_the_models_distribution(guess: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By chi-square against the exact probabilities of a vocabulary of six."""
-    monkeypatch.setattr("pttrainer.rollout.sizes.FEWEST_ROWS", 10**6)
+    monkeypatch.setattr("pttrainer.rollout.native.buckets.FEWEST_ROWS", 10**6)
     N = 1500
     how = Speculation(Ngram(2, 2))
     if guess == "draft":
@@ -265,17 +266,17 @@ def test_a_job_names_its_draft_and_one_with_too_few_tokens_is_refused() -> None:
     context = SimpleNamespace(
         spec=job, model=Model(preset("tiny")), mesh=mesh, tokenizer=byte_tokenizer(), note=notes.append
     )
-    made = guessing.speculation(cast(Context, context), mesh)
+    made = build.speculation(cast(Context, context), mesh)
     assert made is not None
     assert made.draft is not None
     assert isinstance(made.proposer, Draft)
     assert (made.proposer.tokens, made.draft.config) == (2, preset("demo"))
     assert len(cast(Any, made.weights)["layers"]) == preset("demo").layers
     assert notes[0].startswith("draft: random://demo, ")
-    assert sampling.ahead(job) == 2
+    assert rollout_shapes.ahead(job) == 2
     context.tokenizer = SimpleNamespace(size=265)
     with pytest.raises(ConfigError, match=r"speculative\.draft\.uri: random://demo: has 264 tokens, but .* 265"):
-        guessing.speculation(cast(Context, context), mesh)
+        build.speculation(cast(Context, context), mesh)
 
 
 def test_preflight_counts_a_drafts_weights_and_cache() -> None:
@@ -284,7 +285,7 @@ def test_preflight_counts_a_drafts_weights_and_cache() -> None:
 
     def buffers(rollout: dict[str, Any]) -> dict[str, int]:
         of = subject(spec("llama3.1-8b", "v6e-16", rollout=asked | rollout, **fields))
-        return {buffer.name: buffer.bytes for buffer in outside.outside(of)}
+        return {buffer.name: buffer.bytes for buffer in resident.outside(of)}
 
     alone = buffers({})
     drafted = buffers({"speculative": {"draft": {"uri": "random://llama3.2-1b"}}})

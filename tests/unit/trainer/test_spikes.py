@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.spikes import LEAST, SILENCE, Spikes, of_job
+from pttrainer.training.loss_spikes import LEAST, SILENCE, Spikes, of_job
 
 CURVES = Path(__file__).parent / "curves"
 

@@ -13,14 +13,17 @@ import pytest
 from tests.builders.steps import single
 
 from ptapi.spec import Optimizer, Parallelism, Schedule
-from pttrainer import division, microbatch, optimizer, reduce, sharding, step
 from pttrainer.batch import Batch
-from pttrainer.data.batches import lay_out, to_batch
-from pttrainer.data.examples import Example
-from pttrainer.losses import TokenStats
+from pttrainer.data import loss_weights
+from pttrainer.data.batching import lay_out, to_batch
+from pttrainer.data.sft_examples import Example
+from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, preset
 from pttrainer.models.config import Experts
-from pttrainer.sharding import put
+from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.train_step import microbatch, step
+from pttrainer.train_step.optimizer import transformation
 
 MODEL = Model(preset("tiny"))
 LENGTHS = (5, 9, 14, 3, 7, 11, 2, 12)
@@ -32,7 +35,7 @@ class Likelihood:
     total_steps, temperature, entropy, level, by_token, needs_params = 10, 1.0, False, False, True, False
 
     def loss(self, stats: TokenStats, batch: Batch) -> Any:
-        kinds = {"mean": reduce.Mean, "largest": reduce.Largest, "smallest": reduce.Smallest}
+        kinds = {"mean": loss_weights.Mean, "largest": loss_weights.Largest, "smallest": loss_weights.Smallest}
         return -stats.logps_BT, {name: kind(stats.logps_BT) for name, kind in kinds.items()}
 
 
@@ -66,8 +69,8 @@ def trained(
 ) -> Any:
     """A compiled step on a mesh, and a fresh state for it."""
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
-    rate = optimizer.schedule(Schedule(), 1.0 if spec.eps == 1.0 else 1e-2, 10)
-    updates = optimizer.build(spec, rate)
+    rate = transformation.schedule(Schedule(), 1.0 if spec.eps == 1.0 else 1e-2, 10)
+    updates = transformation.build(spec, rate)
     layout = step.layout(MODEL, updates, mesh)
     function = step.train_step(MODEL, Likelihood(), updates, rate, layout, micro)  # type: ignore[arg-type]
     fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
@@ -158,7 +161,7 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
     """Weight 0 on every token leaves the balance loss as the only gradient: it moves routers, and lowers itself."""
     experts = Experts(count=4, per_token=2, d_ff=32, balance_coefficient=1.0)
     model = Model(dataclasses.replace(preset("tiny"), family="qwen3_moe", experts=experts))
-    updates = optimizer.build(Optimizer(), lambda step: 1e-2)
+    updates = transformation.build(Optimizer(), lambda step: 1e-2)
     layout = step.layout(model, updates, single())
     function = step.train_step(model, Likelihood(), updates, lambda step: 1e-2, layout, None)  # type: ignore[arg-type]
     batch = one_per_row()
@@ -177,7 +180,7 @@ def test_experts_are_pushed_to_be_used_alike() -> None:
 
 
 def test_auto_parallelism_splits_weights_over_fsdp() -> None:
-    shape = division.mesh_shape(Parallelism(), 8)
+    shape = logical_axes.mesh_shape(Parallelism(), 8)
     mesh, _, fresh = trained(shape=shape)
     with jax.set_mesh(mesh):
         up = fresh().params["layers"]["mlp"]["up"]

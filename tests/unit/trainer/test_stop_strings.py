@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pttrainer.rollout.ledger import Ledger
-from pttrainer.rollout.protocol import Sampling
-from pttrainer.rollout.text import text_of
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.rollout.completion_text import text_of
+from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.native.completion_buffer import Ledger
 
 TOKENIZER = byte_tokenizer()
 END = 257

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax import Array
 
-from pttrainer.algorithms import policy_loss
-from pttrainer.algorithms.policy_loss import Clip
 from pttrainer.batch import Batch
-from pttrainer.losses import Head, TokenStats, token_loss, token_stats
+from pttrainer.losses import policy_gradient
+from pttrainer.losses.chunked_logprobs import Head, TokenStats, token_loss, token_stats
+from pttrainer.losses.policy_gradient import Clip
 
 B, T, D, V = 3, 11, 8, 23
 
@@ -27,10 +27,10 @@ def nll(stats: TokenStats, batch: Batch) -> Array:
 
 def surrogate(stats: TokenStats, batch: Batch) -> Array:
     """Ratios on both sides of the clip, and the pull of k3: slopes that depend on the log-probs."""
-    loss_BT, ratio_BT = policy_loss.token(
+    loss_BT, ratio_BT = policy_gradient.token(
         stats.logps_BT, batch.old_logps_BT, batch.advantages_BT, batch.mask_BT, Clip(0.2, 0.2)
     )
-    pull_BT = policy_loss.kl("k3", stats.logps_BT, batch.ref_logps_BT, ratio_BT)
+    pull_BT = policy_gradient.kl("k3", stats.logps_BT, batch.ref_logps_BT, ratio_BT)
     return (loss_BT + 0.1 * pull_BT) * batch.weight_BT
 
 

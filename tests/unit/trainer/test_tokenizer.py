@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pttrainer import tokenizer
+from pttrainer.data.tokenization import tokenizer
 from pttrainer.errors import ConfigError
-from pttrainer.storage import Directory
+from pttrainer.runtime.io.storage import Directory
 
 BYTES = tokenizer.byte_tokenizer()
 

@@ -14,13 +14,13 @@ import pytest
 from jax import Array
 from tests.builders.models import CASES
 
-from pttrainer import sharding
-from pttrainer.digest import digest
 from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params, from_hf
-from pttrainer.models.adapters import Adapters, matrices
-from pttrainer.rollout.native import decoding_shardings
-from pttrainer.rollout.transfer import NO_LAYER, Chunk, Transfer, chunks
+from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.rollout.disaggregated.weight_sync import NO_LAYER, Chunk, Transfer, chunks
+from pttrainer.rollout.native.native_engine import decoding_shardings
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.checksum import digest
 
 
 class Watched(Transfer):

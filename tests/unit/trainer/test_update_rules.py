@@ -13,8 +13,9 @@ from tests.builders.models import CASES
 
 from ptapi.spec import Optimizer, Training
 from ptapi.spec.training import Lora
-from pttrainer import moments, optimizer, sharding
 from pttrainer.models import Model, from_hf, preset
+from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step.optimizer import state_sharding, transformation
 
 RATE = 0.1
 AXES = {
@@ -52,7 +53,7 @@ def tree(seed: int) -> Any:
 
 def moved(spec: Optimizer, gradients: list[Any], weights: Any) -> Any:
     """Weights after a step per gradient, at a constant rate and without clipping."""
-    rule = optimizer.build(spec.model_copy(update={"max_grad_norm": 1e6}), lambda _: RATE, AXES)
+    rule = transformation.build(spec.model_copy(update={"max_grad_norm": 1e6}), lambda _: RATE, AXES)
     params = jax.tree.map(jnp.asarray, weights)
     state = rule.init(params)
     for gradient in gradients:
@@ -158,18 +159,18 @@ def test_numbers_of_the_spec_take_the_place_of_the_rules_own() -> None:
 @pytest.mark.parametrize(("name", "usual"), [("adamw", 2e-5), ("adafactor", 2e-5), ("muon", 2e-5), ("lion", 2e-6)])
 def test_each_rule_has_its_usual_learning_rate(name: str, usual: float) -> None:
     training = Training(optimizer=Optimizer(name=name))  # type: ignore[arg-type]
-    assert optimizer.peak_rate(training, "sft") == pytest.approx(usual)
-    assert optimizer.peak_rate(training.model_copy(update={"lora": Lora()}), "sft") == pytest.approx(10 * usual)
+    assert transformation.peak_rate(training, "sft") == pytest.approx(usual)
+    assert transformation.peak_rate(training.model_copy(update={"lora": Lora()}), "sft") == pytest.approx(10 * usual)
 
 
 def layout_of(name: str, model: Model, shape: tuple[int, int, int, int]) -> dict[str, tuple[Any, Any]]:
     """Path of every array of a rule's state to its shape and partition."""
     mesh = sharding.make_mesh(shape)
-    rule = optimizer.build(Optimizer(name=name), lambda _: RATE, model.logical_axes())  # type: ignore[arg-type]
+    rule = transformation.build(Optimizer(name=name), lambda _: RATE, model.logical_axes())  # type: ignore[arg-type]
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     shapes = jax.eval_shape(rule.init, model.abstract())
-    places = moments.shardings(shapes, model.abstract(), where, whole)
+    places = state_sharding.shardings(shapes, model.abstract(), where, whole)
     leaves = zip(jax.tree_util.tree_leaves_with_path(shapes), jax.tree.leaves(places), strict=True)
     return {jax.tree_util.keystr(path): (x.shape, tuple(place.spec)) for (path, x), place in leaves}
 
@@ -200,7 +201,7 @@ def test_state_is_split_as_its_weights_and_rows_and_columns_keep_the_axes_they_h
 @pytest.mark.parametrize("name", ["adafactor", "muon"])
 def test_every_family_has_a_state_for_every_weight(case: str, name: str) -> None:
     model = Model(from_hf(CASES[case]))
-    rule = optimizer.build(Optimizer(name=name), lambda _: RATE, model.logical_axes())  # type: ignore[arg-type]
+    rule = transformation.build(Optimizer(name=name), lambda _: RATE, model.logical_axes())  # type: ignore[arg-type]
     step = jax.eval_shape(lambda p: rule.update(p, rule.init(p), p)[0], model.abstract())
     assert jax.tree.map(jnp.shape, step) == jax.tree.map(jnp.shape, model.abstract())
 

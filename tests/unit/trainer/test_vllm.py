@@ -17,17 +17,17 @@ from tests.builders.vllm_context import context, moved
 from tests.builders.vllm_fake import Brain, FakeServer
 
 from ptapi.spec import Vllm
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError, ServiceLost
 from pttrainer.models import Model, Params, preset
-from pttrainer.models.adapters import ATTENTION, MLP, Adapters
-from pttrainer.rollout.native import NativeEngine
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.rollout.vllm import engine as vllm
-from pttrainer.rollout.vllm import inprocess, server
-from pttrainer.rollout.vllm.answers import reply_of
-from pttrainer.rollout.vllm.asking import Ask, Lost, asks_of, seed_of
-from pttrainer.rollout.vllm.engine import VllmEngine
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.rollout.vllm import http_server, in_process
+from pttrainer.rollout.vllm import vllm_engine as vllm
+from pttrainer.rollout.vllm.requests import Ask, Lost, asks_of, seed_of
+from pttrainer.rollout.vllm.responses import reply_of
+from pttrainer.rollout.vllm.vllm_engine import VllmEngine
 
 PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1)]
 SAMPLING = Sampling(max_new_tokens=16, max_length=64)
@@ -57,7 +57,7 @@ def adapted(size: float) -> tuple[Model, Params]:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     monkeypatch.setattr(vllm, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(server, "LOOK_S", 0.01)
+    monkeypatch.setattr(http_server, "LOOK_S", 0.01)
     made = FakeServer(Brain(*base(), KNOWN))
     yield made
     made.close()
@@ -189,7 +189,7 @@ def test_a_server_that_stays_away_ends_the_run_with_a_class_of_its_own(fake: Fak
 def test_a_server_that_is_not_up_yet_is_waited_for_with_a_line_now_and_then(
     fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "TELL_S", 0.0)
+    monkeypatch.setattr(http_server, "TELL_S", 0.0)
     ours, notes = with_notes(fake, tmp_path)
     fake.trouble = lambda path, calls: 503 if path == "/health" and calls < 3 else None
     ours.generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
@@ -316,7 +316,7 @@ def test_in_this_process_the_package_s_engine_gets_merged_adapters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a stand-in for the package."""
-    monkeypatch.setattr(inprocess.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
+    monkeypatch.setattr(in_process.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
     ours = vllm.vllm_engine(context(tmp_path, adapted(0.1)[0])[0], Vllm(memory_share=0.3, tolerance=1e-4))
     for size in (0.1, 0.2):  # merged into the weights; the check after each compares with the trainer's
         done = ours.generate(adapted(size)[1], PROMPTS, 2, SAMPLING, DRAW)
@@ -328,14 +328,14 @@ def test_in_this_process_the_package_s_engine_gets_merged_adapters(
 def test_in_this_process_log_probs_are_asked_for_at_the_temperature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inprocess.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
+    monkeypatch.setattr(in_process.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
     ours = vllm.vllm_engine(context(tmp_path, base()[0], 0.5)[0], Vllm(tolerance=1e-4))
     ours.generate(base()[1], PROMPTS, 2, dataclasses.replace(SAMPLING, temperature=0.5), DRAW)
     assert [made["logprobs_mode"] for made in vllm_fake.FakeLLM.made] == ["processed_logprobs"]
 
 
 def test_an_engine_in_this_process_that_dies_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inprocess.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
+    monkeypatch.setattr(in_process.importlib, "import_module", lambda name: vllm_fake.package(Brain(*base(), KNOWN)))
     monkeypatch.setattr(vllm, "FIRST_PAUSE_S", 0.01)
     model, params = base()
     ours = vllm.vllm_engine(context(tmp_path, model)[0], Vllm(tolerance=1e-4, retries=1))
@@ -353,7 +353,7 @@ def test_an_engine_in_this_process_that_does_not_start_is_one_sentence(
 ) -> None:
     package = vllm_fake.package(Brain(*base(), KNOWN))
     package.LLM = lambda **_: (_ for _ in ()).throw(ValueError("No available memory for the cache blocks."))
-    monkeypatch.setattr(inprocess.importlib, "import_module", lambda name: package)
+    monkeypatch.setattr(in_process.importlib, "import_module", lambda name: package)
     with pytest.raises(ConfigError, match=r"does not start .* No available memory .*; hint: .*memoryShare"):
         vllm.vllm_engine(context(tmp_path, base()[0])[0], Vllm()).generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
 

@@ -16,12 +16,12 @@ import pytest
 
 from ptapi import run_directory
 from ptapi.failures import ExitCode
-from pttrainer import watchdog
-from pttrainer.courier import Courier
-from pttrainer.heartbeat import Heartbeats
-from pttrainer.progress import Beat
-from pttrainer.storage import Directory
-from pttrainer.watchdog import Watchdog
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.reporting import watchdog
+from pttrainer.runtime.reporting.heartbeat import Heartbeats
+from pttrainer.runtime.reporting.progress import Beat
+from pttrainer.runtime.reporting.stack_dumper import Courier
+from pttrainer.runtime.reporting.watchdog import Watchdog
 
 
 def beat(stage: run_directory.Stage = "training", typical: float | None = 2.0, since: float = 0.0) -> Beat:
@@ -68,9 +68,9 @@ STUCK = """
 import ctypes, sys, time
 from pathlib import Path
 from pttrainer import watchdog
-from pttrainer.heartbeat import Heartbeats
-from pttrainer.progress import Beat
-from pttrainer.storage import Directory
+from pttrainer.runtime.reporting.heartbeat import Heartbeats
+from pttrainer.runtime.reporting.progress import Beat
+from pttrainer.runtime.io.storage import Directory
 
 watchdog.LOCKED_S, watchdog.REWIND_S = 3.0, 0.1
 dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
@@ -91,8 +91,8 @@ HELD = """
 import ctypes, sys, time
 from pathlib import Path
 from pttrainer import courier, watchdog
-from pttrainer.progress import Beat
-from pttrainer.storage import Directory
+from pttrainer.runtime.reporting.progress import Beat
+from pttrainer.runtime.io.storage import Directory
 
 courier.Courier.__init__.__defaults__ = (1.0,)
 watchdog.REWIND_S, watchdog.COURIER_S = 0.1, 0.0

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pttrainer.rollout.evaluation.evaluator import pass_at
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.held_out import pass_at
-from pttrainer.rollout.sampling import reward_facts
-from pttrainer.samples import SHOWN, Samples, markdown
-from pttrainer.storage import Directory
-from pttrainer.watching import FIRST, RANGES, Range, Watch
+from pttrainer.rollout.sampler import reward_facts
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.training.rl_health import FIRST, RANGES, Range, Watch
+from pttrainer.training.sample_log import SHOWN, Samples, markdown
 
 DOCS = Path(__file__).parents[3] / "docs/reference/metrics.md"
 

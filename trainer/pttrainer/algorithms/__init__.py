@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the table is read before jax may be imported (`run`)
     from ptapi.spec import PostTrainJobSpec
-    from pttrainer.algorithms.protocol import Algorithm, Context, Objective
+    from pttrainer.algorithms.algorithm import Algorithm
+    from pttrainer.rollout.context import Context
+    from pttrainer.train_step.objective import Objective
 
 MODULES: dict[str, str] = {
     "sft": "pttrainer.algorithms.sft",

@@ -34,22 +34,23 @@ from jax import Array
 
 from ptapi import run_directory
 from ptapi.spec import Distill as DistillSpec
-from pttrainer import reduce
 from pttrainer.algorithms import sft, teachers
-from pttrainer.algorithms.protocol import Context
-from pttrainer.algorithms.traits import BY_TOKEN
 from pttrainer.batch import Batch
-from pttrainer.data.batches import Batches, PackedRows, in_order
+from pttrainer.data import loss_weights
+from pttrainer.data.batching import Batches, PackedRows, in_order
+from pttrainer.data.loss_weights import Mean, Metric, perplexity
 from pttrainer.data.prompts import Question
-from pttrainer.divergence import Guide, GuidedStats, Hearsay
-from pttrainer.horizon import total_steps
+from pttrainer.losses.distillation import Guide, GuidedStats, Hearsay
+from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
-from pttrainer.reduce import Mean, Metric, perplexity
-from pttrainer.rollout import groups, held_out
-from pttrainer.rollout.deck import Deck
-from pttrainer.rollout.held_out import Evaluation
-from pttrainer.rollout.pipeline import Drawn, Pipeline
-from pttrainer.rollout.sampling import Sampler, sampling_of
+from pttrainer.rollout import groups
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.disaggregated.async_pipeline import Drawn, Pipeline
+from pttrainer.rollout.evaluation import evaluator
+from pttrainer.rollout.evaluation.evaluator import Evaluation
+from pttrainer.rollout.prompt_stream import Deck
+from pttrainer.rollout.sampler import Sampler, sampling_of
+from pttrainer.train_step.optimizer.total_steps import total_steps
 
 
 class Loss:
@@ -152,7 +153,9 @@ class Distill(Loss):
         advantages_P1 = np.zeros((len(judged.groups), 1))
         pad_id, length = self._context.tokenizer.pad_id, self._context.spec.training.sequence_length
         laid = groups.lay_out(judged.groups, advantages_P1, pad_id, length)
-        batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=reduce.token_mean(laid.mask_BT))
+        batch = laid._replace(
+            advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT)
+        )
         if judged.groups[0].question.told:
             batch = teachers.with_teacher(batch, judged.groups, pad_id)
         table = groups.table(step + 1, judged.groups, advantages_P1, groups.MAX_TABLE_ROWS)
@@ -170,11 +173,11 @@ def build(context: Context) -> Distill:
     if not on_policy or spec.student_share < 1.0:
         given = sft.read_rows(context, "train", learn_prompt=False, pack=True, told=told)
     asked = None
-    sampler = held_out.job_sampler(context) if on_policy or context.spec.rewards else None
+    sampler = evaluator.job_sampler(context) if on_policy or context.spec.rewards else None
     if on_policy and sampler is not None:
-        questions = held_out.read_questions(context, "train", sampler)
+        questions = evaluator.read_questions(context, "train", sampler)
         asked = (teachers.told(context, spec.self_teacher, questions), sampler)
-    judged = held_out.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
+    judged = evaluator.evaluation(context, sampler) if sampler is not None and context.spec.rewards else None
     rows = None if spec.self_teacher else sft.read_rows(context, "eval", learn_prompt=False, pack=True, told=told)
     batches = [] if rows is None else in_order(rows, context.rows_at_once(len(rows)))
     return Distill(context, spec, taught, given, asked, batches, judged)

@@ -26,20 +26,20 @@ from jax import Array
 from ptapi import run_directory
 from ptapi.spec import Dpo as DpoSpec
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.algorithms import preference_loss
-from pttrainer.algorithms.preference_loss import Numbers, Side
-from pttrainer.algorithms.protocol import Context
-from pttrainer.algorithms.traits import BY_TOKEN, WITHOUT_REFERENCE
 from pttrainer.batch import Batch
-from pttrainer.data import preferences, rows
-from pttrainer.data.preferences import Pair, Pairs
+from pttrainer.data import preference_pairs, rows
+from pttrainer.data.loss_weights import Metric, RowMean
+from pttrainer.data.preference_pairs import Pair, Pairs
 from pttrainer.data.prompts import Order
-from pttrainer.horizon import total_steps
-from pttrainer.losses import TokenStats
+from pttrainer.losses import preference
+from pttrainer.losses.chunked_logprobs import TokenStats
+from pttrainer.losses.loss_traits import BY_TOKEN, WITHOUT_REFERENCE
+from pttrainer.losses.preference import Numbers, Side
 from pttrainer.models import Params
-from pttrainer.reduce import Metric, RowMean
-from pttrainer.rollout import saved
-from pttrainer.rollout.held_out import Evaluation, evaluation, job_sampler
+from pttrainer.rollout import batch_json
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.evaluation.evaluator import Evaluation, evaluation, job_sampler
+from pttrainer.train_step.optimizer.total_steps import total_steps
 
 
 class Loss:
@@ -52,7 +52,7 @@ class Loss:
 
     def __init__(self, spec: PostTrainJobSpec) -> None:
         assert spec.algorithm.dpo is not None
-        self._variant = preference_loss.VARIANTS[spec.algorithm.dpo.loss]
+        self._variant = preference.VARIANTS[spec.algorithm.dpo.loss]
         self._needs_reference = spec.algorithm.dpo.loss not in WITHOUT_REFERENCE
         self._numbers = _numbers(spec.algorithm.dpo, self._variant)
 
@@ -107,7 +107,7 @@ class Dpo(Loss):
 
     def foreseen(self) -> Batch:
         """As all batches are; the reference has not spoken yet."""
-        batch = preferences.to_pairs_batch(self._train.pairs[:1] * self._pairs, self._width)
+        batch = preference_pairs.to_pairs_batch(self._train.pairs[:1] * self._pairs, self._width)
         unknown_B1 = np.zeros((2 * self._pairs, 1), np.float32)
         return batch._replace(ref_sums_B1=unknown_B1) if self._needs_reference else batch
 
@@ -129,11 +129,11 @@ class Dpo(Loss):
 
     def state(self) -> dict[str, Any]:
         """What the reference said. The position in the data follows from the step."""
-        return {"references": {name: saved.encode(sums_N2) for name, sums_N2 in (self._references or {}).items()}}
+        return {"references": {name: batch_json.encode(sums_N2) for name, sums_N2 in (self._references or {}).items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self._references = {name: saved.decode(array) for name, array in state["references"].items()}
+        self._references = {name: batch_json.decode(array) for name, array in state["references"].items()}
 
     def _ask_reference(self, params: Params) -> None:
         """`params` are the run's first: whoever resumes has the answers in the checkpoint."""
@@ -156,14 +156,14 @@ class Dpo(Loss):
         rows_at_once = self._context.spec.training.micro_batch_size or self._context.spec.training.batch_size
         for start in range(0, len(chosen), rows_at_once // 2):
             here = chosen[start : start + rows_at_once // 2]
-            batch = preferences.to_pairs_batch(_filled([data.pairs[i] for i in here], rows_at_once // 2), width)
+            batch = preference_pairs.to_pairs_batch(_filled([data.pairs[i] for i in here], rows_at_once // 2), width)
             logps_BT = self._context.score(params, batch, self.temperature).logps_BT
             sums_2P = np.sum(logps_BT, axis=1, dtype=np.float64).reshape(2, -1)
             sums_N2[here] = sums_2P[:, : len(here)].T
         return sums_N2
 
     def _batch(self, part: str, pairs: Sequence[Pair | None], numbers: Sequence[int], width: int) -> Batch:
-        batch = preferences.to_pairs_batch(pairs, width)
+        batch = preference_pairs.to_pairs_batch(pairs, width)
         if self._references is None or not self._needs_reference:
             return batch
         sums_2P = np.zeros((2, len(pairs)), np.float32)
@@ -191,7 +191,7 @@ def _pairs(context: Context, part: str) -> Pairs | None:
     read = rows.of_job(context.spec.data, part, context.note)
     if read is None:
         return None
-    made = preferences.make(read, context.chat, context.spec.training.sequence_length)
+    made = preference_pairs.make(read, context.chat, context.spec.training.sequence_length)
     context.note(
         f"data.{part}: {len(made.pairs)} pairs ({read.form}), {made.cut} longer than sequenceLength and "
         f"cut{rows.skipped(made.bad)}"
@@ -199,7 +199,7 @@ def _pairs(context: Context, part: str) -> Pairs | None:
     return made
 
 
-def _numbers(spec: DpoSpec, paper: preference_loss.Variant) -> Numbers:
+def _numbers(spec: DpoSpec, paper: preference.Variant) -> Numbers:
     beta = paper.beta if spec.beta is None else spec.beta
     return Numbers(beta, spec.label_smoothing, paper.margin if spec.margin is None else spec.margin)
 

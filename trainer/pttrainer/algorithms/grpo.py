@@ -24,22 +24,23 @@ from jax import Array
 
 from ptapi.spec import Grpo as GrpoSpec
 from ptapi.spec import PostTrainJobSpec
-from pttrainer import advantages
-from pttrainer.algorithms import policy_loss, policy_metrics
-from pttrainer.algorithms.protocol import Context
-from pttrainer.algorithms.rewarded import Laid, Rewarded
-from pttrainer.algorithms.traits import by_token
+from pttrainer.algorithms import advantages
+from pttrainer.algorithms.on_policy import Laid, Rewarded
 from pttrainer.batch import Batch
+from pttrainer.data.loss_weights import Metric
 from pttrainer.data.prompts import Question
-from pttrainer.losses import TokenStats
+from pttrainer.losses import policy_gradient, policy_metrics
+from pttrainer.losses.chunked_logprobs import TokenStats
+from pttrainer.losses.loss_traits import by_token
 from pttrainer.models import Params
-from pttrainer.reduce import Metric
-from pttrainer.rollout import episodes, groups, held_out, sharing
-from pttrainer.rollout.figures import figures
+from pttrainer.rollout import groups, multi_turn, prompt_sharing
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.disaggregated.async_pipeline import Drawn
+from pttrainer.rollout.evaluation import evaluator
+from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.held_out import Evaluation
-from pttrainer.rollout.pipeline import Drawn
-from pttrainer.rollout.sampling import Judged, Sampler
+from pttrainer.rollout.quantiles import figures
+from pttrainer.rollout.sampler import Judged, Sampler
 
 
 class Loss:
@@ -51,7 +52,7 @@ class Loss:
     def __init__(self, spec: PostTrainJobSpec) -> None:
         assert spec.algorithm.grpo is not None
         self._spec = spec.algorithm.grpo
-        self._variant = policy_loss.VARIANTS[self._spec.loss]
+        self._variant = policy_gradient.VARIANTS[self._spec.loss]
         self._clip = _clip(self._spec, self._variant.clip)
         self.by_token = by_token(spec.algorithm)
         self.temperature = spec.rollout.temperature
@@ -59,16 +60,16 @@ class Loss:
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """Policy loss with importance correction, and the pull towards the reference."""
         logps_BT, mask_BT = stats.logps_BT, batch.mask_BT
-        old_BT = policy_loss.old_policy(logps_BT, batch)
+        old_BT = policy_gradient.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
-        importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
+        importance_BT = policy_gradient.truncated_importance(old_BT, batch.sampler_logps_BT)
         loss_BT = loss_BT * importance_BT
         metrics = policy_metrics.of_policy(
             stats, batch, old_BT, ratio_BT, importance_BT, self._clip, cuts_weight=self._variant.cuts_weight
         )
         if batch.ref_logps_BT is not None:
-            token_ratio_BT = jnp.exp(policy_loss.log_ratio(logps_BT, old_BT))
-            pull_BT = policy_loss.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, token_ratio_BT)
+            token_ratio_BT = jnp.exp(policy_gradient.log_ratio(logps_BT, old_BT))
+            pull_BT = policy_gradient.kl(self._spec.kl, logps_BT, batch.ref_logps_BT, token_ratio_BT)
             loss_BT = loss_BT + self._spec.beta * pull_BT
         return loss_BT, metrics
 
@@ -96,7 +97,7 @@ class Grpo(Loss, Rewarded):
         self._shared = shared
         self._weights = {reward.label: reward.weight for reward in context.spec.rewards}
         if context.spec.environment is not None:
-            self._weights[episodes.REWARD] = context.spec.environment.reward_weight
+            self._weights[multi_turn.REWARD] = context.spec.environment.reward_weight
 
     def _collect(self, step: int, weights: Params) -> Judged:
         """Judged groups; with dynamic sampling, groups without spread are replaced as long as tries last."""
@@ -177,16 +178,16 @@ def build(context: Context) -> Grpo:
     """Reads prompts and loads rewards; raises ConfigError, DataError or UserCodeError."""
     spec = context.spec.algorithm.grpo
     assert spec is not None
-    sampler = held_out.job_sampler(context)
-    train = held_out.read_questions(context, "train", sampler)
+    sampler = evaluator.job_sampler(context)
+    train = evaluator.read_questions(context, "train", sampler)
     longest = max(len(question.tokens) for question in train)
-    shared = sharing.prompt_slots(context, longest, spec.group_size)
-    return Grpo(context, spec, train, sampler, held_out.evaluation(context, sampler), shared)
+    shared = prompt_sharing.prompt_slots(context, longest, spec.group_size)
+    return Grpo(context, spec, train, sampler, evaluator.evaluation(context, sampler), shared)
 
 
-def _clip(spec: GrpoSpec, paper: policy_loss.Clip) -> policy_loss.Clip:
+def _clip(spec: GrpoSpec, paper: policy_gradient.Clip) -> policy_gradient.Clip:
     low = paper.low if spec.clip_low is None else spec.clip_low
-    return policy_loss.Clip(low, paper.high if spec.clip_high is None else spec.clip_high, spec.dual_clip)
+    return policy_gradient.Clip(low, paper.high if spec.clip_high is None else spec.clip_high, spec.dual_clip)
 
 
 def _group_facts(rewards_PG: np.ndarray, compared_PG: np.ndarray, advantages_PG: np.ndarray) -> dict[str, float]:

@@ -25,30 +25,34 @@ from jax import Array
 
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
-from pttrainer import critic as critics
-from pttrainer import gae, model_form, reduce, sharding, value_head
-from pttrainer import step as steps
-from pttrainer.algorithms import policy_loss, policy_metrics, value_loss
-from pttrainer.algorithms.protocol import Context
-from pttrainer.algorithms.rewarded import Laid, Rewarded
-from pttrainer.algorithms.traits import BY_TOKEN
-from pttrainer.assemble import first_params
+from pttrainer.algorithms import gae
+from pttrainer.algorithms.on_policy import Laid, Rewarded
 from pttrainer.batch import Batch
-from pttrainer.critic import Critic
+from pttrainer.data import loss_weights
+from pttrainer.data.loss_weights import Mean, Metric
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
-from pttrainer.losses import TokenStats
-from pttrainer.model_form import CRITIC_URI, Source
+from pttrainer.losses import policy_gradient, policy_metrics, value_loss
+from pttrainer.losses.chunked_logprobs import TokenStats
+from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Model, Params
-from pttrainer.reduce import Mean, Metric
-from pttrainer.rollout import groups, held_out
-from pttrainer.rollout.figures import figures
+from pttrainer.models.loading import model_spec, value_head
+from pttrainer.models.loading.model_loader import first_params
+from pttrainer.models.loading.model_spec import CRITIC_URI, Source
+from pttrainer.rollout import groups
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.disaggregated.async_pipeline import Drawn
+from pttrainer.rollout.evaluation import evaluator
+from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group
-from pttrainer.rollout.held_out import Evaluation
-from pttrainer.rollout.pipeline import Drawn
-from pttrainer.rollout.sampling import Sampler
-from pttrainer.rollout.sizes import slots_for
-from pttrainer.sources import Note
+from pttrainer.rollout.native.buckets import slots_for
+from pttrainer.rollout.quantiles import figures
+from pttrainer.rollout.sampler import Sampler
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.io.model_files import Note
+from pttrainer.train_step import critic as critics
+from pttrainer.train_step import step as steps
+from pttrainer.train_step.critic import Critic
 
 
 class Loss:
@@ -62,15 +66,15 @@ class Loss:
         assert spec.algorithm.ppo is not None
         self._spec, self.critic = spec.algorithm.ppo, critic
         self.critic_rate = spec.algorithm.ppo.critic.learning_rate
-        self._clip = policy_loss.Clip(self._spec.clip, self._spec.clip)
+        self._clip = policy_gradient.Clip(self._spec.clip, self._spec.clip)
         self.temperature = spec.rollout.temperature
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """The clipped surrogate with importance correction."""
         logps_BT = stats.logps_BT
-        old_BT = policy_loss.old_policy(logps_BT, batch)
-        loss_BT, ratio_BT = policy_loss.token(logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, self._clip)
-        importance_BT = policy_loss.truncated_importance(old_BT, batch.sampler_logps_BT)
+        old_BT = policy_gradient.old_policy(logps_BT, batch)
+        loss_BT, ratio_BT = policy_gradient.token(logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, self._clip)
+        importance_BT = policy_gradient.truncated_importance(old_BT, batch.sampler_logps_BT)
         metrics = policy_metrics.of_policy(stats, batch, old_BT, ratio_BT, importance_BT, self._clip)
         return loss_BT * importance_BT, metrics
 
@@ -172,7 +176,7 @@ def learnt_from(
         advantages_BT=advantages_NT.astype(np.float32),
         values_BT=(foretold.values_NT * mask_NT).astype(np.float32),
         returns_BT=np.where(counts_NT > 0, returns_NT, foretold.values_NT * mask_NT).astype(np.float32),
-        weight_BT=reduce.token_mean(counts_NT),
+        weight_BT=loss_weights.token_mean(counts_NT),
         old_logps_BT=foretold.old_NT if spec.updates_per_batch > 1 else None,
         ref_logps_BT=foretold.ref_NT,
     )
@@ -211,9 +215,9 @@ def build(context: Context) -> Ppo:
     assert spec is not None
     critic = critic_of(spec, context.model, context.note)
     _check_tokens(critic[0], spec, context)
-    sampler = held_out.job_sampler(context)
-    train = held_out.read_questions(context, "train", sampler)
-    return Ppo(context, spec, critic, train, sampler, held_out.evaluation(context, sampler))
+    sampler = evaluator.job_sampler(context)
+    train = evaluator.read_questions(context, "train", sampler)
+    return Ppo(context, spec, critic, train, sampler, evaluator.evaluation(context, sampler))
 
 
 def _check_tokens(critic: Critic, spec: PpoSpec, context: Context) -> None:
@@ -226,7 +230,7 @@ def _check_tokens(critic: Critic, spec: PpoSpec, context: Context) -> None:
 
 def critic_of(spec: PpoSpec, policy: Model, note: Note) -> tuple[Critic, Source | None]:
     """The critic, and where a critic model begins if not where the policy does; raises ConfigError."""
-    form, source = model_form.critic_of(spec, policy, note)
+    form, source = model_spec.critic_of(spec, policy, note)
     if form is None:
         return Critic(policy.config.d_model), None
     return Critic(form.config.d_model, Model.of(form)), source

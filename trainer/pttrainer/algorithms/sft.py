@@ -19,16 +19,16 @@ from jax import Array, lax
 from ptapi import run_directory
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec.algorithm import Sft as SftSpec
-from pttrainer.algorithms.protocol import Context
-from pttrainer.algorithms.traits import BY_TOKEN
 from pttrainer.batch import Batch
-from pttrainer.data import examples, rows
-from pttrainer.data.batches import Batches, PackedRows, in_order
-from pttrainer.horizon import total_steps
-from pttrainer.losses import TokenStats
+from pttrainer.data import rows, sft_examples
+from pttrainer.data.batching import Batches, PackedRows, in_order
+from pttrainer.data.loss_weights import Mean, Metric, perplexity
+from pttrainer.losses.chunked_logprobs import TokenStats
+from pttrainer.losses.loss_traits import BY_TOKEN
 from pttrainer.models import Params
-from pttrainer.reduce import Mean, Metric, perplexity
-from pttrainer.rollout.held_out import Evaluation, evaluation, job_sampler
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.evaluation.evaluator import Evaluation, evaluation, job_sampler
+from pttrainer.train_step.optimizer.total_steps import total_steps
 
 
 def token(stats: TokenStats, spec: SftSpec) -> Array:
@@ -145,7 +145,7 @@ def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, to
     read = rows.of_job(context.spec.data, part, context.note)
     if read is None:
         return None
-    made = examples.make(
+    made = sft_examples.make(
         read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt, told=told
     )
     packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=pack)

@@ -14,18 +14,18 @@ import numpy as np
 
 from ptapi.spec import Distill as DistillSpec
 from ptapi.spec import SelfTeacher
-from pttrainer import sharding
-from pttrainer.algorithms.protocol import Context
-from pttrainer.assemble import first_params
 from pttrainer.batch import Batch
-from pttrainer.data import privileged
+from pttrainer.data.distillation import privileged_context
 from pttrainer.data.prompts import Question
-from pttrainer.divergence import Guide, Hearsay
 from pttrainer.errors import ConfigError
-from pttrainer.model_form import beside, open_source
+from pttrainer.losses.distillation import Guide, Hearsay
 from pttrainer.models import Model, ModelConfig, Params
+from pttrainer.models.loading.model_loader import first_params
+from pttrainer.models.loading.model_spec import beside, open_source
 from pttrainer.rollout import groups
+from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group
+from pttrainer.runtime.distributed import sharding
 
 UNBOUNDED = 1 << 30
 """A teacher's rows are as long as what it is told makes them."""
@@ -81,7 +81,7 @@ def told(context: Context, spec: SelfTeacher | None, questions: list[Question]) 
     """The questions, each with what its teacher reads where that is told more."""
     if spec is None or spec.privileged_context is None:
         return questions
-    asked = privileged.told(spec.privileged_context, questions, context.chat)
+    asked = privileged_context.told(spec.privileged_context, questions, context.chat)
     more = [len(one.told) - len(one.tokens) for one in asked]
     context.note(f"the teacher's prompts are {min(more)} to {max(more)} tokens longer than the student's")
     return asked

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptapi.text.terminal import printable
 from pttrainer.commands import note
-from pttrainer.commands.ending import ended
+from pttrainer.commands.exit import ended
 from pttrainer.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Reads, tokenises, tells; raises DataError where a run would end on these data."""
-    from pttrainer.run import read_job
+    from pttrainer.training.job_file import read_job
 
     job = read_job(options.job)
     if options.examples < 0:
@@ -57,8 +57,8 @@ def run(options: argparse.Namespace) -> None:
     parts = [part for part in PARTS if getattr(job.spec.data, part) is not None and options.part in (None, part)]
     if not parts:
         raise ConfigError(f"spec.data.{options.part}: unset; accepted: a data source to look at")
-    from pttrainer.assemble import open_chat
     from pttrainer.data import report
+    from pttrainer.models.loading.model_loader import open_chat
 
     chat = open_chat(job.spec.model, note)
     found = [report.inspect(job.spec, part, chat, note, options.examples) for part in parts]

@@ -8,10 +8,10 @@ from typing import Any
 
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
-from pttrainer import storage
 from pttrainer.commands import note
-from pttrainer.commands.ending import ended
+from pttrainer.commands.exit import ended
 from pttrainer.errors import ConfigError
+from pttrainer.runtime.io import storage
 
 
 def add_to(commands: Any) -> None:
@@ -45,11 +45,11 @@ def run(options: argparse.Namespace) -> None:
         )
     import jax
 
-    from pttrainer import directory as runs
-    from pttrainer import sharding
-    from pttrainer.assemble import assemble
-    from pttrainer.checkpoint import path_of, read_params
-    from pttrainer.export import Base, Words, Writing, export, export_adapters
+    from pttrainer.checkpoint.export import Base, Words, Writing, export, export_adapters
+    from pttrainer.checkpoint.store import path_of, read_params
+    from pttrainer.models.loading.model_loader import assemble
+    from pttrainer.runtime.distributed import sharding
+    from pttrainer.training import run_files as runs
 
     parts = assemble(job.spec.model, job.spec.training, note, runs.pinned_commits(place, job))
     mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))
@@ -85,7 +85,7 @@ def find(uri: str) -> tuple[str, int | None]:
 
 
 def _job(place: storage.Place, uri: str) -> PostTrainJob:
-    from pttrainer.run import check_job
+    from pttrainer.training.job_file import check_job
 
     content = place.read(run_directory.SPEC)
     if content is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pttrainer.commands import note
-from pttrainer.commands.ending import ended
+from pttrainer.commands.exit import ended
 from pttrainer.errors import DataError, StorageError
 
 
@@ -63,10 +63,10 @@ def compute(uri: str, revision: str | None, rows: list[list[int]]) -> Any:
     import jax.numpy as jnp
     import numpy as np
 
-    from pttrainer import sharding
-    from pttrainer.assemble import first_params
-    from pttrainer.model_form import open_source
     from pttrainer.models import Model, Params
+    from pttrainer.models.loading.model_loader import first_params
+    from pttrainer.models.loading.model_spec import open_source
+    from pttrainer.runtime.distributed import sharding
 
     source = open_source(uri, "--model", note, revision)
     model = Model(source.config)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ptapi.failures import ExitCode
-from pttrainer.commands.ending import ended
+from pttrainer.commands.exit import ended
 
 KEPT = ("method", "chips", "length")
 
@@ -71,12 +71,12 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.report:
-        from pttrainer.preflight import chips
+        from pttrainer.preflight.shapes import tpu_topology
 
-        chips.prepare_environment()  # before anything imports jax
-        from pttrainer.preflight import reported
+        tpu_topology.prepare_environment()  # before anything imports jax
+        from pttrainer.preflight.report import operator_job
 
-        return int(reported.report(options.job, _depth(options), options.time_limit))
+        return int(operator_job.report(options.job, _depth(options), options.time_limit))
     fits: list[bool] = []
     action = _fit if options.fit else _matrix if options.matrix else run
     code = ended(lambda: fits.append(action(options)))
@@ -86,7 +86,7 @@ def _run(options: argparse.Namespace) -> int:
 def _fit(options: argparse.Namespace) -> bool:
     """Writes the change; whether there is one. Says what was tried to stderr."""
     job = _job(options)
-    from pttrainer.preflight import search
+    from pttrainer.preflight.advice import search
 
     found = search.fit(job, frozenset(options.keep), compile_first=not options.quick)
     _write(options, dataclasses.asdict(found))
@@ -96,7 +96,7 @@ def _fit(options: argparse.Namespace) -> bool:
 def _matrix(options: argparse.Namespace) -> bool:
     """Writes the cells; whether one of them fits."""
     job = _job(options)
-    from pttrainer.preflight.matrix import matrix
+    from pttrainer.preflight.advice.matrix import matrix
 
     cells = matrix(job, options.accelerator, options.batch_size)
     _write(options, [dataclasses.asdict(cell) for cell in cells])
@@ -104,10 +104,10 @@ def _matrix(options: argparse.Namespace) -> bool:
 
 
 def _job(options: argparse.Namespace) -> Any:
-    from pttrainer.preflight import chips, here
+    from pttrainer.preflight.shapes import local_devices, tpu_topology
 
-    (here if options.here else chips).prepare_environment()  # before anything imports jax
-    from pttrainer.run import read_job
+    (local_devices if options.here else tpu_topology).prepare_environment()  # before anything imports jax
+    from pttrainer.training.job_file import read_job
 
     return read_job(options.job)
 
@@ -129,9 +129,9 @@ def _depth(options: argparse.Namespace) -> Any:
 def run(options: argparse.Namespace) -> bool:
     """Prints the verdict; whether the job fits. Raises ConfigError on a wrong job."""
     job = _job(options)
-    from pttrainer.preflight import table
-    from pttrainer.preflight.here import look
-    from pttrainer.preflight.judge import judge
+    from pttrainer.preflight.check import judge
+    from pttrainer.preflight.report import table
+    from pttrainer.preflight.shapes.local_devices import look
 
     seen = look() if options.here else None
     prices = dict(options.chip_hour)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pttrainer.chat import Chat, Message, Tools
 from pttrainer.data.rows import Row, Rows
+from pttrainer.data.tokenization.chat_template import Chat, Message, Tools
 from pttrainer.errors import DataError
 
 

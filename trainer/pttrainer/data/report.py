@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ptapi.spec import DataSource, PostTrainJobSpec
-from pttrainer.chat import Chat, Tokens
-from pttrainer.data import examples, files, preferences, prompts, rows
+from pttrainer.data import preference_pairs, prompts, rows, sft_examples
 from pttrainer.data.rows import Row, Rows
+from pttrainer.data.sources import files
+from pttrainer.data.tokenization.chat_template import Chat, Tokens
 from pttrainer.errors import DataError
 from pttrainer.rewards import NEEDS_ANSWER
 
@@ -101,11 +102,11 @@ def statistics(lengths: Sequence[int]) -> dict[str, int]:
 def _examples(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
     whole = spec.algorithm.sft is not None and spec.algorithm.sft.loss_on_prompt
     told = spec.algorithm.distill is not None and spec.algorithm.distill.mode == "offline"
-    made = examples.make(read, chat, spec.training.sequence_length, learn_prompt=whole, told=told)
+    made = sft_examples.make(read, chat, spec.training.sequence_length, learn_prompt=whole, told=told)
     length = spec.training.sequence_length + 1
 
     def seen(row: Row) -> Tokens:
-        tokens = examples.row_tokens(row, chat)
+        tokens = sft_examples.row_tokens(row, chat)
         said = [False, *[True] * (len(tokens.ids) - 1)] if whole else tokens.said
         return Tokens(tokens.ids[:length], said[:length])
 
@@ -131,13 +132,13 @@ def _prompts(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: i
 
 def _pairs(spec: PostTrainJobSpec, part: str, read: Rows, chat: Chat, shown: int) -> Report:
     """Lengths are the longer answer's; both answers of a row are shown."""
-    made = preferences.make(read, chat, spec.training.sequence_length)
+    made = preference_pairs.make(read, chat, spec.training.sequence_length)
     trainable = sum(int(one.learned.sum()) for pair in made.pairs for one in (pair.chosen, pair.rejected))
     counts = (len(made.pairs), made.lengths, made.cut, 0, 0, trainable)
     rows = [
         _shown(replace(row, where=f"{row.where}, {side}"), tokens, chat)
         for row in _good(read, made.bad, shown)
-        for side, tokens in zip(("chosen", "rejected"), preferences.pair_tokens(row, chat), strict=True)
+        for side, tokens in zip(("chosen", "rejected"), preference_pairs.pair_tokens(row, chat), strict=True)
     ]
     return _report(part, read, counts, made.bad, rows)
 

@@ -12,8 +12,9 @@ from itertools import takewhile
 from typing import Any
 
 from ptapi.spec import Columns, DataSource, DataSpec
-from pttrainer.data import conversation, files, formats
-from pttrainer.data.formats.record import Record
+from pttrainer.data import conversation
+from pttrainer.data.sources import files, formats
+from pttrainer.data.sources.formats.record import Record
 from pttrainer.errors import DataError
 
 USUAL: dict[str, tuple[str, ...]] = {

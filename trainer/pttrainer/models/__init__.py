@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from pttrainer.models.config import ModelConfig
 from pttrainer.models.families import from_hf, to_hf
-from pttrainer.models.form import Form, Params
-from pttrainer.models.presets import PRESETS, preset
+from pttrainer.models.families.presets import PRESETS, preset
+from pttrainer.models.structure import Form, Params
 
 if TYPE_CHECKING:
     from pttrainer.models.model import Model

@@ -16,12 +16,13 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
-from pttrainer.models import declared, packed
-from pttrainer.models import quantization as quant
-from pttrainer.models.adapters import Adapters
+from pttrainer.models import parameters
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.experts import ExpertMLP, RouterUse
 from pttrainer.models.layers import Attend, Attention, Drop, GatedMLP, LowRank, RMSNorm, weight
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.moe.experts import ExpertMLP, RouterUse
+from pttrainer.models.quantization import packed_matrix
+from pttrainer.models.quantization import quantize as quant
 
 EMBEDDING_STD = 0.02
 """Small, so that a fresh model's loss is close to ln V."""
@@ -33,7 +34,7 @@ class DecoderLayer(nnx.Module):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
 
         def norm() -> RMSNorm:
-            return RMSNorm(declared.norm(config), config)
+            return RMSNorm(parameters.norm(config), config)
 
         self.attention_norm = norm()
         self.attention = Attention(config, rngs, adapters)
@@ -77,15 +78,15 @@ class Decoder(nnx.Module):
         config: ModelConfig,
         rngs: nnx.Rngs,
         adapters: Adapters | None = None,
-        quantization: packed.Format | None = None,
+        quantization: packed_matrix.Format | None = None,
     ) -> None:
-        self.embedding = weight(rngs, declared.table(config), EMBEDDING_STD)
+        self.embedding = weight(rngs, parameters.table(config), EMBEDDING_STD)
         on_tables = adapters if adapters is not None and adapters.embeddings else None
         self.embedding_lora = None if on_tables is None else LowRank("embedding", self.embedding, on_tables)
         self.layers = DecoderLayer(config, rngs, adapters)
         if quantization is not None:
             quant.put_into(self.layers, quantization)
-        self.norm = RMSNorm(declared.last_norm(config), config)
+        self.norm = RMSNorm(parameters.last_norm(config), config)
         if not config.tied_head:
-            self.head = weight(rngs, declared.table(config), EMBEDDING_STD)
+            self.head = weight(rngs, parameters.table(config), EMBEDDING_STD)
             self.head_lora = None if on_tables is None else LowRank("head", self.head, on_tables)

@@ -16,12 +16,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pttrainer import sharding
-from pttrainer.cpu import program, strips
-from pttrainer.models import declared, rope
-from pttrainer.models.adapters import Adapters
+from pttrainer.models import parameters
+from pttrainer.models.attention import rope
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.declared import Declared
+from pttrainer.models.cpu_kernels import blocked_matmul, jit
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.parameters import Declared
+from pttrainer.runtime.distributed import sharding
 
 Drop = Callable[[str, Array], Array]
 """(matrix, x_BTX) -> what the matrix's adapter reads of x in training (`dropout`)."""
@@ -56,7 +57,7 @@ class LowRank(nnx.Module):
     def __init__(self, name: str, matrix: nnx.Param[Array], adapters: Adapters) -> None:
         self.name = name
         self.scale = adapters.scale
-        of = declared.low_rank(Declared(matrix[...].shape, matrix.get_metadata()["axes"]), adapters.rank)
+        of = parameters.low_rank(Declared(matrix[...].shape, matrix.get_metadata()["axes"]), adapters.rank)
         self.a, self.b = zeros(of["a"]), zeros(of["b"])
 
     def __call__(self, x: Array) -> Array:
@@ -91,7 +92,7 @@ def project(
 
 def _product(x: Array, w: Array, adapter: LowRank | None, read: Array | None) -> Array:
     """read: what dropout leaves the adapter of x."""
-    out = x @ w if w.ndim == 2 else strips.product(x, w, program.target(strips.NAME))
+    out = x @ w if w.ndim == 2 else blocked_matmul.product(x, w, jit.target(blocked_matmul.NAME))
     return out if adapter is None else out + adapter(x if read is None else read)
 
 
@@ -113,7 +114,7 @@ class Attention(nnx.Module):
     """Grouped-query attention with rotary positions (arXiv 2305.13245)."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
-        c, L, D, of = config, config.layers, config.d_model, declared.attention(config)
+        c, L, D, of = config, config.layers, config.d_model, parameters.attention(config)
         self.config = config
         self.q = weight(rngs, of["q"], D**-0.5)
         self.k = weight(rngs, of["k"], D**-0.5)
@@ -121,8 +122,8 @@ class Attention(nnx.Module):
         self.o = weight(rngs, of["o"], (c.heads * c.head_dim * 2 * L) ** -0.5)
         self.q_bias, self.k_bias = zeros_if(of.get("q_bias")), zeros_if(of.get("k_bias"))
         self.v_bias, self.o_bias = zeros_if(of.get("v_bias")), zeros_if(of.get("o_bias"))
-        self.q_norm = RMSNorm(declared.head_norm(c), c) if c.qk_norm else None
-        self.k_norm = RMSNorm(declared.head_norm(c), c) if c.qk_norm else None
+        self.q_norm = RMSNorm(parameters.head_norm(c), c) if c.qk_norm else None
+        self.k_norm = RMSNorm(parameters.head_norm(c), c) if c.qk_norm else None
         self.sinks = zeros_if(of.get("sinks"))
         self.q_lora, self.k_lora = low_rank("q", self.q, adapters), low_rank("k", self.k, adapters)
         self.v_lora, self.o_lora = low_rank("v", self.v, adapters), low_rank("o", self.o, adapters)
@@ -147,7 +148,7 @@ class GatedMLP(nnx.Module):
     """activation(x·gate) · (x·up) · down (arXiv 2002.05202)."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
-        D, of = config.d_model, declared.gated_mlp(config)
+        D, of = config.d_model, parameters.gated_mlp(config)
         self.activation = config.activation
         self.gate = weight(rngs, of["gate"], D**-0.5)
         self.up = weight(rngs, of["up"], D**-0.5)

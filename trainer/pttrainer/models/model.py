@@ -17,15 +17,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from pttrainer import sharding
 from pttrainer.batch import Prompts
-from pttrainer.cpu.strips import HEAD
-from pttrainer.models import adapter_numbers, attention, continued, kernels, packed, paged_attention, pages, rope
-from pttrainer.models import adapters as lora
-from pttrainer.models import cache as kv
-from pttrainer.models import quantization as quant
-from pttrainer.models.adapters import Adapters
-from pttrainer.models.attention import (
+from pttrainer.models.attention import dot_product, flash_kernels, paged_kernel, paged_kv_cache, rope, shared_prefix
+from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.attention.dot_product import (
     Scoring,
     attend_cached,
     attend_packed,
@@ -34,12 +29,19 @@ from pttrainer.models.attention import (
     packed_mask,
     packed_window,
 )
+from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.models.config import ModelConfig
+from pttrainer.models.cpu_kernels.blocked_matmul import HEAD
 from pttrainer.models.decoder import Decoder, DecoderLayer
-from pttrainer.models.experts import balance_loss
-from pttrainer.models.form import Form, Params, Remat
 from pttrainer.models.layers import Attend, Drop, LowRank
-from pttrainer.models.pages import PagedCache
+from pttrainer.models.lora import adapters as lora
+from pttrainer.models.lora import init_and_merge
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.moe.experts import balance_loss
+from pttrainer.models.quantization import packed_matrix
+from pttrainer.models.quantization import quantize as quant
+from pttrainer.models.structure import Form, Params, Remat
+from pttrainer.runtime.distributed import sharding
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Model(Form):
 
     def init_adapters(self, shardings: Params, seed: int) -> Params:
         """Adapters that change nothing yet, where `shardings` (of them alone) say."""
-        return adapter_numbers.init(lora.only(self.abstract()), shardings, seed)
+        return init_and_merge.init(lora.only(self.abstract()), shardings, seed)
 
     @property
     def without_adapters(self) -> Model:
@@ -107,9 +109,9 @@ class Model(Form):
         if self.adapters is None:
             return params
         if self.quantization is None:
-            return adapter_numbers.merged(params, self.adapters.scale)
+            return init_and_merge.merged(params, self.adapters.scale)
         whole = self.without_adapters.unquantised.abstract()
-        return adapter_numbers.merged_by_layer(params, whole, self.adapters.scale, self.quantization)
+        return init_and_merge.merged_by_layer(params, whole, self.adapters.scale, self.quantization)
 
     def forward(
         self,
@@ -131,7 +133,7 @@ class Model(Form):
         rows = tokens_BT, positions_BT, segment_ids_BT
         if prompts is None:
             return self._scan(params, *rows, None, noisy, dropped)[0]
-        return continued.taken(self._scan(params, *rows, None, None, None, prompts)[0], prompts, tokens_BT.shape[0])
+        return shared_prefix.taken(self._scan(params, *rows, None, None, None, prompts)[0], prompts, tokens_BT.shape[0])
 
     def forward_balanced(
         self,
@@ -292,9 +294,9 @@ class Model(Form):
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, None]:
                 scoring = self._scoring(sinks_N)
-                if isinstance(mask, continued.Masks):
-                    return continued.attend_continued(q, k, v, mask, scoring), None
-                kernel = kernels.chosen(kernels.problem_of(q, self.config.kv_heads, scoring))
+                if isinstance(mask, shared_prefix.Masks):
+                    return shared_prefix.attend_continued(q, k, v, mask, scoring), None
+                kernel = flash_kernels.chosen(flash_kernels.problem_of(q, self.config.kv_heads, scoring))
                 if kernel == "plain":
                     return attend_packed(q, _whole_row(k), _whole_row(v), mask, scoring), None
                 return self._fused(kernel, is_local, (q, k, v, segment_ids_BT), scoring), None
@@ -303,19 +305,19 @@ class Model(Form):
             return sharding.constrain(x_BTD, ("batch", "sequence", None)), use
 
         if prompts is not None:
-            tokens_BT = continued.joined(prompts.tokens_PT, tokens_BT)
+            tokens_BT = shared_prefix.joined(prompts.tokens_PT, tokens_BT)
         x_BTD = self._embed(decoder, tokens_BT, noisy)
         x_BTD, use = jax.lax.scan(_rematerialised(layer, self.remat), x_BTD, (stacked, flags_L, numbers_L))
         return self._for_head(decoder, x_BTD, dropped), use
 
     def _fused(
-        self, kernel: kernels.Kernel, is_local: Array | None, inputs: tuple[Array, ...], scoring: Scoring
+        self, kernel: flash_kernels.Kernel, is_local: Array | None, inputs: tuple[Array, ...], scoring: Scoring
     ) -> Array:
         """By a kernel, whose window is part of its program: one program for each kind of layer."""
 
         def of_kind(local: bool) -> Callable[..., Array]:
             window = self.config.window if local else None
-            return lambda q, k, v, segments: kernels.attend(kernel, q, k, v, segments, window, scoring)
+            return lambda q, k, v, segments: flash_kernels.attend(kernel, q, k, v, segments, window, scoring)
 
         if is_local is None:
             return of_kind(self._kinds()[0])(*inputs)
@@ -333,29 +335,31 @@ class Model(Form):
     def _view(self, is_local: bool, positions_BT: Array, segment_ids_BT: Array, prompts: Prompts | None) -> _PackedView:
         if prompts is not None:
             window = self.config.window if is_local else None
-            positions = continued.joined(prompts.positions_PT, positions_BT)
-            return self._rotation(is_local, positions), continued.masks(prompts, positions_BT, segment_ids_BT, window)
+            positions = shared_prefix.joined(prompts.positions_PT, positions_BT)
+            return self._rotation(is_local, positions), shared_prefix.masks(
+                prompts, positions_BT, segment_ids_BT, window
+            )
         mask_BTT = packed_mask(segment_ids_BT)
         if is_local and self.config.window is not None:
             mask_BTT = packed_window(mask_BTT, positions_BT, self.config.window)
         return self._rotation(is_local, positions_BT), mask_BTT
 
     def _over_slots(self, positions_BT: Array, cache: kv.KVCache, *, is_coded: bool) -> tuple[kv.KVCache, _Attends]:
-        """The cache with room for new tokens, and how each layer attends to it. is_coded: by `pttrainer.cpu`."""
+        """The cache with room for new tokens, and how each layer attends to it. is_coded: by `cpu_kernels`."""
         cache, slot = kv.write_positions(cache, positions_BT), kv.slot_of_next(cache)
         masks = {is_local: self._cached_masks(is_local, positions_BT, cache) for is_local in self._kinds()}
         return cache, lambda i: self._attend_with(cache, i, slot, *masks[self.config.is_local(i)], is_coded=is_coded)
 
     def _over_pages(self, positions_BT: Array, cache: PagedCache) -> tuple[PagedCache, _Attends]:
         """As `_over_slots`."""
-        table_BJ = pages.table(cache)
+        table_BJ = paged_kv_cache.table(cache)
 
         def of_layer(i: int) -> Attend:
             window = self.config.window if self.config.is_local(i) else None
 
             def attend(q: Array, k: Array, v: Array, sinks_N: Array | None) -> tuple[Array, Array]:
                 scoring = self._scoring(sinks_N)
-                return paged_attention.attend((q, k, v), cache.layers[i], table_BJ, positions_BT, window, scoring)
+                return paged_kernel.attend((q, k, v), cache.layers[i], table_BJ, positions_BT, window, scoring)
 
             return attend
 
@@ -383,8 +387,8 @@ class Model(Form):
             own = kv.write(cache.layers[layer], k, v, slot)
             scoring = self._scoring(sinks_N)
             prompt = None if cache.prompt is None else cache.prompt.layers[layer]
-            if is_coded and attention.is_coded(q, own, prompt, scoring):
-                return attention.attend_coded(q, own, own_mask, prompt, prompt_mask, scoring), own
+            if is_coded and dot_product.is_coded(q, own, prompt, scoring):
+                return dot_product.attend_coded(q, own, own_mask, prompt, prompt_mask, scoring), own
             if prompt is None or prompt_mask is None:
                 return attend_cached(q, own, own_mask, scoring), own
             return attend_shared(q, own, own_mask, prompt, prompt_mask, scoring), own
@@ -392,7 +396,7 @@ class Model(Form):
         return attend
 
 
-_PackedView = tuple[tuple[Array, Array], Array | continued.Masks]
+_PackedView = tuple[tuple[Array, Array], Array | shared_prefix.Masks]
 """Rotation and mask of one kind of layer."""
 
 _Attends = Callable[[int], Attend]
@@ -402,7 +406,9 @@ _Cache = TypeVar("_Cache", bound=kv.KVCache | PagedCache)
 
 
 @lru_cache
-def _abstract(config: ModelConfig, adapters: Adapters | None, quantization: packed.Format | None) -> tuple[Any, Any]:
+def _abstract(
+    config: ModelConfig, adapters: Adapters | None, quantization: packed_matrix.Format | None
+) -> tuple[Any, Any]:
     return nnx.split(nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0), adapters, quantization)))
 
 

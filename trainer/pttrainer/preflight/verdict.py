@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic.alias_generators import to_camel
 
-from pttrainer.preflight.collectives import Traffic
-from pttrainer.preflight.estimate import Estimate
-from pttrainer.preflight.outside import Buffer
+from pttrainer.preflight.memory.resident import Buffer
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.timing.step_time import Estimate
 
 Stage = Literal["formula", "fast", "full"]
 Level = Literal["fast", "full"]

@@ -17,10 +17,10 @@ import numpy as np
 from ptapi import run_directory
 from ptapi.spec import Reward
 from pttrainer.errors import ConfigError, UserCodeError
-from pttrainer.rewards import Sample, Verdict, sources
-from pttrainer.rewards.judges import Judge
-from pttrainer.rewards.pool import Alive
-from pttrainer.storage import Place
+from pttrainer.rewards import Sample, Verdict, factory
+from pttrainer.rewards.scorers import Judge
+from pttrainer.runtime.io.storage import Place
+from pttrainer.sandbox.pool import Alive
 
 CALLED = "the function must return a float for every sample"
 ASKED = "look at the judge's url and model, and at the key in the variable that apiKeyEnv names"
@@ -55,7 +55,7 @@ class Runner:
                     raise ConfigError(
                         f"{where}.name: {reward.label!r}: two rewards have this name; hint: set {where}.name"
                     )
-                self._judges[reward.label] = sources.judge_of(where, reward, max_new_tokens, run)
+                self._judges[reward.label] = factory.judge_of(where, reward, max_new_tokens, run)
         except BaseException:
             self.close()
             raise

@@ -14,8 +14,8 @@ import numpy as np
 
 from pttrainer.batch import Batch, Prompts
 from pttrainer.data.prompts import Question
-from pttrainer.rollout.protocol import Completions, Sampling
-from pttrainer.rollout.sizes import slots_for
+from pttrainer.rollout.engine import Completions, Sampling
+from pttrainer.rollout.native.buckets import slots_for
 
 MAX_TABLE_ROWS = 256
 """Most samples of a step that are kept for people to read."""

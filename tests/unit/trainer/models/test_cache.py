@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pttrainer.models import cache as kv
-from pttrainer.models.attention import Scoring, attend_cached
-from pttrainer.models.presets import preset
+from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.attention.dot_product import Scoring, attend_cached
+from pttrainer.models.families.presets import preset
 
 ROWS, KEY_HEADS, SLOTS, SIZE = 3, 2, 32, 16
 

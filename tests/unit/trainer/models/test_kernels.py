@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from pttrainer import division
-from pttrainer.models import kernels
-from pttrainer.models.attention import Scoring, attend_packed, packed_mask, packed_window, query_block
-from pttrainer.models.kernels import Kernel, Problem
+from pttrainer.models.attention import flash_kernels
+from pttrainer.models.attention.dot_product import Scoring, attend_packed, packed_mask, packed_window, query_block
+from pttrainer.models.attention.flash_kernels import Kernel, Problem
+from pttrainer.runtime.distributed import logical_axes
 
 TOLERANCE = 2e-5
 """Of values and gradients of about 1, float32: splash sums in another order."""
@@ -55,7 +55,7 @@ AMPERE = replace(HOPPER, device_kind="NVIDIA A100-SXM4-40GB")
     ],
 )
 def test_a_problem_gets_the_fastest_kernel_that_computes_exactly_it(problem: Problem, kernel: Kernel) -> None:
-    assert kernels.chosen(problem) == kernel
+    assert flash_kernels.chosen(problem) == kernel
 
 
 PACKED = [[1] * 50 + [2] * 70 + [3] * 29 + [0] * 1, [1] * 150]
@@ -94,7 +94,7 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
     segments = np.array([PACKED[0], PACKED[1], LEFT_PADDED[0], LEFT_PADDED[1]], np.int32)
     inputs = _inputs(segments, 8, kv_heads, 16, sinks=True)
     plain = _values_and_gradients(_plain, inputs, 20, None)
-    axes = division.MESH_AXES
+    axes = logical_axes.MESH_AXES
     sizes = (*shape, *(1 for _ in axes[len(shape) :]))
     devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(sizes)
     with jax.set_mesh(Mesh(devices, axes)):
@@ -106,7 +106,7 @@ def test_splash_on_a_mesh_equals_the_plain_computation(shape: tuple[int, ...], k
 def test_long_rows_in_blocks_of_queries_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = _inputs(np.array(PACKED, np.int32)[:, :128], 4, 2, 16, sinks=True)
     whole = _values_and_gradients(_plain, inputs, 20, 5.0)
-    monkeypatch.setattr("pttrainer.models.attention.SCORES_AT_ONCE", 2 * 4 * 32 * 128)
+    monkeypatch.setattr("pttrainer.models.attention.dot_product.SCORES_AT_ONCE", 2 * 4 * 32 * 128)
     assert query_block(2, 128, 4) == 32
     blocks = _values_and_gradients(_plain, inputs, 20, 5.0)
     for ours, reference in zip(jax.tree.leaves(blocks), jax.tree.leaves(whole), strict=True):
@@ -149,4 +149,4 @@ def _plain(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: S
 
 
 def _splash(q: Any, k: Any, v: Any, segments: Any, window: int | None, scoring: Scoring) -> jax.Array:
-    return kernels.attend("splash", q, k, v, segments, window, scoring, interpret=True)
+    return flash_kernels.attend("splash", q, k, v, segments, window, scoring, interpret=True)

@@ -16,16 +16,17 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import kernel as ragged
 
-from pttrainer import sharding
-from pttrainer.models import Model, paged_attention, pages, preset
-from pttrainer.models import cache as kv
-from pttrainer.models.attention import Scoring, attend_cached, attend_shared, cached_mask
-from pttrainer.models.paged_attention import Problem
-from pttrainer.rollout import native, room, sizes
-from pttrainer.rollout.native import NativeEngine
-from pttrainer.rollout.protocol import Completions, Draw, Prompt, Sampling
-from pttrainer.sharding import put
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.models import Model, preset
+from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.attention import paged_kernel, paged_kv_cache
+from pttrainer.models.attention.dot_product import Scoring, attend_cached, attend_shared, cached_mask
+from pttrainer.models.attention.paged_kernel import Problem
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native import buckets, max_rows, native_engine
+from pttrainer.rollout.native.native_engine import NativeEngine
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
 
 LLAMA = Problem("tpu", "TPU v6 lite", "bfloat16", rows=256, heads=32, kv_heads=8, head_dim=128)
 
@@ -57,27 +58,27 @@ LLAMA = Problem("tpu", "TPU v6 lite", "bfloat16", rows=256, heads=32, kv_heads=8
     ],
 )
 def test_the_kernel_is_chosen_where_it_computes_exactly_this(problem: Problem, is_chosen: bool) -> None:
-    assert paged_attention.is_chosen(problem) == is_chosen
+    assert paged_kernel.is_chosen(problem) == is_chosen
 
 
 def test_a_call_brings_no_longer_table_than_the_scalar_memory_holds() -> None:
-    assert paged_attention.rows_of_a_call(6) == 512  # a line of it takes 128 entries at least
-    assert paged_attention.rows_of_a_call(129) == 256
-    assert paged_attention.rows_of_a_call(10**6) == 1
+    assert paged_kernel.rows_of_a_call(6) == 512  # a line of it takes 128 entries at least
+    assert paged_kernel.rows_of_a_call(129) == 256
+    assert paged_kernel.rows_of_a_call(10**6) == 1
 
 
 def test_a_token_takes_whole_lanes_of_a_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(preset("tiny"), "bfloat16")
-    assert room.token_bytes(model) == 2 * 2 * 2 * 16 * 2  # keys and values, layers, key heads, head size, bytes
+    assert max_rows.token_bytes(model) == 2 * 2 * 2 * 16 * 2  # keys and values, layers, key heads, head size, bytes
     monkeypatch.setattr(sharding, "chip", lambda: ("tpu", "TPU v5 lite"))
-    assert room.token_bytes(model) == 2 * 2 * 2 * 128 * 2
+    assert max_rows.token_bytes(model) == 2 * 2 * 2 * 128 * 2
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that are full after a few tokens."""
-    monkeypatch.setattr(pages, "PAGE", 8)
-    monkeypatch.setattr(paged_attention, "BLOCK_TOKENS", 16)
+    monkeypatch.setattr(paged_kv_cache, "PAGE", 8)
+    monkeypatch.setattr(paged_kernel, "BLOCK_TOKENS", 16)
 
 
 LENGTHS = [17, 8, 3]
@@ -109,12 +110,12 @@ def test_the_kernel_equals_the_plain_computation(
 
 def _paged(said_B: Any, window: int | None, scoring: Scoring, prompts: Any, q: Any, own: Any, now_B1: Any) -> Any:
     """The rows' tokens are written to pages before the new one, which `attend` writes itself."""
-    cached = pages.share(prompts, 2, 16)
-    table_BJ = pages.table(cached)
+    cached = paged_kv_cache.share(prompts, 2, 16)
+    table_BJ = paged_kv_cache.table(cached)
     k_BTKH, v_BTKH = own.k_BKHS.transpose(0, 3, 1, 2), own.v_BKSH.transpose(0, 2, 1, 3)
-    written = pages.write(cached.layers[0][0], k_BTKH, v_BTKH, table_BJ, _said(said_B))
+    written = paged_kv_cache.write(cached.layers[0][0], k_BTKH, v_BTKH, table_BJ, _said(said_B))
     new = (jnp.take_along_axis(x, said_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH))
-    return paged_attention.attend((q, *new), written[None], table_BJ, now_B1, window, scoring)[0]
+    return paged_kernel.attend((q, *new), written[None], table_BJ, now_B1, window, scoring)[0]
 
 
 def _plain(said_B: Any, window: int | None, scoring: Scoring, prompts: Any, q: Any, own: Any, now_B1: Any) -> Any:
@@ -152,12 +153,12 @@ def _interpretable(monkeypatch: pytest.MonkeyPatch, queries: int) -> None:
         return self._vmem_buf[...]
 
     monkeypatch.setattr(ragged.MultiPageAsyncCopyDescriptor, "wait", wait)
-    monkeypatch.setattr(paged_attention, "BLOCK_QUERIES", queries)
+    monkeypatch.setattr(paged_kernel, "BLOCK_QUERIES", queries)
 
 
 def test_rows_that_share_a_prompt_point_at_one_copy_of_its_full_pages(small_pages: None) -> None:
     prompts, *_ = _inputs(2, 2, 16, np.zeros(6, np.int64))
-    table_BJ = np.asarray(jax.jit(lambda: pages.table(pages.share(prompts, 2, 16)))())
+    table_BJ = np.asarray(jax.jit(lambda: paged_kv_cache.table(paged_kv_cache.share(prompts, 2, 16)))())
     assert (table_BJ[0, :2] == table_BJ[1, :2]).all()
     assert table_BJ[2, 0] == table_BJ[3, 0]
     own = [set(row[full:].tolist()) for row, full in zip(table_BJ, [2, 2, 1, 1, 0, 0], strict=True)]
@@ -170,15 +171,15 @@ def test_a_row_that_takes_over_a_prompt_reads_it_in_pages_of_its_own(small_pages
 
     @jax.jit
     def taken_over() -> Any:
-        rows = pages.grow(pages.share(kv.empty(_model().config, 3, 20, "float32"), 1, 8), 16)
+        rows = paged_kv_cache.grow(paged_kv_cache.share(kv.empty(_model().config, 3, 20, "float32"), 1, 8), 16)
         for row, which in ((2, 0), (0, 1)):
-            rows = pages.take_over(rows, jnp.int32(row), prompts, jnp.int32(which))
-        return rows.layers[0][0], pages.table(rows)
+            rows = paged_kv_cache.take_over(rows, jnp.int32(row), prompts, jnp.int32(which))
+        return rows.layers[0][0], paged_kv_cache.table(rows)
 
     @jax.jit
     def shared() -> Any:
-        rows = pages.share(prompts, 2, 16)
-        return rows.layers[0][0], pages.table(rows)
+        rows = paged_kv_cache.share(prompts, 2, 16)
+        return rows.layers[0][0], paged_kv_cache.table(rows)
 
     (ours, our_table_BJ), (theirs, their_table_BJ) = jax.device_get((taken_over(), shared()))
     for row, reader, length in ((2, 0, 17), (0, 2, 8)):
@@ -196,25 +197,27 @@ def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
     devices: int, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two samples of a prompt stand on one of three devices and share its pages, or on either of two."""
-    monkeypatch.setattr(paged_attention, "_kernel", _gathered)
+    monkeypatch.setattr(paged_kernel, "_kernel", _gathered)
     said_B, kept_B, scoring = np.array([0, 5, 9, 7, 15, 1]), np.array([5, 0, 3, 2, 4, 1])[: 2 * devices], Scoring(0.25)
     prompts, q, own, now_B1 = _inputs(4, 2, 16, said_B)
     k_BTKH, v_BTKH = own.k_BKHS.transpose(0, 3, 1, 2), own.v_BKSH.transpose(0, 2, 1, 3)
 
-    def attend(cached: pages.PagedCache, *inputs: Any) -> tuple[Any, pages.PagedCache]:
+    def attend(cached: paged_kv_cache.PagedCache, *inputs: Any) -> tuple[Any, paged_kv_cache.PagedCache]:
         q, k, v, positions_BT = inputs
-        out, layer = paged_attention.attend(
-            (q, k, v), cached.layers[0], pages.table(cached), positions_BT, None, scoring
+        out, layer = paged_kernel.attend(
+            (q, k, v), cached.layers[0], paged_kv_cache.table(cached), positions_BT, None, scoring
         )
         return out, cached._replace(layers=(layer,))
 
     @jax.jit
     def all_and_some() -> tuple[Any, Any]:
-        _, cached = attend(pages.share(prompts, 2, 16), jnp.repeat(q, 16, axis=1), k_BTKH, v_BTKH, _said(said_B))
+        _, cached = attend(
+            paged_kv_cache.share(prompts, 2, 16), jnp.repeat(q, 16, axis=1), k_BTKH, v_BTKH, _said(said_B)
+        )
         new = (q, *(jnp.take_along_axis(x, said_B[:, None, None, None], axis=1) for x in (k_BTKH, v_BTKH)), now_B1)
-        cached = pages.grow(cached, 32)
-        fewer = pages.only(cached, jnp.asarray(kept_B))
-        assert pages.room(cached) == pages.room(fewer) == 32
+        cached = paged_kv_cache.grow(cached, 32)
+        fewer = paged_kv_cache.only(cached, jnp.asarray(kept_B))
+        assert paged_kv_cache.room(cached) == paged_kv_cache.room(fewer) == 32
         return attend(cached, *new)[0], attend(fewer, *(x[kept_B] for x in new))[0]
 
     with jax.set_mesh(sharding.make_mesh((devices,), jax.devices()[:devices])):
@@ -226,7 +229,9 @@ def test_pages_of_several_devices_grow_and_become_fewer_and_hold_what_they_held(
 
 def test_a_token_without_a_position_is_not_kept(small_pages: None) -> None:
     before, new = np.zeros((4, 8, 2, 128), np.float32), np.ones((2, 1, 1, 16), np.float32)
-    after = np.asarray(jax.jit(pages.write)(before, new, 2 * new, np.array([[1, 0], [2, 3]]), np.array([[9], [-1]])))
+    after = np.asarray(
+        jax.jit(paged_kv_cache.write)(before, new, 2 * new, np.array([[1, 0], [2, 3]]), np.array([[9], [-1]]))
+    )
     assert np.argwhere(after[..., 0]).tolist() == [[0, 1, 0], [0, 1, 1]]
     assert after[0, 1, :, 0].tolist() == [1.0, 2.0]
     assert after[0, 1, :, 16:].sum() == 0
@@ -240,13 +245,13 @@ PROMPTS = [
 @pytest.fixture
 def in_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rollouts keep pages of 4 tokens, and gather them instead of calling the kernel."""
-    monkeypatch.setattr(pages, "PAGE", 4)
-    monkeypatch.setattr(paged_attention, "is_chosen", lambda problem: problem.rows % problem.row_shards == 0)
-    monkeypatch.setattr(paged_attention, "_kernel", _gathered)
-    native._compiled.cache_clear()
+    monkeypatch.setattr(paged_kv_cache, "PAGE", 4)
+    monkeypatch.setattr(paged_kernel, "is_chosen", lambda problem: problem.rows % problem.row_shards == 0)
+    monkeypatch.setattr(paged_kernel, "_kernel", _gathered)
+    native_engine._compiled.cache_clear()
     GATHERED.clear()
     yield
-    native._compiled.cache_clear()
+    native_engine._compiled.cache_clear()
 
 
 GATHERED: list[int] = []
@@ -284,7 +289,7 @@ def test_a_rollout_in_pages_says_what_one_in_slots_says(
     """Rows that take over, two prompts at a time, and grow; over devices that split rows and key heads."""
     plain = _sampled((1,), None)
     request.getfixturevalue("in_pages")
-    monkeypatch.setattr(sizes, "FIRST_SLOTS", 16)
+    monkeypatch.setattr(buckets, "FIRST_SLOTS", 16)
     paged = _sampled((2, 1, 2), 16)
     assert len(set(GATHERED)) > 1, "the dense cache was read, or never grown"
     assert [paged.tokens(row) for row in range(24)] == [plain.tokens(row) for row in range(24)]

@@ -23,18 +23,22 @@ from tests.unit.trainer.test_step import Likelihood, one_per_row, single
 
 from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora, Quantization
-from pttrainer import assemble, optimizer, sharding, step
-from pttrainer.export import Words, Writing, export
-from pttrainer.models import Model, Params, preset, weights
-from pttrainer.models import quantization as quant
-from pttrainer.models.adapters import ATTENTION, MLP, Adapters
-from pttrainer.models.quantization import Errors, Format
-from pttrainer.rollout.decoding import Decoding, jitted
-from pttrainer.rollout.prefill import Padded
-from pttrainer.rollout.protocol import Sampling
-from pttrainer.sharding import put
-from pttrainer.storage import Directory
-from pttrainer.tokenizer import byte_tokenizer
+from pttrainer.checkpoint.export import Words, Writing, export
+from pttrainer.data.tokenization.tokenizer import byte_tokenizer
+from pttrainer.models import Model, Params, preset
+from pttrainer.models.loading import model_loader
+from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
+from pttrainer.models.quantization import quantize as quant
+from pttrainer.models.quantization.quantize import Errors, Format
+from pttrainer.models.weights import load_save
+from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.native.decode_loop import Decoding, jitted
+from pttrainer.rollout.native.prefill import Padded
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed.sharding import put
+from pttrainer.runtime.io.storage import Directory
+from pttrainer.train_step import step
+from pttrainer.train_step.optimizer import transformation
 
 FORMATS: tuple[Format, ...] = ("nf4", "int8")
 NORMAL = NormalDist()
@@ -138,8 +142,8 @@ def load(directory: Path, model: Model, shape: tuple[int, int, int, int] = (1, 1
     where = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     errors, whole = Errors(), model.unquantised.abstract()
     assert model.quantization is not None
-    quantizing = weights.Quantizing(model.quantization, errors)
-    return weights.load(model.config, directory, whole, where, "", quantizing), errors
+    quantizing = load_save.Quantizing(model.quantization, errors)
+    return load_save.load(model.config, directory, whole, where, "", quantizing), errors
 
 
 def whole(model: Model, params: Params) -> Params:
@@ -199,7 +203,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
     plain_model, _ = load_model(tmp_path)
     model, most = dataclasses.replace(plain_model, quantization="nf4"), 0
     del plain_model, _
-    read, before = weights._read, sum(x.nbytes for x in jax.live_arrays())
+    read, before = load_save._read, sum(x.nbytes for x in jax.live_arrays())
 
     def watched(checkpoint: Any, weight: Any) -> Any:
         nonlocal most
@@ -207,7 +211,7 @@ def test_reading_holds_the_parts_and_one_tensor(tmp_path: Path, monkeypatch: pyt
         most = max(most, sum(x.nbytes for x in jax.live_arrays()) - before)
         return tensor
 
-    monkeypatch.setattr(weights, "_read", watched)
+    monkeypatch.setattr(load_save, "_read", watched)
     params, _ = load(tmp_path, model)
     parts = sum(x.nbytes for x in jax.tree.leaves(params))
     tensors = sum(x.size * 4 for x in jax.tree.leaves(model.unquantised.abstract()))
@@ -225,7 +229,7 @@ WHOLE_BYTES = 4 * 8 * (4 * 256 * 256 + 3 * 256 * 704)
 def test_a_train_step_never_holds_more_than_the_parts_and_a_layer(remat: Any) -> None:
     def memory(kind: Format | None) -> Any:
         model = Model(WIDE, adapters=ALL, quantization=kind, remat=remat)
-        updates = optimizer.build(Optimizer(), lambda step: 1.0)
+        updates = transformation.build(Optimizer(), lambda step: 1.0)
         layout = step.layout(model, updates, single())
         state, batch = step.abstract_state(model, updates, layout), jax.tree.map(np.asarray, one_per_row())
         place: Any = lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)  # noqa: E731
@@ -262,7 +266,7 @@ def trained(kind: Format, shape: tuple[int, int, int, int], micro: int | None = 
     """Losses and adapters of some steps."""
     model = Model(preset("tiny"), adapters=ALL, quantization=kind)
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
-    updates = optimizer.build(Optimizer(eps=1.0), lambda step: 1.0)
+    updates = transformation.build(Optimizer(eps=1.0), lambda step: 1.0)
     layout = step.layout(model, updates, mesh)
     function = step.train_step(model, Likelihood(), updates, lambda step: 1.0, layout, micro)  # type: ignore[arg-type]
     with jax.set_mesh(mesh):
@@ -313,7 +317,7 @@ def test_the_merged_export_is_the_numbers_and_the_adapters_in_float32(name: str,
 
 def test_a_job_says_how_and_what_is_not_quantised_keeps_its_format() -> None:
     training = Training(lora=Lora(rank=4), quantization=Quantization(weights="int8"))
-    parts = assemble.assemble(ModelSpec(uri="random://tiny"), training, lambda line: None)
+    parts = model_loader.assemble(ModelSpec(uri="random://tiny"), training, lambda line: None)
     assert parts.model.quantization == "int8"
     frozen = dataclasses.replace(parts.model, param_dtype="bfloat16").without_adapters.abstract()
     assert frozen["embedding"].dtype == frozen["layers"]["mlp_norm"]["scale"].dtype == jnp.bfloat16

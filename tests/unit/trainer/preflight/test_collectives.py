@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pttrainer.preflight.collectives import Traffic, collectives
+from pttrainer.preflight.timing.collectives import Traffic, collectives
 
 PROGRAM = """HloModule step
 

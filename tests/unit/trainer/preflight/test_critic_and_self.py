@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 from tests.builders.preflight import spec
 
-from pttrainer import sharding
 from pttrainer.algorithms import teachers
 from pttrainer.algorithms.ppo import Foretold, learnt_from
 from pttrainer.data.prompts import Question
-from pttrainer.preflight import formula, outside, passes, programs
-from pttrainer.preflight.inputs import batch
-from pttrainer.preflight.shares import total
-from pttrainer.preflight.subject import subject
+from pttrainer.preflight.compiler import programs
+from pttrainer.preflight.compiler.abstract_inputs import batch
+from pttrainer.preflight.memory import formula, resident
+from pttrainer.preflight.shapes import passes
+from pttrainer.preflight.shapes.device_bytes import total
+from pttrainer.preflight.shapes.job_shapes import subject
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
+from pttrainer.runtime.distributed import sharding
 
 QUESTION = Question(tokens=[5, 6, 7, 8], text="?", fields={})
 ANSWER = Sample(tokens=[1] * 29, logps=np.zeros(29, np.float32), ended=True, text="", rewards={}, reward=1.0)
@@ -57,10 +59,10 @@ def test_a_critic_model_costs_the_policy_once_more_and_a_head_next_to_nothing() 
 
 
 def test_the_reference_is_counted_with_a_penalty_and_rollouts_and_the_scoring_pass_always() -> None:
-    names = [buffer.name for buffer in outside.outside(ppo())]
+    names = [buffer.name for buffer in resident.outside(ppo())]
     assert "reference weights" not in names
     assert "cache of keys and values" in names
-    assert "reference weights" in [buffer.name for buffer in outside.outside(ppo(klCoefficient=0.1))]
+    assert "reference weights" in [buffer.name for buffer in resident.outside(ppo(klCoefficient=0.1))]
     assert passes.others(ppo(updatesPerBatch=1)) == [passes.SCORING, "rollout"]
 
 

@@ -9,15 +9,17 @@ import pytest
 from tests.builders.preflight import job
 
 from ptapi.spec import PostTrainJob
-from pttrainer.preflight import chips, compiler, formula, outside, shares
-from pttrainer.preflight.advice import changed
-from pttrainer.preflight.brief import brief, outcome
-from pttrainer.preflight.compiler import Compiled
-from pttrainer.preflight.judge import judge
-from pttrainer.preflight.passes import SCORING, TRAIN_STEP
-from pttrainer.preflight.search import fit
-from pttrainer.preflight.subject import Subject, subject
-from pttrainer.preflight.table import text
+from pttrainer.preflight.advice.changes import changed
+from pttrainer.preflight.advice.search import fit
+from pttrainer.preflight.check import judge
+from pttrainer.preflight.compiler import compiler_process, result
+from pttrainer.preflight.compiler.result import Compiled
+from pttrainer.preflight.memory import formula, resident
+from pttrainer.preflight.report.status_summary import brief, outcome
+from pttrainer.preflight.report.table import text
+from pttrainer.preflight.shapes import device_bytes, tpu_topology
+from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.passes import SCORING, TRAIN_STEP
 
 ONE: dict[str, Any] = {"model": "llama3.2-1b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 2048}
 Answers = Mapping[tuple[str, str], float | str]
@@ -28,15 +30,15 @@ def told(monkeypatch: pytest.MonkeyPatch, answers: Answers) -> list[tuple[str, s
     """What the compiler is asked for."""
     asked: list[tuple[str, str]] = []
 
-    def in_a_child(of: Subject, name: str, level: str, limit_s: float | None = None) -> compiler.Answer | str:
+    def in_a_child(of: Subject, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
         asked.append((name, level))
         share = answers[name, level]
         if isinstance(share, str):
             return share
-        return {name: Compiled(share > 0, 1.0, peak=int(abs(share) * chips.usable_bytes(of.slice)))}
+        return {name: Compiled(share > 0, 1.0, peak=int(abs(share) * tpu_topology.usable_bytes(of.slice)))}
 
-    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler, "in_a_child", in_a_child)
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
     return asked
 
 
@@ -66,8 +68,8 @@ def test_the_compile_that_training_uses_decides_whatever_the_formula_says(
         )
 
     monkeypatch.setattr(formula, "memory", other)
-    monkeypatch.setattr("pttrainer.preflight.advice.options", lambda *of: [])
-    monkeypatch.setattr("pttrainer.preflight.advice.smallest", lambda *of: [])
+    monkeypatch.setattr("pttrainer.preflight.advice.changes.options", lambda *of: [])
+    monkeypatch.setattr("pttrainer.preflight.advice.changes.smallest", lambda *of: [])
     said = judge(job(**ONE))
     assert said.fits is fits
     assert said.stage == ("fast" if full is None else "full")
@@ -85,7 +87,7 @@ def test_what_lies_beside_the_step_counts_where_it_is_asked_whether_the_fast_com
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     of = subject(referred().spec)
-    beside = outside.resident(outside.outside(of), "train") / chips.usable_bytes(of.slice)
+    beside = resident.resident(resident.outside(of), "train") / tpu_topology.usable_bytes(of.slice)
     assert 0.03 < beside < 0.05
     scored = {(SCORING, "fast"): 0.1}
     room = told(monkeypatch, {(TRAIN_STEP, "fast"): 0.75, **scored})
@@ -102,9 +104,9 @@ def test_what_lies_beside_the_step_counts_where_it_is_asked_whether_the_fast_com
 
 def test_a_scoring_pass_that_may_or_may_not_fit_is_compiled_as_it_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
     of = subject(referred().spec)
-    held = outside.state(of) - shares.total([*of.held.params, *of.held.frozen])
-    beside = outside.resident(outside.outside(of), "train") + held
-    share = 1 - beside / chips.usable_bytes(of.slice)
+    held = resident.state(of) - device_bytes.total([*of.held.params, *of.held.frozen])
+    beside = resident.resident(resident.outside(of), "train") + held
+    share = 1 - beside / tpu_topology.usable_bytes(of.slice)
     answers = {(TRAIN_STEP, "fast"): 0.5, (SCORING, "fast"): share + 0.02, (SCORING, "full"): share - 0.001}
     asked = told(monkeypatch, answers)
     assert judge(referred()).fits
@@ -149,14 +151,14 @@ def test_a_job_that_does_not_fit_by_a_hair_gets_the_smallest_change_although_the
     asked = near(LOW, 1.0)
     seen = {"count": 0}
 
-    def in_a_child(of: Subject, name: str, level: str, limit_s: float | None = None) -> compiler.Answer:
+    def in_a_child(of: Subject, name: str, level: str, limit_s: float | None = None) -> result.Answer:
         seen["count"] += 1
         # The compiler needs a tenth more than the formula says.
         peak = int(1.1 * formula.memory(of).peak)
-        return {name: Compiled(peak <= chips.usable_bytes(of.slice), 1.0, peak=peak)}
+        return {name: Compiled(peak <= tpu_topology.usable_bytes(of.slice), 1.0, peak=peak)}
 
-    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler, "in_a_child", in_a_child)
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
     found = fit(asked)
     assert [each.settings for each in found.refused] == [{}]
     assert found.found is not None

@@ -9,8 +9,8 @@ import pytest
 from tests.builders.preflight import spec
 from tests.builders.scripts import load_script
 
-from pttrainer.preflight import formula
-from pttrainer.preflight.subject import subject
+from pttrainer.preflight.memory import formula
+from pttrainer.preflight.shapes.job_shapes import subject
 
 benchmark = load_script("benchmarks/preflight_formula.py")
 MEASURED: dict[str, Any] = json.loads(benchmark.MEASURED.read_text())

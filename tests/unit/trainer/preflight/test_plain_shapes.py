@@ -16,17 +16,18 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from tests.builders.formula_figures import JOBS
 
-from pttrainer import algorithms, division, sharding
-from pttrainer.algorithms import traits
+from pttrainer import algorithms
+from pttrainer.losses import loss_traits
 from pttrainer.models import PRESETS, Form, Model, preset
-from pttrainer.models.adapters import Adapters, matrices
-from pttrainer.models.packed import Format
-from pttrainer.models.published import RAW
-from pttrainer.preflight import sampling, shares
-from pttrainer.preflight.inputs import inputs, placed
-from pttrainer.preflight.shares import Share, Shares
-from pttrainer.preflight.subject import Subject, subject
-from pttrainer.rollout import native
+from pttrainer.models.families.published_shapes import RAW
+from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.models.quantization.packed_matrix import Format
+from pttrainer.preflight.compiler.abstract_inputs import inputs, placed, program_of
+from pttrainer.preflight.shapes import device_bytes, rollout_shapes
+from pttrainer.preflight.shapes.device_bytes import Share, Shares
+from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.rollout.native import native_engine
+from pttrainer.runtime.distributed import logical_axes, sharding
 
 FAMILIES = {preset(name).family: name for name in (*PRESETS, *RAW)}
 """One preset of each family."""
@@ -77,13 +78,13 @@ def test_a_sampler_holds_what_is_declared_for_decoding(name: str) -> None:
     plain = replace(plain, config=replace(plain.config, layers=2, local_layers=plain.config.local_layers[:2]))
     model = Model.of(plain)
     assert plain.decoding_bytes == sum(
-        x.size * x.dtype.itemsize for x in jax.tree.leaves(native.decoding_shapes(model))
+        x.size * x.dtype.itemsize for x in jax.tree.leaves(native_engine.decoding_shapes(model))
     )
     for shape in SHAPES:
         mesh = abstract_mesh(shape)
-        where = native.decoding_shardings(model, mesh)  # type: ignore[arg-type]
-        made = jax.tree.map(placed, native.decoding_shapes(model), where)
-        assert sampling.weights_bytes(plain, shape) == bytes_per_device(made)
+        where = native_engine.decoding_shardings(model, mesh)  # type: ignore[arg-type]
+        made = jax.tree.map(placed, native_engine.decoding_shapes(model), where)
+        assert rollout_shapes.weights_bytes(plain, shape) == bytes_per_device(made)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -98,7 +99,7 @@ def test_a_device_holds_of_a_jobs_arguments_what_shardings_say(name: str) -> Non
     assert found.frozen == of_device(made.frozen)
     assert found.teacher == of_device(made.teacher)
     assert sorted(found.batch) == sorted(of_device(made.batch))
-    assert shares.total(found.all) == bytes_per_device(made)
+    assert device_bytes.total(found.all) == bytes_per_device(made)
 
 
 def bytes_per_device(tree: Any) -> int:
@@ -118,14 +119,14 @@ def of_device(tree: Any) -> Shares:
     ]
 
 
-def abstract_mesh(shape: division.Shape) -> AbstractMesh:
-    return AbstractMesh(shape, division.MESH_AXES, axis_types=(AxisType.Auto,) * len(division.MESH_AXES))
+def abstract_mesh(shape: logical_axes.Shape) -> AbstractMesh:
+    return AbstractMesh(shape, logical_axes.MESH_AXES, axis_types=(AxisType.Auto,) * len(logical_axes.MESH_AXES))
 
 
 @pytest.mark.parametrize("kind", BY_KIND)
 def test_a_losses_traits_are_those_of_its_code(kind: tuple[str, str]) -> None:
     of: Subject = subject(BY_KIND[kind].spec)
-    assert of.program.objective.by_token == traits.by_token(of.spec.algorithm)
+    assert program_of(of).objective.by_token == loss_traits.by_token(of.spec.algorithm)
 
 
 def test_axes_that_do_not_divide_are_split_by_the_first_mesh_axes_that_do() -> None:
@@ -134,9 +135,9 @@ def test_axes_that_do_not_divide_are_split_by_the_first_mesh_axes_that_do() -> N
         [where] = jax.tree.leaves(
             sharding.weight_shardings(mesh, [jax.ShapeDtypeStruct((size,), "int8")], [("embed",)])
         )
-        split = division.fitting(mesh.shape, "embed", size)
-        assert size // division.pieces(mesh.shape, split) == where.shard_shape((size,))[0]
+        split = logical_axes.fitting(mesh.shape, "embed", size)
+        assert size // logical_axes.pieces(mesh.shape, split) == where.shard_shape((size,))[0]
 
 
 def test_algorithms_of_the_table_are_those_that_the_trainer_knows() -> None:
-    assert {*traits.BY_TOKEN, "grpo"} == set(algorithms.MODULES)
+    assert {*loss_traits.BY_TOKEN, "grpo"} == set(algorithms.MODULES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pttrainer.models import preset
-from pttrainer.models.published import RAW
+from pttrainer.models.families.published_shapes import RAW
 
 BILLIONS = {
     "llama3.1-8b": 8.03, "llama3.1-70b": 70.55, "llama3.2-1b": 1.236, "llama3.2-3b": 3.21, "mistral-7b": 7.25,

@@ -15,15 +15,17 @@ from tests.builders.preflight import job
 from ptapi.load import dump_job
 from ptapi.run_directory import Termination
 from ptapi.status import PreflightStatus
-from pttrainer.preflight import chips, compiler, programs, remembered
-from pttrainer.preflight.brief import BYTES, assignments, brief, outcome
-from pttrainer.preflight.collectives import Traffic
-from pttrainer.preflight.compiler import Compiled
-from pttrainer.preflight.judge import judge
-from pttrainer.preflight.passes import DECODE, PREFILL, ROLLOUT, SCORING, WEIGHTS
-from pttrainer.preflight.reported import report
-from pttrainer.preflight.shares import total
-from pttrainer.preflight.subject import subject
+from pttrainer.preflight.check import judge
+from pttrainer.preflight.compiler import compiler_process, programs, result
+from pttrainer.preflight.compiler.result import Compiled
+from pttrainer.preflight.report import verdict_cache
+from pttrainer.preflight.report.operator_job import report
+from pttrainer.preflight.report.status_summary import BYTES, assignments, brief, outcome
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.shapes.device_bytes import total
+from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.passes import DECODE, PREFILL, ROLLOUT, SCORING, WEIGHTS
+from pttrainer.preflight.timing.collectives import Traffic
 from pttrainer.preflight.verdict import Stage, Verdict
 
 GIB = 2**30
@@ -57,15 +59,15 @@ def compiles(monkeypatch: pytest.MonkeyPatch, answer: Compiled | str, **others: 
     """A compiler that is there and answers this; of a rollout, its three programs. What it was asked for."""
     asked: list[tuple[str, str]] = []
 
-    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> compiler.Answer | str:
+    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> result.Answer | str:
         asked.append((name, level))
         if isinstance(answer, str):
             return answer
         names = (WEIGHTS, PREFILL, DECODE) if name == ROLLOUT else (name,)
         return {each: others.get(each.rpartition("/")[2], answer) for each in names}
 
-    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler, "in_a_child", in_a_child)
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
     return asked
 
 
@@ -122,8 +124,8 @@ def test_a_compile_that_is_killed_leaves_the_formulas_verdict(
     def killed(*of: Any, **how: Any) -> Any:
         raise Killed
 
-    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler, "in_a_child", killed)
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "in_a_child", killed)
     with pytest.raises(Killed):
         report(written(tmp_path, **SMALL), "auto", None)
     assert (said(log).outcome, said(log).stage) == ("Fits", "formula")
@@ -131,14 +133,14 @@ def test_a_compile_that_is_killed_leaves_the_formulas_verdict(
 
 def test_a_compiler_has_its_time_and_no_more() -> None:
     of = subject(job(**SMALL).spec)
-    assert compiler.in_a_child(of, "train step", "fast", 0.0) == "the TPU compiler was stopped after 0 s"
+    assert compiler_process.in_a_child(of, "train step", "fast", 0.0) == "the TPU compiler was stopped after 0 s"
 
 
 def test_a_compiler_has_its_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "HOST_BYTES", 4_000_000)
-    monkeypatch.setattr(compiler, "LOOK_S", 0.01)
-    monkeypatch.setattr(chips, "prepare_environment", partial(time.sleep, 60))
-    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "HOST_BYTES", 4_000_000)
+    monkeypatch.setattr(compiler_process, "LOOK_S", 0.01)
+    monkeypatch.setattr(tpu_topology, "prepare_environment", partial(time.sleep, 60))
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
     found = judge(job(**SMALL), "fast")
     assert (found.stage, found.fits) == ("formula", True)
     why = "the TPU compiler was stopped when it held more than 0.0 GB of this machine's memory"
@@ -149,12 +151,12 @@ def test_a_verdict_that_a_stopped_compiler_left_open_is_not_remembered(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = compiles(monkeypatch, Compiled(False, 1.0, peak=16 * GIB))  # 15.75 are there
-    answers = compiler.in_a_child
+    answers = compiler_process.in_a_child
 
-    def stopped(of: Any, name: str, level: Any, limit_s: float | None = None) -> compiler.Answer | str:
+    def stopped(of: Any, name: str, level: Any, limit_s: float | None = None) -> result.Answer | str:
         return "stopped" if level == "full" else answers(of, name, level, limit_s)
 
-    monkeypatch.setattr(compiler, "in_a_child", stopped)
+    monkeypatch.setattr(compiler_process, "in_a_child", stopped)
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
     assert said(log).outcome == "Undecided"
     assert report(written(tmp_path, **SMALL), "auto", None) == 0
@@ -223,12 +225,12 @@ def test_settings_read_as_flags_of_ptctl() -> None:
 def test_the_key_forgets_names_and_data_and_nothing_that_a_verdict_follows_from() -> None:
     def key(depth: str = "auto", versions: dict[str, str] | None = None, **fields: Any) -> str:
         of = subject(job(**{**SMALL, **fields}).spec)
-        return remembered.key(of.spec, of.config, depth, versions or {"jax": "0.10.2"})
+        return verdict_cache.key(of.spec, of.config, depth, versions or {"jax": "0.10.2"})
 
     same = job(**SMALL).spec.model_copy(
         update={"output": job(**SMALL).spec.output.model_copy(update={"uri": "gs://b"})}
     )
-    assert remembered.key(same, subject(same).config, "auto", {"jax": "0.10.2"}) == key()
+    assert verdict_cache.key(same, subject(same).config, "auto", {"jax": "0.10.2"}) == key()
     others = [
         key("full"), key(versions={"jax": "0.11"}), key(model="llama3.2-3b"), key(accelerator="v6e-4"),
         key(batchSize=16), key(algorithm="dpo"),
@@ -237,14 +239,14 @@ def test_the_key_forgets_names_and_data_and_nothing_that_a_verdict_follows_from(
 
 
 def test_the_oldest_verdicts_go_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "MOST", 4)
-    monkeypatch.setattr(remembered, "KEPT", 2)
+    monkeypatch.setattr(verdict_cache, "MOST", 4)
+    monkeypatch.setattr(verdict_cache, "KEPT", 2)
     uri, empty = f"file://{tmp_path}", PreflightStatus(outcome="Fits", line="")
     for name in ("d", "c", "b", "a"):
-        remembered.remember(uri, name, empty, {})
+        verdict_cache.remember(uri, name, empty, {})
     (tmp_path / ".preflight" / "broken.json").write_text("{")
-    assert remembered.recall(uri, "d") is not None
-    remembered.remember(uri, "e", empty, {})
+    assert verdict_cache.recall(uri, "d") is not None
+    verdict_cache.remember(uri, "e", empty, {})
     assert sorted(file.name for file in (tmp_path / ".preflight").iterdir()) == ["a.json", "e.json"]
 
 
@@ -300,10 +302,10 @@ def test_a_rollout_that_fits_by_a_hair_is_compiled_at_full_depth(monkeypatch: py
 def test_what_a_deep_model_takes_follows_from_two_shallow_ones() -> None:
     few = Compiled(True, 1.0, peak=10, arguments=6, output=2, traffic=(Traffic("all-gather", 4, 100),))
     more = Compiled(True, 1.0, peak=14, arguments=9, output=2, traffic=(Traffic("all-gather", 6, 150),))
-    deep = compiler.deeper(few, more, steps=15.0, has=70)  # two layers, four, 32
+    deep = result.deeper(few, more, steps=15.0, has=70)  # two layers, four, 32
     assert (deep.peak, deep.arguments, deep.output) == (70, 51, 2)
     assert deep.fits
-    assert not compiler.deeper(few, more, 15.0, has=69).fits
+    assert not result.deeper(few, more, 15.0, has=69).fits
     assert deep.traffic == (Traffic("all-gather", 34, 850),)
 
 
@@ -320,7 +322,7 @@ def test_every_program_lowers_from_shapes(monkeypatch: pytest.MonkeyPatch) -> No
     """On this machine's own devices: the very functions of training take the shapes that preflight gives them."""
     import jax
 
-    from pttrainer import sharding
+    from pttrainer.runtime.distributed import sharding
 
     of = subject(job("tiny", "cpu-1", algorithm="grpo", options={"beta": 0.1}, batchSize=2, sequenceLength=32).spec)
     mesh = sharding.make_mesh((1, 1, 1, 1, 1), jax.devices()[:1])

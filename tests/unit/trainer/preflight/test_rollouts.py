@@ -8,17 +8,18 @@ import jax
 import pytest
 from tests.builders.preflight import spec
 
-from pttrainer import sharding
 from pttrainer.models import PRESETS
-from pttrainer.models.paged_attention import Problem, is_chosen
-from pttrainer.models.published import RAW
-from pttrainer.preflight import rollouts, sampling
-from pttrainer.preflight.collectives import Traffic
-from pttrainer.preflight.estimate import estimate
-from pttrainer.preflight.generation import generation
-from pttrainer.preflight.passes import DECODE, PREFILL, WEIGHTS
-from pttrainer.preflight.programs import shallow
-from pttrainer.preflight.subject import Subject, subject
+from pttrainer.models.attention.paged_kernel import Problem, is_chosen
+from pttrainer.models.families.published_shapes import RAW
+from pttrainer.preflight.compiler import rollout_programs
+from pttrainer.preflight.compiler.programs import shallow
+from pttrainer.preflight.shapes import rollout_shapes
+from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.timing.rollout_time import generation
+from pttrainer.preflight.timing.step_time import estimate
+from pttrainer.runtime.distributed import sharding
 
 EIGHT: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 3072}
 
@@ -37,7 +38,7 @@ def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> No
         mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
         seen[slots] = []
         with jax.set_mesh(mesh):
-            programs, made = rollouts.lowered(of, mesh), None
+            programs, made = rollout_programs.lowered(of, mesh), None
             while True:
                 try:
                     one = programs.send(made)
@@ -51,7 +52,10 @@ def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> No
 
 
 def test_rows_that_do_not_fit_at_once_are_refilled() -> None:
-    whole, few = sampling.plan_of(asked()), sampling.plan_of(asked(rollout={"maxNewTokens": 1024, "slots": 20}))
+    whole, few = (
+        rollout_shapes.plan_of(asked()),
+        rollout_shapes.plan_of(asked(rollout={"maxNewTokens": 1024, "slots": 20})),
+    )
     assert (whole.rows, whole.pool, whole.is_refilled, whole.tokens) == (64, 8, False, 1024)
     # 16, because 20 do not divide over 8 devices; the pool has as many prompts as rows need.
     assert (few.rows, few.pool, few.is_refilled, few.tokens) == (16, 2, True, 4 * 1024)
@@ -68,7 +72,7 @@ def test_pages_are_counted_where_the_sampler_takes_them(model: str, tensor: int)
             "tpu", "TPU v5 lite", "bfloat16", rows, config.heads, config.kv_heads, config.head_dim, config.sinks,
             row_shards=4 // tensor, head_shards=tensor,
         )  # fmt: skip
-        assert sampling.is_paged(of, rows) == is_chosen(problem)
+        assert rollout_shapes.is_paged(of, rows) == is_chosen(problem)
 
 
 def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts() -> None:
@@ -76,11 +80,11 @@ def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts()
     more for each row; 18 prompts, of which each device holds all, 0.56."""
     rollout = {"maxNewTokens": 1024}
     of = subject(spec("llama3.2-1b", "v5e-4", algorithm="grpo", batchSize=256, sequenceLength=2048, rollout=rollout))
-    plan = sampling.plan_of(of)
+    plan = rollout_shapes.plan_of(of)
     assert (plan.rows, plan.pool) == (148, 18)
-    paged = sampling.rows_bytes(of, plan.rows, plan.slots) + sampling.prompts_bytes(of, plan)
+    paged = rollout_shapes.rows_bytes(of, plan.rows, plan.slots) + rollout_shapes.prompts_bytes(of, plan)
     assert paged == 37 * 2048 * 2 * 16 * 8 * 128 * 2 == pytest.approx(4.77 * 2**30, rel=0.04)
-    assert sampling.cache_bytes(of, plan.pool, plan.prompt_slots) == pytest.approx(0.5625 * 2**30)
+    assert rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots) == pytest.approx(0.5625 * 2**30)
 
 
 def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:
@@ -117,5 +121,7 @@ def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
     pair = shallow(of)
     assert pair is not None
     for each in pair:
-        assert sampling.sampler(each).shape == sampling.sampler(of).shape == (1, 16, 4, 1, 1)
-        assert sampling.plan_of(sampling.sampler(each)) == sampling.plan_of(sampling.sampler(of))
+        assert rollout_shapes.sampler(each).shape == rollout_shapes.sampler(of).shape == (1, 16, 4, 1, 1)
+        assert rollout_shapes.plan_of(rollout_shapes.sampler(each)) == rollout_shapes.plan_of(
+            rollout_shapes.sampler(of)
+        )

@@ -7,18 +7,21 @@ from typing import Any
 import pytest
 from tests.builders.preflight import job
 
-from pttrainer.preflight import advice, chips, compiler, formula
-from pttrainer.preflight.compiler import Compiled
-from pttrainer.preflight.matrix import matrix
-from pttrainer.preflight.search import fit
-from pttrainer.preflight.subject import subject
+from pttrainer.preflight.advice import changes
+from pttrainer.preflight.advice.matrix import matrix
+from pttrainer.preflight.advice.search import fit
+from pttrainer.preflight.compiler import compiler_process
+from pttrainer.preflight.compiler.result import Compiled
+from pttrainer.preflight.memory import formula
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.shapes.job_shapes import subject
 
 GIB = 2**30
 LARGE: dict[str, Any] = {"model": "llama3.1-8b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 4096}
 
 
 def peak(asked: Any, settings: dict[str, Any]) -> int:
-    return formula.memory(advice.changed_subject(asked, subject(asked.spec).config, settings)).peak
+    return formula.memory(changes.changed_subject(asked, subject(asked.spec).config, settings)).peak
 
 
 def test_a_job_that_fits_needs_no_change() -> None:
@@ -50,7 +53,7 @@ def test_what_is_to_be_kept_is_kept(keep: Any, changed: str | None) -> None:
 def test_groups_of_reinforcement_learning_stay_together() -> None:
     options = {"groupSize": 16}
     asked = job("llama3.2-3b", "v5e-8", algorithm="grpo", options=options, batchSize=256, sequenceLength=4096)
-    asked = asked.model_copy(update={"spec": advice.changed(asked.spec, {"rewards": [{"builtin": "gsm8k"}]})})
+    asked = asked.model_copy(update={"spec": changes.changed(asked.spec, {"rewards": [{"builtin": "gsm8k"}]})})
     found = fit(asked, frozenset(("method", "chips", "length")), compile_first=False).found
     assert found is not None
     assert found.settings["training.microBatchSize"] % 16 == 0
@@ -63,10 +66,10 @@ def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.Mo
         training = of.spec.training
         asked.append((training.lora is not None, name, level))
         share = 0.5 if training.quantization is not None else 1.2
-        return {name: Compiled(share < 1, 1.0, peak=int(share * chips.usable_bytes(of.slice)))}
+        return {name: Compiled(share < 1, 1.0, peak=int(share * tpu_topology.usable_bytes(of.slice)))}
 
-    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(compiler, "in_a_child", in_a_child)
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
     found = fit(job(**LARGE))
     as_it_is, *others = [each.settings for each in found.refused]
     assert as_it_is == {}

@@ -9,8 +9,8 @@ import pytest
 from tests.builders.scripts import load_script
 
 from ptapi.load import load_job
-from pttrainer.preflight.formula import memory
-from pttrainer.preflight.subject import subject
+from pttrainer.preflight.memory.formula import memory
+from pttrainer.preflight.shapes.job_shapes import subject
 
 sizing = load_script("scripts/make_sizing.py")
 PAGE = sizing.PAGE.read_text()

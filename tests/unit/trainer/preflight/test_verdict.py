@@ -17,21 +17,25 @@ from tests.builders.preflight import job, spec
 from ptapi import accelerators
 from ptapi.load import dump_job
 from ptapi.spec import Pathways
-from pttrainer import sharding
-from pttrainer import step as steps
 from pttrainer.__main__ import main
-from pttrainer.data import batches
-from pttrainer.data.examples import Example
+from pttrainer.data import batching
+from pttrainer.data.sft_examples import Example
 from pttrainer.errors import ConfigError
-from pttrainer.preflight import advice, chips, compiler, formula, outside, passes, programs, table
-from pttrainer.preflight.collectives import Traffic
-from pttrainer.preflight.estimate import estimate, step_flops
-from pttrainer.preflight.inputs import batch, inputs
-from pttrainer.preflight.judge import judge
-from pttrainer.preflight.shares import total
-from pttrainer.preflight.subject import Subject, subject
+from pttrainer.preflight.advice import changes
+from pttrainer.preflight.check import judge
+from pttrainer.preflight.compiler import compiler_process, programs
+from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, model_of, program_of
+from pttrainer.preflight.memory import formula, resident
+from pttrainer.preflight.report import table
+from pttrainer.preflight.shapes import passes, tpu_topology
+from pttrainer.preflight.shapes.device_bytes import total
+from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.timing.step_time import estimate, step_flops
 from pttrainer.rollout import groups
 from pttrainer.rollout.groups import Group, Sample
+from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step import step as steps
 
 GIB = 2**30
 
@@ -43,13 +47,14 @@ def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
     state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), made.state)
     real = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
     assert total(of.held.state) == real
-    assert steps.abstract_state(of.model, of.program.updates, of.program.layout(mesh)) == made.state
+    step = program_of(of)
+    assert steps.abstract_state(model_of(of), step.updates, step.layout(mesh)) == made.state
 
 
 def test_the_batch_has_the_shapes_of_supervised_training() -> None:
     of = subject(spec("tiny", "cpu-1", batchSize=2, sequenceLength=32))
-    row = batches.lay_out([Example(tokens=np.arange(9), learned=np.ones(9, bool))], 32)
-    real = batches.to_batch({name: np.stack([x, x]) for name, x in row.items()})
+    row = batching.lay_out([Example(tokens=np.arange(9), learned=np.ones(9, bool))], 32)
+    real = batching.to_batch({name: np.stack([x, x]) for name, x in row.items()})
     assert_same_shapes(batch(of, sharding.make_mesh(of.shape)), real)
 
 
@@ -87,11 +92,11 @@ def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() 
         (split, 70_553_706_496, 8),
         (small, 8_030_261_248, 1),
     ):
-        found = {buffer.name: buffer.bytes for buffer in outside.outside(of)}
+        found = {buffer.name: buffer.bytes for buffer in resident.outside(of)}
         assert found["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
     # 4 rows for each of 16 x 4 devices: 80 layers · 8 heads / 4 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens
     # each; the 8 prompts of their groups do not divide over 16, so each device holds all.
-    found = {buffer.name: buffer.bytes for buffer in outside.outside(whole)}
+    found = {buffer.name: buffer.bytes for buffer in resident.outside(whole)}
     assert found["cache of keys and values"] == 4 * 80 * 2 * 128 * 2 * 2 * 2048
     assert found["cache of prompts"] == 2 * found["cache of keys and values"]
     assert formula.memory(whole).fits
@@ -101,11 +106,11 @@ def test_with_vllm_nothing_of_the_native_engine_lies_on_the_chips() -> None:
     def names(**vllm: Any) -> dict[str, int]:
         rollout = {"engine": "vllm", "vllm": vllm}
         of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", batchSize=64, rollout=rollout))
-        return {buffer.name: buffer.bytes for buffer in outside.outside(of)}
+        return {buffer.name: buffer.bytes for buffer in resident.outside(of)}
 
     assert names(endpoint="http://vllm:8000", weightsDirectory="/shared") == {}
     beside = names(memoryShare=0.25)
-    assert beside == {"vLLM": int(0.25 * chips.usable_bytes(subject(spec("llama3.2-1b", "v6e-8")).slice))}
+    assert beside == {"vLLM": int(0.25 * tpu_topology.usable_bytes(subject(spec("llama3.2-1b", "v6e-8")).slice))}
 
 
 def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of_training() -> None:
@@ -120,7 +125,7 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
     assert one.shape == two.shape == (1, 4, 1, 1, 1)
     assert (one.sampler, two.sampler) == ((4, 1, 1, 1, 1), (2, 1, 2, 1, 1))  # 16 GB, or twice that, in half of 32 GiB
     for of, tensor in ((one, 1), (two, 2)):
-        found = {buffer.name: buffer.bytes for buffer in outside.outside(of)}
+        found = {buffer.name: buffer.bytes for buffer in resident.outside(of)}
         assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
         embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
         assert found["weights under way"] == embedding / 4 + embedding / tensor
@@ -128,13 +133,13 @@ def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of
         # tokens each; and of the 8 prompts, which their samples share.
         assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048
         assert found["cache of prompts"] == 2 * 32 * 8 * 128 * 2 * 2 * 2048
-        assert outside.rollout_peak(of, outside.outside(of)) == sum(found.values())
+        assert resident.rollout_peak(of, resident.outside(of)) == sum(found.values())
 
 
 def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
     def reference(**fields: Any) -> int:
         of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))
-        return next(buffer.bytes for buffer in outside.outside(of) if buffer.name == "reference weights")
+        return next(buffer.bytes for buffer in resident.outside(of) if buffer.name == "reference weights")
 
     assert reference() * 8 == pytest.approx(4 * 1_235_814_400, rel=1e-3)
     assert reference(lora={}) < 4 * 11_272_192  # the adapters
@@ -142,19 +147,19 @@ def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
 
 def test_what_does_not_fit_gets_changes_that_do_when_they_are_made() -> None:
     of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
-    tried = advice.options(of)
+    tried = changes.options(of)
     by_change = {option.change: option for option in tried}
     assert by_change["adapters on 4-bit weights (QLoRA)"].fits
     assert not by_change["rows of 2048 tokens"].fits
     assert [option.fits for option in tried] == sorted((option.fits for option in tried), reverse=True)
     for option in tried:
-        again = formula.memory(subject(advice.changed(of.spec, option.settings)))
+        again = formula.memory(subject(changes.changed(of.spec, option.settings)))
         assert (again.peak, again.fits) == (option.peak, option.fits)
 
 
 def test_the_smallest_slice_of_each_generation_holds_the_job_and_the_next_smaller_does_not() -> None:
     of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
-    found = {option.change.split("-")[0]: option for option in advice.smallest(of)}
+    found = {option.change.split("-")[0]: option for option in changes.smallest(of)}
     assert found["v5litepod"].chips == 16
     assert found["v5p"].chips == 4
     assert all(option.fits for option in found.values())
@@ -178,8 +183,8 @@ def test_the_compilers_refusal_is_read() -> None:
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (18.46G) exceeds "
         "available HBM (15.75G)"
     )
-    assert compiler.out_of_memory(message) == (int(18.46 * GIB), int(15.75 * GIB))
-    assert compiler.out_of_memory("INTERNAL: something else (18.46G)") is None
+    assert compiler_process.out_of_memory(message) == (int(18.46 * GIB), int(15.75 * GIB))
+    assert compiler_process.out_of_memory("INTERNAL: something else (18.46G)") is None
 
 
 @pytest.mark.parametrize(
@@ -194,11 +199,11 @@ def test_the_compilers_refusal_is_read() -> None:
 )
 def test_chips_are_called_as_the_compiler_calls_them(type: str, name: str, options: dict[str, Any]) -> None:
     slice_ = accelerators.resolve(type)
-    assert (chips.topology_name(slice_), chips.topology_options(slice_)) == (name, options)
+    assert (tpu_topology.topology_name(slice_), tpu_topology.topology_options(slice_)) == (name, options)
 
 
 def test_slices_are_told_to_the_compiler() -> None:
-    assert chips.topology_options(accelerators.resolve("v6e-16", None, 2)) == {"num_slices": 2}
+    assert tpu_topology.topology_options(accelerators.resolve("v6e-16", None, 2)) == {"num_slices": 2}
 
 
 def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_why(
@@ -221,8 +226,8 @@ def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_w
 
 
 def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chips, "why_no_compiler", lambda *of: None)
-    monkeypatch.setattr(chips, "prepare_environment", partial(os._exit, 1))
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(tpu_topology, "prepare_environment", partial(os._exit, 1))
     said = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
     assert (said.stage, said.collectives) == ("formula", None)
     assert "ended abruptly" in said.notes[0]
@@ -263,10 +268,10 @@ def test_a_teacher_lies_beside_its_student_in_the_format_it_computes_in() -> Non
     more = formula.memory(taught).program.arguments - formula.memory(alone).program.arguments
     assert more * 8 == pytest.approx(2 * 1_720_574_976, rel=1e-3)  # bfloat16, over eight chips
     assert step_flops(taught) > step_flops(alone) + 2 * 8 * 2048 * 1.4e9
-    assert outside.outside(taught) == []
+    assert resident.outside(taught) == []
     on_policy = options | {"mode": "on-policy"}
     sampled = subject(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=on_policy, **fields))
-    assert {buffer.name for buffer in outside.outside(sampled)} >= {"rollout weights", "cache of keys and values"}
+    assert {buffer.name for buffer in resident.outside(sampled)} >= {"rollout weights", "cache of keys and values"}
 
 
 def test_chips_that_are_none_are_refused() -> None:

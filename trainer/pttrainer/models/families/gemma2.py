@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import rotary, sizes, windows
-from pttrainer.models.fields import Fields
+from pttrainer.models.families import common_fields, rope_fields, window_fields
+from pttrainer.models.families.config_reader import Fields
 
 FAMILY = "gemma2"
 ARCHITECTURE = "Gemma2ForCausalLM"
@@ -18,8 +18,8 @@ def read(fields: Fields) -> ModelConfig:
     return ModelConfig(
         family=FAMILY,
         **common,
-        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
-        local_layers=windows.read(fields, common["layers"], lambda layer: layer % 2 == 0),
+        rope=rope_fields.read(fields, 10_000.0, common["max_positions"]),
+        local_layers=window_fields.read(fields, common["layers"], lambda layer: layer % 2 == 0),
         attention_softcap=fields.nullable("attn_logit_softcapping", fields.number, 50.0),
         final_softcap=fields.nullable("final_logit_softcapping", fields.number, 30.0),
     )
@@ -29,7 +29,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of this model."""
     return {
         **write_sizes(config, ARCHITECTURE, FAMILY),
-        **rotary.write(config.rope),
+        **rope_fields.write(config.rope),
         "attn_logit_softcapping": config.attention_softcap,
         "final_logit_softcapping": config.final_softcap,
     }
@@ -37,7 +37,7 @@ def write(config: ModelConfig) -> dict[str, Any]:
 
 def read_sizes(fields: Fields, vocab_size: int, max_positions: int) -> dict[str, Any]:
     """What Gemma 2 and 3 share."""
-    common = sizes.read(
+    common = common_fields.read(
         fields, head_dim=256, heads=8, kv_heads=4, vocab_size=vocab_size, max_positions=max_positions, tied=True,
         bos=(2,), eos=(1,), pad=(0,),
     )  # fmt: skip
@@ -47,7 +47,7 @@ def read_sizes(fields: Fields, vocab_size: int, max_positions: int) -> dict[str,
     fields.choice("hidden_act", ("gelu_pytorch_tanh", "gelu"), "gelu_pytorch_tanh")
     return {
         **common,
-        "activation": sizes.activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
+        "activation": common_fields.activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
         "qkv_bias": bias,
         "o_bias": bias,
         "window": fields.nullable("sliding_window", fields.integer, 4096),
@@ -61,11 +61,11 @@ def read_sizes(fields: Fields, vocab_size: int, max_positions: int) -> dict[str,
 def write_sizes(config: ModelConfig, architecture: str, model_type: str) -> dict[str, Any]:
     """The keys that `read_sizes` reads, and the layers' types."""
     return {
-        **sizes.write(config, architecture, model_type),
-        "hidden_activation": sizes.written_activation(config),
+        **common_fields.write(config, architecture, model_type),
+        "hidden_activation": common_fields.written_activation(config),
         "attention_bias": config.qkv_bias,
         "sliding_window": config.window,
-        "layer_types": windows.write(config),
+        "layer_types": window_fields.write(config),
         "query_pre_attn_scalar": _scalar(config),
     }
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig, Rope
-from pttrainer.models.families import rotary, windows
+from pttrainer.models.families import rope_fields, window_fields
+from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.families.gemma2 import read_sizes, write_sizes
-from pttrainer.models.fields import Fields
 
 FAMILY = "gemma3_text"
 ARCHITECTURE = "Gemma3ForCausalLM"
@@ -27,7 +27,7 @@ def read(fields: Fields) -> ModelConfig:
         **common,
         rope=whole,
         local_rope=local,
-        local_layers=windows.read(fields, common["layers"], lambda layer: (layer + 1) % pattern != 0),
+        local_layers=window_fields.read(fields, common["layers"], lambda layer: (layer + 1) % pattern != 0),
         qk_norm=True,
         attention_softcap=fields.choice("attn_logit_softcapping", (None,), None),
         final_softcap=fields.nullable("final_logit_softcapping", fields.number, None),
@@ -61,17 +61,17 @@ def _ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
     """Of global and of local layers. A scaling beside them changes the global one only."""
     theta, local_theta = fields.number("rope_theta", 1_000_000.0), fields.number("rope_local_base_freq", 10_000.0)
     by_kind, scaling = fields.inside("rope_parameters"), fields.inside("rope_scaling")
-    whole, local = by_kind.inside(windows.GLOBAL), by_kind.inside(windows.LOCAL)
+    whole, local = by_kind.inside(window_fields.GLOBAL), by_kind.inside(window_fields.LOCAL)
     by_kind.refuse_rest()
     return (
-        rotary.read_one(scaling if scaling.keys() else whole, theta, max_positions),
-        rotary.read_one(local, local_theta, max_positions),
+        rope_fields.read_one(scaling if scaling.keys() else whole, theta, max_positions),
+        rope_fields.read_one(local, local_theta, max_positions),
     )
 
 
 def _write_ropes(whole: Rope, local: Rope) -> dict[str, Any]:
     """Only the newer spelling can scale local layers."""
     if local.scaling is None:
-        return {**rotary.write(whole), "rope_local_base_freq": local.theta}
-    kinds = {windows.GLOBAL: whole, windows.LOCAL: local}
-    return {"rope_parameters": {kind: rotary.write_one(rope) for kind, rope in kinds.items()}}
+        return {**rope_fields.write(whole), "rope_local_base_freq": local.theta}
+    kinds = {window_fields.GLOBAL: whole, window_fields.LOCAL: local}
+    return {"rope_parameters": {kind: rope_fields.write_one(rope) for kind, rope in kinds.items()}}

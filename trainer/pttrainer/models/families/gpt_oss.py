@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import Experts, ModelConfig
-from pttrainer.models.families import rotary, sizes, windows
+from pttrainer.models.families import common_fields, rope_fields, window_fields
+from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.families.qwen3_moe import read_balance, write_balance
-from pttrainer.models.fields import Fields
 
 FAMILY = "gpt_oss"
 ARCHITECTURE = "GptOssForCausalLM"
@@ -21,7 +21,7 @@ YARN = {
 
 def read(fields: Fields) -> ModelConfig:
     """The config in a `config.json`."""
-    common = sizes.read(fields, vocab_size=201_088, head_dim=64, kv_heads=8, max_positions=131_072)
+    common = common_fields.read(fields, vocab_size=201_088, head_dim=64, kv_heads=8, max_positions=131_072)
     common["norm_eps"] = fields.number("rms_norm_eps", 1e-5)
     bias = fields.flag("attention_bias", True)
     # The gate has its own formula, whatever this says.
@@ -32,12 +32,12 @@ def read(fields: Fields) -> ModelConfig:
     return ModelConfig(
         family=FAMILY,
         **common,
-        rope=rotary.read(fields, 150_000.0, common["max_positions"]),
+        rope=rope_fields.read(fields, 150_000.0, common["max_positions"]),
         qkv_bias=bias,
         o_bias=bias,
         sinks=True,
         window=fields.nullable("sliding_window", fields.integer, 128),
-        local_layers=windows.read(fields, common["layers"], lambda layer: layer % 2 == 0),
+        local_layers=window_fields.read(fields, common["layers"], lambda layer: layer % 2 == 0),
         experts=Experts(
             count=fields.integer("num_local_experts" if "num_local_experts" in fields else "num_experts", 128),
             per_token=fields.integer("num_experts_per_tok", 4),
@@ -54,15 +54,15 @@ def write(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of this model."""
     assert config.experts is not None
     return {
-        **sizes.write(config, ARCHITECTURE, FAMILY),
+        **common_fields.write(config, ARCHITECTURE, FAMILY),
         "rope_theta": config.rope.theta,
         # Absent, it would mean YARN.
-        "rope_scaling": rotary.write_scaling(config.rope.scaling) or {"rope_type": "default"},
+        "rope_scaling": rope_fields.write_scaling(config.rope.scaling) or {"rope_type": "default"},
         **write_balance(config.experts),
         "hidden_act": "silu",
         "attention_bias": config.qkv_bias,
         "sliding_window": config.window,
-        "layer_types": windows.write(config),
+        "layer_types": window_fields.write(config),
         "num_local_experts": config.experts.count,
         "num_experts_per_tok": config.experts.per_token,
         "swiglu_limit": config.experts.clamp,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import rotary, sizes
-from pttrainer.models.fields import Fields
+from pttrainer.models.families import common_fields, rope_fields
+from pttrainer.models.families.config_reader import Fields
 
 FAMILY = "llama"
 ARCHITECTURE = "LlamaForCausalLM"
@@ -14,13 +14,13 @@ ARCHITECTURE = "LlamaForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """The config in a `config.json`."""
-    common = sizes.read(fields, vocab_size=32_000, bos=(1,), eos=(2,))
+    common = common_fields.read(fields, vocab_size=32_000, bos=(1,), eos=(2,))
     bias = fields.flag("attention_bias", False)
     return ModelConfig(
         family=FAMILY,
         **common,
-        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
-        activation=sizes.activation(fields, "hidden_act", "silu"),
+        rope=rope_fields.read(fields, 10_000.0, common["max_positions"]),
+        activation=common_fields.activation(fields, "hidden_act", "silu"),
         qkv_bias=bias,
         o_bias=bias,
         mlp_bias=fields.flag("mlp_bias", False),
@@ -30,9 +30,9 @@ def read(fields: Fields) -> ModelConfig:
 def write(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of this model."""
     return {
-        **sizes.write(config, ARCHITECTURE, FAMILY),
-        **rotary.write(config.rope),
-        "hidden_act": sizes.written_activation(config),
+        **common_fields.write(config, ARCHITECTURE, FAMILY),
+        **rope_fields.write(config.rope),
+        "hidden_act": common_fields.written_activation(config),
         "attention_bias": config.qkv_bias,
         "mlp_bias": config.mlp_bias,
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import rotary, sizes, windows
-from pttrainer.models.fields import Fields
+from pttrainer.models.families import common_fields, rope_fields, window_fields
+from pttrainer.models.families.config_reader import Fields
 
 FAMILY = "qwen2"
 ARCHITECTURE = "Qwen2ForCausalLM"
@@ -14,13 +14,13 @@ ARCHITECTURE = "Qwen2ForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """The config in a `config.json`."""
-    common = sizes.read(fields, vocab_size=151_936, max_positions=32_768)
+    common = common_fields.read(fields, vocab_size=151_936, max_positions=32_768)
     return ModelConfig(
         family=FAMILY,
         **common,
         **read_windows(fields, common["layers"]),
-        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
-        activation=sizes.activation(fields, "hidden_act", "silu"),
+        rope=rope_fields.read(fields, 10_000.0, common["max_positions"]),
+        activation=common_fields.activation(fields, "hidden_act", "silu"),
         qkv_bias=True,
     )
 
@@ -28,10 +28,10 @@ def read(fields: Fields) -> ModelConfig:
 def write(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of this model."""
     return {
-        **sizes.write(config, ARCHITECTURE, FAMILY),
-        **rotary.write(config.rope),
+        **common_fields.write(config, ARCHITECTURE, FAMILY),
+        **rope_fields.write(config.rope),
         **write_windows(config),
-        "hidden_act": sizes.written_activation(config),
+        "hidden_act": common_fields.written_activation(config),
     }
 
 
@@ -40,7 +40,7 @@ def read_windows(fields: Fields, layers: int) -> dict[str, Any]:
     is_used = fields.flag("use_sliding_window", False)
     window = fields.nullable("sliding_window", fields.integer, 4096)
     first = fields.nullable("max_window_layers", lambda key: fields.number(key), 28.0)
-    local = windows.read(fields, layers, lambda layer: is_used and window is not None and layer >= (first or 0))
+    local = window_fields.read(fields, layers, lambda layer: is_used and window is not None and layer >= (first or 0))
     return {"window": window if is_used else None, "local_layers": local}
 
 
@@ -51,5 +51,5 @@ def write_windows(config: ModelConfig) -> dict[str, Any]:
         "use_sliding_window": bool(config.local_layers),
         "sliding_window": config.window,
         "max_window_layers": first,
-        "layer_types": windows.write(config),
+        "layer_types": window_fields.write(config),
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import ModelConfig
-from pttrainer.models.families import rotary, sizes
+from pttrainer.models.families import common_fields, rope_fields
+from pttrainer.models.families.config_reader import Fields
 from pttrainer.models.families.qwen2 import read_windows, write_windows
-from pttrainer.models.fields import Fields
 
 FAMILY = "qwen3"
 ARCHITECTURE = "Qwen3ForCausalLM"
@@ -15,14 +15,14 @@ ARCHITECTURE = "Qwen3ForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """The config in a `config.json`."""
-    common = sizes.read(fields, vocab_size=151_936, head_dim=128, max_positions=32_768)
+    common = common_fields.read(fields, vocab_size=151_936, head_dim=128, max_positions=32_768)
     bias = fields.flag("attention_bias", False)
     return ModelConfig(
         family=FAMILY,
         **common,
         **read_windows(fields, common["layers"]),
-        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
-        activation=sizes.activation(fields, "hidden_act", "silu"),
+        rope=rope_fields.read(fields, 10_000.0, common["max_positions"]),
+        activation=common_fields.activation(fields, "hidden_act", "silu"),
         qkv_bias=bias,
         o_bias=bias,
         qk_norm=True,
@@ -32,9 +32,9 @@ def read(fields: Fields) -> ModelConfig:
 def write(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of this model."""
     return {
-        **sizes.write(config, ARCHITECTURE, FAMILY),
-        **rotary.write(config.rope),
+        **common_fields.write(config, ARCHITECTURE, FAMILY),
+        **rope_fields.write(config.rope),
         **write_windows(config),
-        "hidden_act": sizes.written_activation(config),
+        "hidden_act": common_fields.written_activation(config),
         "attention_bias": config.qkv_bias,
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pttrainer.models.config import Experts, ModelConfig
-from pttrainer.models.families import rotary, sizes
-from pttrainer.models.fields import Fields
+from pttrainer.models.families import common_fields, rope_fields
+from pttrainer.models.families.config_reader import Fields
 
 FAMILY = "qwen3_moe"
 ARCHITECTURE = "Qwen3MoeForCausalLM"
@@ -14,7 +14,7 @@ ARCHITECTURE = "Qwen3MoeForCausalLM"
 
 def read(fields: Fields) -> ModelConfig:
     """The config in a `config.json`."""
-    common = sizes.read(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
+    common = common_fields.read(fields, vocab_size=151_936, kv_heads=4, max_positions=32_768)
     bias = fields.flag("attention_bias", False)
     has_window, named = (
         fields.flag("use_sliding_window", False),
@@ -29,8 +29,8 @@ def read(fields: Fields) -> ModelConfig:
     return ModelConfig(
         family=FAMILY,
         **common,
-        rope=rotary.read(fields, 10_000.0, common["max_positions"]),
-        activation=sizes.activation(fields, "hidden_act", "silu"),
+        rope=rope_fields.read(fields, 10_000.0, common["max_positions"]),
+        activation=common_fields.activation(fields, "hidden_act", "silu"),
         qkv_bias=bias,
         o_bias=bias,
         qk_norm=True,
@@ -50,10 +50,10 @@ def write(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of this model."""
     assert config.experts is not None
     return {
-        **sizes.write(config, ARCHITECTURE, FAMILY),
-        **rotary.write(config.rope),
+        **common_fields.write(config, ARCHITECTURE, FAMILY),
+        **rope_fields.write(config.rope),
         **write_balance(config.experts),
-        "hidden_act": sizes.written_activation(config),
+        "hidden_act": common_fields.written_activation(config),
         "attention_bias": config.qkv_bias,
         "use_sliding_window": config.window is not None,
         "sliding_window": config.window,

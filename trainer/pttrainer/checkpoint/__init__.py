@@ -1,0 +1,1 @@
+"""Saved state: checkpoints, which of them stay, forks, the exported model."""

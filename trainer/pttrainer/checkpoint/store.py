@@ -1,0 +1,235 @@
+"""Saved state: Orbax checkpoints that count only when they are whole.
+
+A checkpoint holds the train state (weights, optimizer, step), the algorithm's state (data cursor, rollout
+buffer) and a digest of every array. Orbax writes in the background and renames at the end, so a kill leaves
+either the old set or the new one. Restoring goes from the newest backwards: one that cannot be read, or
+whose digests differ (a file damaged later), is reported, removed and skipped. Random state needs no saving:
+every key is folded from (seed, step, …).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from jax import Array
+
+from pttrainer.errors import ConfigError, StorageError
+from pttrainer.models import Params
+from pttrainer.runtime.distributed import processes
+from pttrainer.runtime.distributed.checksum import digest
+from pttrainer.runtime.io.storage import is_service_problem, is_storage_problem, split, storage_reason
+from pttrainer.train_step.step import TrainState
+
+# Orbax tells its own story, with tracebacks of its threads; what matters is raised here and told once.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
+
+
+class Preservation(Protocol):
+    """Says which checkpoints stay, as Orbax asks it."""
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """One answer per checkpoint, ascending by step."""
+        ...
+
+
+class Restored(NamedTuple):
+    """What a run continues from. step: optimizer steps already done."""
+
+    step: int
+    state: TrainState
+    algorithm: dict[str, Any]
+
+
+class Checkpoints:
+    """The `checkpoints/` directory of a run, on a disk or on gs://."""
+
+    def __init__(self, path: Path | epath.Path, keep: int | Preservation, note: Callable[[str], None]) -> None:
+        """keep: how many of the newest stay, or what says which."""
+        self._path = path
+        self._note = note
+        if isinstance(keep, int):
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        else:
+            options = ocp.CheckpointManagerOptions(preservation_policy=keep, create=True)
+        if processes.is_leader():
+            self._remove_unfinished()
+        self._manager = ocp.CheckpointManager(path, options=options)
+
+    def save(self, step: int, state: TrainState, algorithm: Mapping[str, Any]) -> None:
+        """Starts to save; returns as soon as the arrays are copied and may be donated."""
+        self.wait()  # Orbax would, too; only then is it known what a checkpoint takes and what is still free
+        self._check_space(step, state)
+        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state)}
+        run["checksum"] = _checksum(run)
+        items = ocp.args.Composite(state=ocp.args.StandardSave(_stored(state)), run=ocp.args.JsonSave(run))
+        self._storage(lambda: self._manager.save(step, args=items, force=True))
+
+    def wait(self) -> None:
+        """Until everything that was started is committed; raises StorageError where it could not be written."""
+        self._storage(self._manager.wait_until_finished)
+
+    def committed(self) -> int | None:
+        """Newest step that would survive a kill now."""
+        if self._manager.is_saving_in_progress():
+            return None
+        self._storage(self._manager.check_for_errors)
+        newest: int | None = self._manager.latest_step()
+        return newest
+
+    def uri(self, step: int) -> str:
+        """Where a step's checkpoint is."""
+        return _uri(self._path / str(step))
+
+    def restore(self, like: TrainState) -> Restored | None:
+        """The newest checkpoint that is good, on the shardings of `like` (abstract arrays); None if there is none."""
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            restored, problem = read_state(self._manager, step, like)
+            if restored is not None and not processes.any_process(bool(problem)):
+                return restored
+            self._note(f"warning: checkpoint of step {step} is damaged and skipped: {problem or 'on another process'}")
+            self._manager.delete(step)
+        return None
+
+    def steps(self) -> list[int]:
+        """Of all checkpoints that are there, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def clear(self) -> None:
+        """Removes all checkpoints (`checkpoint.resume: never`)."""
+        for step in self._manager.all_steps():
+            self._manager.delete(step)
+
+    def close(self) -> None:
+        """Stops the background writer."""
+        self._manager.close()
+
+    def _check_space(self, step: int, state: TrainState) -> None:
+        """Refuses to start what cannot be finished: Orbax's writers, cut off in the middle, print tracebacks."""
+        if not isinstance(self._path, Path):  # a bucket has no end
+            return
+        newest = self._manager.latest_step()
+        local = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
+        # Fresh optimizer state is zeros and compresses, so only a checkpoint that was written says what one takes.
+        needed = local // 2 if newest is None else _size(self._path / str(newest))
+        free = shutil.disk_usage(self._path).free
+        if free < needed:
+            raise StorageError(
+                f"{_uri(self._path)}: no space left for the checkpoint of step {step}: it takes about "
+                f"{needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; those before it are intact; hint: free space or "
+                "lower spec.checkpoint.keep, then run again"
+            )
+
+    def _remove_unfinished(self) -> None:
+        """What a kill or a full disk left half written takes space and is never read. On gs:// Orbax does it."""
+        if not isinstance(self._path, Path):
+            return
+        for unfinished in self._path.glob("*.orbax-checkpoint-tmp"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _storage(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:
+            if is_storage_problem(error) or (not isinstance(self._path, Path) and is_service_problem(error)):
+                self._remove_unfinished()
+                raise StorageError(
+                    f"{_uri(self._path)}: checkpoint cannot be written: {storage_reason(error)}; those before it are "
+                    "intact; hint: free space or lower spec.checkpoint.keep, then run again"
+                ) from error
+            raise
+
+
+def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[Restored | None, str]:
+    """What a step's checkpoint holds, or what is wrong with it."""
+    items = ocp.args.Composite(state=ocp.args.StandardRestore(_stored(like)), run=ocp.args.JsonRestore())
+    try:
+        loaded = manager.restore(step, args=items)
+        run = dict(loaded.run)
+        checksum = run.pop("checksum", None)
+        state = TrainState(**loaded.state)
+        digests = _digests(state)
+    except Exception as error:
+        return None, f"{type(error).__name__}: {_first_line(error)}"
+    if checksum != _checksum(run):
+        return None, "its position in the data is not what was saved"
+    if digests != run["digests"]:
+        return None, "its arrays are not those that were saved"
+    return Restored(step, state, run["algorithm"]), ""
+
+
+def _stored(state: TrainState) -> dict[str, Any]:
+    """The parts that a run has: one without a critic writes what it wrote before there were any."""
+    return {name: part for name, part in state._asdict().items() if part is not None}
+
+
+def path_of(uri: str) -> Path | epath.Path:
+    """How Orbax is told of a directory: its own kind of path on gs://, which needs gcsfs."""
+    scheme, path = split(uri)
+    return Path(path) if scheme == "file" else epath.Path(uri)
+
+
+def _uri(path: Path | epath.Path) -> str:
+    return f"file://{path}" if isinstance(path, Path) else str(path)
+
+
+def read_params(
+    path: Path | epath.Path, step: int | None, like: Params, *, averaged: bool = False
+) -> tuple[Params, int]:
+    """The weights alone of a step (the newest if None), or their average, on the shardings of `like`, and that step.
+
+    Raises ConfigError where there is no such checkpoint, or it is damaged.
+    """
+    manager = ocp.CheckpointManager(path, options=ocp.CheckpointManagerOptions(read_only=True))
+    steps = sorted(manager.all_steps())
+    if not steps or (step is not None and step not in steps):
+        there = f"accepted: {', '.join(map(str, steps))}" if steps else "it holds none"
+        raise ConfigError(f"{_uri(path)}: no checkpoint{'' if step is None else f' of step {step}'}; {there}")
+    step = steps[-1] if step is None else step
+    item: dict[str, Any] = {"optimizer": {"ema": like}} if averaged else {"params": like}
+    restore_args = ocp.checkpoint_utils.construct_restore_args(item)
+    only = ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True)
+    try:
+        loaded = manager.restore(step, args=ocp.args.Composite(state=only, run=ocp.args.JsonRestore()))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {_first_line(error)}"
+        raise ConfigError(f"{_uri(path)}/{step}: cannot be read: {reason}; hint: name an earlier step") from error
+    params: Params = loaded.state["optimizer"]["ema"] if averaged else loaded.state["params"]
+    digests = _digests(params)  # of a state, those of the weights come first, and those of their average next
+    first = len(digests) if averaged else 0
+    if digests != loaded.run["digests"][first : first + len(digests)]:
+        raise ConfigError(f"{_uri(path)}/{step}: its arrays are not those that were saved; hint: name an earlier step")
+    return params, step
+
+
+def _checksum(run: Mapping[str, Any]) -> int:
+    """Of what is not an array: JSON stays readable with any digit changed."""
+    return zlib.crc32(json.dumps(run, sort_keys=True).encode())
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def _digests(state: TrainState | Params) -> list[int]:
+    return [int(x) for x in np.asarray(_digest_leaves(state))]
+
+
+@jax.jit
+def _digest_leaves(state: TrainState | Params) -> Array:
+    """One number per array."""
+    return jnp.stack([digest(leaf) for leaf in jax.tree.leaves(state)])
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:120]

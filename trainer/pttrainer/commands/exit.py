@@ -1,0 +1,19 @@
+"""How a verb ends: an exit code, and for a foreseen error one line instead of a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptapi.failures import ExitCode
+from pttrainer.runtime.reporting import termination
+
+
+def ended(action: Callable[[], None]) -> ExitCode:
+    """Runs it; the exit code that it deserves."""
+    try:
+        action()
+    except BaseException as error:
+        code = termination.exit_code(error)
+        termination.show(error, code)
+        return code
+    return ExitCode.OK

@@ -1,0 +1,115 @@
+"""Examples to batches: packed rows, shuffled anew each epoch, the same for the same (seed, step) everywhere.
+
+A Grain pipeline (source, shuffle, repeat, batch) whose state is checkpointed. Rows are packed once, before
+the first step, so the number of steps of an epoch is known. Every process builds the whole global batch: it
+is a few hundred kilobytes, and the loss's weights need all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+
+from pttrainer.batch import Batch
+from pttrainer.data import loss_weights
+from pttrainer.data.packing import best_fit_decreasing
+from pttrainer.data.sft_examples import Example
+
+ROW_MULTIPLE = 64
+"""Unpacked rows are padded to a multiple of this: one compiled step for the whole run."""
+
+
+class PackedRows:
+    """Random access to rows: each a list of examples laid out in `width` slots."""
+
+    def __init__(self, examples: Sequence[Example], width: int, *, pack: bool) -> None:
+        self._examples = examples
+        lengths = [example.length for example in examples]
+        self._rows = best_fit_decreasing(lengths, width) if pack else [[i] for i in range(len(examples))]
+        self.width = width if pack else min(width, -(-max(lengths) // ROW_MULTIPLE) * ROW_MULTIPLE)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return lay_out([self._examples[i] for i in self._rows[index]], self.width)
+
+    def __repr__(self) -> str:
+        """Grain compares this when it restores its state: it must not hold an address."""
+        return f"PackedRows(rows={len(self._rows)}, width={self.width})"
+
+
+def lay_out(examples: Sequence[Example], width: int) -> dict[str, np.ndarray]:
+    """One row: tokens, targets, positions, segment ids (from 1; 0 is padding), mask."""
+    row = {name: np.zeros(width, np.int32) for name in ("tokens", "targets", "positions", "segment_ids")}
+    row["mask"] = np.zeros(width, np.float32)
+    told = next((example.told for example in examples if example.told is not None), None)
+    if told is not None:
+        row["teacher_ids"] = np.zeros((width, told.ids.shape[1]), np.int32)
+        row["teacher_logps"] = np.zeros((width, told.ids.shape[1]), np.float32)
+    at = 0
+    for segment, example in enumerate(examples, start=1):
+        here = slice(at, at + example.length)
+        row["tokens"][here] = example.tokens[:-1]
+        row["targets"][here] = example.tokens[1:]
+        row["positions"][here] = np.arange(example.length)
+        row["segment_ids"][here] = segment
+        row["mask"][here] = example.learned[1:]
+        if example.told is not None:
+            learned = np.flatnonzero(example.learned[1:]) + at
+            row["teacher_ids"][learned], row["teacher_logps"][learned] = example.told
+        at += example.length
+    return row
+
+
+class Batches:
+    """An endless iterator over batches of `rows_per_batch` rows, with state."""
+
+    def __init__(self, rows: PackedRows, rows_per_batch: int, seed: int) -> None:
+        self.rows, self._rows_per_batch, self._first = len(rows), rows_per_batch, rows[0]
+        # Grain's own endless repetition overflows for some numbers of rows; this many epochs never end either.
+        epochs = 2**40 // len(rows)
+        dataset = grain.MapDataset.source(rows).seed(seed).shuffle().repeat(epochs).batch(rows_per_batch)
+        self._iterator = iter(dataset.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)))
+
+    def __next__(self) -> Batch:
+        return to_batch(next(self._iterator))
+
+    def foreseen(self) -> Batch:
+        """Of the shapes that all have."""
+        return to_batch({name: np.stack([x] * self._rows_per_batch) for name, x in self._first.items()})
+
+    def state(self) -> dict[str, Any]:
+        """Where the next batch comes from."""
+        return dict(self._iterator.get_state())
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._iterator.set_state(dict(state))
+
+
+def to_batch(rows: Mapping[str, np.ndarray]) -> Batch:
+    """Stacked rows with the weights of the global token mean."""
+    return Batch(
+        tokens_BT=rows["tokens"],
+        targets_BT=rows["targets"],
+        positions_BT=rows["positions"],
+        segment_ids_BT=rows["segment_ids"],
+        mask_BT=rows["mask"],
+        weight_BT=loss_weights.token_mean(rows["mask"]),
+        teacher_ids_BTK=rows.get("teacher_ids"),
+        teacher_logps_BTK=rows.get("teacher_logps"),
+    )
+
+
+def in_order(rows: PackedRows, rows_per_batch: int) -> list[Batch]:
+    """All rows once, for evaluation; the last batch is filled up with rows that do not count."""
+    batches = []
+    for start in range(0, len(rows), rows_per_batch):
+        chosen = [rows[i] for i in range(start, min(start + rows_per_batch, len(rows)))]
+        chosen += [{name: np.zeros_like(x) for name, x in chosen[0].items()}] * (rows_per_batch - len(chosen))
+        batches.append(to_batch({name: np.stack([row[name] for row in chosen]) for name in chosen[0]}))
+    return batches

@@ -1,0 +1,1 @@
+"""Data that distillation adds: the teacher's log-probs, context that only the teacher sees."""

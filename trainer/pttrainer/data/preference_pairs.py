@@ -1,0 +1,131 @@
+"""Preferences to pairs of examples: one prompt, a better and a worse answer.
+
+The prompt is what both conversations begin with. What is learned is what the assistant says after it. A pair that
+is too long loses the beginning of its prompt, the same for both; only an answer that alone is too long loses its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+
+from pttrainer.batch import Batch
+from pttrainer.data import loss_weights
+from pttrainer.data.batching import ROW_MULTIPLE, lay_out, to_batch
+from pttrainer.data.rows import Row, Rows
+from pttrainer.data.sft_examples import Example
+from pttrainer.data.tokenization.chat_template import Chat, Message, Tokens
+from pttrainer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two examples with one prompt."""
+
+    chosen: Example
+    rejected: Example
+
+    @property
+    def length(self) -> int:
+        """Predictions of the longer one."""
+        return max(self.chosen.length, self.rejected.length)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What became of the rows. cut: pairs longer than the sequence; lengths: tokens of the longer one, uncut."""
+
+    pairs: list[Pair]
+    cut: int
+    bad: Sequence[DataError]
+    lengths: Sequence[int]
+
+    def width(self, length: int) -> int:
+        """Tokens of a row that holds any of them."""
+        longest = max(pair.length for pair in self.pairs)
+        return min(length, -(-longest // ROW_MULTIPLE) * ROW_MULTIPLE)
+
+
+def make(rows: Rows, chat: Chat, length: int) -> Pairs:
+    """Pairs of all rows, at most `length` predictions each; raises DataError."""
+    if rows.format != "preference":
+        raise DataError(
+            f"{rows.uri}: rows are {rows.format}; accepted for dpo: preference (chosen and rejected, with a prompt or "
+            "with one beginning); hint: name them in columns.chosen and columns.rejected"
+        )
+    pairs: list[Pair] = []
+    bad = list(rows.bad)
+    lengths: list[int] = []
+    for row in rows.rows:
+        try:
+            tokens = pair_tokens(row, chat)
+        except DataError as error:
+            if not rows.skip_bad:
+                raise
+            bad.append(error)
+            continue
+        lengths.append(max(len(one.ids) for one in tokens))
+        pairs.append(_fitted(*tokens, length))
+    if not pairs:
+        raise DataError(f"{rows.uri}: none of the {len(bad)} rows can be read; the first: {bad[0]}")
+    return Pairs(pairs, sum(count > length + 1 for count in lengths), bad, lengths)
+
+
+def pair_tokens(row: Row, chat: Chat) -> tuple[Tokens, Tokens]:
+    """Better and worse conversation in the model's words; said is what follows the prompt. Raises DataError."""
+    same = takewhile(lambda turns: turns[0] == turns[1], zip(row.messages, row.rejected, strict=False))
+    prompt = row.messages[: sum(1 for _ in same)]
+    if not prompt or len(prompt) == min(len(row.messages), len(row.rejected)):
+        missing = "prompt" if not prompt else "answer in one of the two"
+        raise DataError(
+            f"{row.where}: no {missing}; accepted: a prompt column, or chosen and rejected that begin alike and end "
+            "differently"
+        )
+    try:
+        chosen, rejected = (_answer(prompt, said, chat, row) for said in (row.messages, row.rejected))
+    except DataError as error:
+        raise DataError(f"{row.where}: {error}") from error
+    return chosen, rejected
+
+
+def to_pairs_batch(pairs: Sequence[Pair | None], width: int) -> Batch:
+    """2P rows: all chosen, then all rejected, in the same order, each with the weight of half a pair's mean.
+
+    In this order every M-th row, which is what a micro-batch takes, holds whole pairs as long as M divides P. None is
+    a pair that does not count: it fills a batch up.
+    """
+    chosen = [[] if pair is None else [pair.chosen] for pair in pairs]
+    rejected = [[] if pair is None else [pair.rejected] for pair in pairs]
+    rows = [lay_out(examples, width) for examples in chosen + rejected]
+    batch = to_batch({name: np.stack([row[name] for row in rows]) for name in rows[0]})
+    return batch._replace(weight_BT=loss_weights.row_mean(batch.mask_BT))
+
+
+def _answer(prompt: Sequence[Message], messages: Sequence[Message], chat: Chat, row: Row) -> Tokens:
+    """What the assistant says in the prompt is not learned: it is the same on both sides."""
+    tokens = chat.tokens(messages, row.tools)
+    before = chat.prompt_ids(prompt, row.tools)
+    start = sum(1 for _ in takewhile(lambda ids: ids[0] == ids[1], zip(tokens.ids, before, strict=False)))
+    said = [is_said and i >= max(start, 1) for i, is_said in enumerate(tokens.said)]
+    if not any(said):
+        raise DataError("the assistant says nothing after the prompt; accepted: an answer on both sides")
+    return Tokens(tokens.ids, said)
+
+
+def _fitted(chosen: Tokens, rejected: Tokens, length: int) -> Pair:
+    """Both within `length` predictions. The answers keep their ends, and one token before them to be predicted from."""
+    starts = [tokens.said.index(True) for tokens in (chosen, rejected)]
+    answers = [len(tokens.ids) - start for tokens, start in zip((chosen, rejected), starts, strict=True)]
+    kept = max(length + 1 - max(answers), 1)
+    first, second = (
+        _example(tokens, max(start - kept, 0), length) for tokens, start in zip((chosen, rejected), starts, strict=True)
+    )
+    return Pair(first, second)
+
+
+def _example(tokens: Tokens, begin: int, length: int) -> Example:
+    here = slice(begin, begin + length + 1)
+    return Example(np.asarray(tokens.ids[here], np.int32), np.asarray(tokens.said[here], bool))

@@ -1,0 +1,1 @@
+"""Data files: found, fetched and read."""

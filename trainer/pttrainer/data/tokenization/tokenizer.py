@@ -1,0 +1,186 @@
+"""Text to tokens and back: the model's own `tokenizer.json`, or bytes for random models.
+
+Both are `tokenizers` objects, so a model trained from `random://` exports a tokenizer that Hugging Face's
+libraries read. Text is never given special tokens behind the caller's back (`add_special_tokens=False`): a
+chat template already wrote the beginning-of-text token, and a second one would be a different prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Engine
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from pttrainer.errors import ConfigError
+from pttrainer.runtime.io.storage import Place
+
+BYTE_SPECIALS = ("<|bos|>", "<|end|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|reserved|>")
+"""Ids 256 to 263 of the byte-level tokenizer."""
+
+BYTE_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""The chat template of byte-level models: a role's marker, the text, the end-of-turn token."""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """An engine and the special tokens that training needs.
+
+    eos_ids: every token that ends a completion (a model may have several). pad_id fills rows; it is never
+    used to tell padding apart. template: Jinja source of the chat template, or None for a base model.
+    """
+
+    engine: Engine = field(repr=False)
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    template: str | None
+    files: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of ids, special tokens included."""
+        return int(self.engine.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def special_texts(self) -> tuple[str, ...]:
+        """What the special tokens look like in text, the longest first."""
+        added = self.engine.get_added_tokens_decoder().values()
+        return tuple(sorted((token.content for token in added if token.special), key=len, reverse=True))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; special tokens written in the text are recognised, none are added."""
+        return list(self.engine.encode(_sound(text), add_special_tokens=False).ids)
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids and the character at which each begins."""
+        encoding = self.engine.encode(_sound(text), add_special_tokens=False)
+        return list(encoding.ids), [start for start, _ in encoding.offsets]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of token ids."""
+        return str(self.engine.decode(list(ids), skip_special_tokens=skip_special))
+
+    def token(self, token_id: int | None) -> str:
+        """The special token as templates write it; empty for None."""
+        return "" if token_id is None else str(self.engine.id_to_token(token_id) or "")
+
+
+def _sound(text: str) -> str:
+    """JSON can say halves of characters (`\\ud800`), and no encoding can: each becomes a question mark."""
+    return text.encode(errors="replace").decode()
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Bytes as ids 0 to 255, special tokens above: for random models, which know no language."""
+    engine = Engine(BPE(vocab={char: byte for byte, char in _byte_characters().items()}, merges=[]))
+    engine.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    engine.decoder = ByteLevelDecoder()
+    engine.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in BYTE_SPECIALS])
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|bos|>",
+        "eos_token": "<|end|>",
+        "pad_token": "<|pad|>",
+        "chat_template": BYTE_TEMPLATE,
+    }
+    files = {
+        "tokenizer.json": engine.to_str().encode(),
+        "tokenizer_config.json": json.dumps(settings, indent=2).encode(),
+    }
+    return Tokenizer(engine, bos_id=256, eos_ids=(257,), pad_id=258, template=BYTE_TEMPLATE, files=files)
+
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""What is copied beside an exported model."""
+
+
+def load(directory: Place, model_eos_ids: tuple[int, ...] = ()) -> Tokenizer:
+    """The tokenizer in a model's directory. End tokens of all its files count: forgetting one makes endless samples."""
+    files = {name: content for name in TOKENIZER_FILES if (content := directory.read(name)) is not None}
+    if "tokenizer.json" not in files:
+        raise ConfigError(
+            f"spec.model: {directory.uri}: no tokenizer.json; hint: name another place in spec.model.tokenizer"
+        )
+    engine = _engine(files["tokenizer.json"], directory.uri)
+    settings = _json(files, "tokenizer_config.json", directory.uri)
+    generation = _json(files, "generation_config.json", directory.uri)
+    eos = [_special(engine, settings.get("eos_token")), *_as_list(generation.get("eos_token_id")), *model_eos_ids]
+    eos_ids = tuple(dict.fromkeys(token for token in eos if token is not None))
+    if not eos_ids:
+        raise ConfigError(
+            f"spec.model: {directory.uri}: no end token in tokenizer_config.json (eos_token) or config.json"
+        )
+    pad_id = _special(engine, settings.get("pad_token"))
+    return Tokenizer(
+        engine,
+        bos_id=_special(engine, settings.get("bos_token")),
+        eos_ids=eos_ids,
+        pad_id=eos_ids[0] if pad_id is None else pad_id,
+        template=_template(files, settings),
+        files=files,
+    )
+
+
+def _engine(content: bytes, uri: str) -> Engine:
+    try:
+        return Engine.from_buffer(content)
+    except Exception as error:  # the engine raises nothing more precise
+        raise ConfigError(f"spec.model: {uri}/tokenizer.json: cannot be read: {error}") from error
+
+
+def _json(files: dict[str, bytes], name: str, uri: str) -> dict[str, Any]:
+    try:
+        value = json.loads(files.get(name, b"{}"))
+    except ValueError as error:
+        raise ConfigError(f"spec.model: {uri}/{name}: is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"spec.model: {uri}/{name}: is a {type(value).__name__}; accepted: a JSON object")
+    return value
+
+
+def _template(files: dict[str, bytes], settings: dict[str, Any]) -> str | None:
+    """Newer checkpoints keep the template in a file of its own; a list holds several, by name."""
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"].decode()
+    if "chat_template.json" in files:
+        return str(json.loads(files["chat_template.json"])["chat_template"])
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        return named.get("default")
+    return template
+
+
+def _special(engine: Engine, token: Any) -> int | None:
+    """A special token is written as a string or as {"content": …}."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return None if text is None else engine.token_to_id(str(text))
+
+
+def _as_list(value: Any) -> list[int]:
+    return [] if value is None else list(value) if isinstance(value, list) else [value]
+
+
+def _byte_characters() -> dict[int, str]:
+    """The printable character that stands for each byte in a byte-level vocabulary (as in GPT-2)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}

@@ -1,0 +1,54 @@
+"""The environment of `spec.environment.python`: episodes live in child processes that can be killed.
+
+Each child holds its share of the episodes. One that hangs in `reset` or `step`, or kills its process, takes the others
+of its child with it: all of them end without a reward, and the rest of the step goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ptapi.spec import PythonEnvironment
+from pttrainer.environments.environment import Opening, Row, Said, Turn
+from pttrainer.runtime.io.local_copy import local_copy
+from pttrainer.sandbox.pool import Alive, Pool, Request
+
+FIELD = "spec.environment.python"
+
+
+class World:
+    """A user's class. timeout_s: what an episode may spend here; alive: called while it is waited for."""
+
+    is_rewarding = True
+
+    def __init__(self, spec: PythonEnvironment, timeout_s: float, alive: Alive) -> None:
+        path = local_copy(f"{FIELD}.uri", spec.uri)
+        self._pool = Pool(FIELD, {"kind": "environment", "path": path, "function": spec.class_name})
+        self._timeout_s, self._alive = timeout_s, alive
+        self._role: str = self._pool.loaded["role"]
+        self.schemas: Sequence[Mapping[str, Any]] = self._pool.loaded["schemas"]
+
+    def reset(self, rows: Mapping[int, Row]) -> dict[int, Opening]:
+        children = len(self._pool)
+        forget = [Request(["forget", 0, None], self._timeout_s, child) for child in range(children)]
+        self._pool.call(forget, self._alive)
+        asked = [Request(["reset", n, dict(row)], self._timeout_s, n % children) for n, row in rows.items()]
+        replies = zip(rows, self._pool.call(asked, self._alive), strict=True)
+        return {n: Opening(reply.value or "", "" if reply.value is not None else reply.error) for n, reply in replies}
+
+    def step(self, said: Mapping[int, Said]) -> dict[int, Turn]:
+        children = len(self._pool)
+        asked = [Request(["step", n, turn.text], turn.left_s, n % children) for n, turn in said.items()]
+        turns = {}
+        for episode, reply in zip(said, self._pool.call(asked, self._alive), strict=True):
+            if reply.value is None:
+                turns[episode] = Turn(done=True, error=reply.error, seconds=reply.seconds)
+                continue
+            observation, reward, done = reply.value
+            messages = () if done else ({"role": self._role, "content": observation},)
+            turns[episode] = Turn(messages, reward, done, seconds=reply.seconds)
+        return turns
+
+    def close(self) -> None:
+        self._pool.close()

@@ -1,0 +1,1 @@
+"""Losses per token, and the only way through the head: log-probs in chunks."""

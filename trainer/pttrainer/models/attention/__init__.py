@@ -1,0 +1,1 @@
+"""Attention: kernels, caches of keys and values, rotary embeddings."""

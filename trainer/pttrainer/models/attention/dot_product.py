@@ -1,0 +1,217 @@
+"""Scaled dot-product attention with grouped queries: over a packed row, and over a cache.
+
+Letters: B rows, T query tokens, S key slots, N query heads, K key/value heads, R = N/K queries per key head,
+Q = T·R queries per key head of all tokens, H head size. Scores and softmax are float32. Which keys a query sees
+is said by positions and segments, never by the value of a token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pttrainer.models.attention.kv_cache import LayerKV
+from pttrainer.models.cpu_kernels import attention as code
+from pttrainer.models.cpu_kernels import jit, softmax
+from pttrainer.runtime.distributed import sharding
+
+HIDDEN = softmax.HIDDEN
+"""Score of a key that must not be seen: finite, so that a row without any visible key is not NaN."""
+
+
+SCORES_AT_ONCE = 2**26
+"""Scores of a layer that exist at once per device, in the plain computation: 256 MB."""
+
+
+class Scoring(NamedTuple):
+    """How products become weights: their factor, their soft cap, and what each head gives to no key at all."""
+
+    scale: float
+    softcap: float | None = None
+    sinks_N: Array | None = None
+
+
+def packed_mask(segment_ids_BT: Array) -> Array:
+    """[B, T, T], true where query t sees key s: not later, and of the same example."""
+    T = segment_ids_BT.shape[1]
+    causal = jnp.tril(jnp.ones((T, T), bool))
+    return causal & (segment_ids_BT[:, :, None] == segment_ids_BT[:, None, :])
+
+
+def packed_window(mask_BTT: Array, positions_BT: Array, window: int) -> Array:
+    """The mask of a local layer: the last `window` tokens, the query's own included."""
+    return mask_BTT & (positions_BT[:, :, None] - positions_BT[:, None, :] < window)
+
+
+def cached_mask(positions_BT: Array, slots_BS: Array, window: int | None = None) -> Array:
+    """[B, T, S], true where the slot is filled, its position is not after the query's, and in its window."""
+    seen = (slots_BS[:, None, :] >= 0) & (slots_BS[:, None, :] <= positions_BT[:, :, None])
+    if window is None:
+        return seen
+    return seen & (positions_BT[:, :, None] - slots_BS[:, None, :] < window)
+
+
+def attend_packed(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
+    """Attention within a row; result [B, T, N, H].
+
+    Scores of long rows do not exist at once either: blocks of queries follow each other, and are computed again in
+    the backward pass.
+    """
+    B, T, N, _ = q_BTNH.shape
+    block = query_block(B, T, N)
+    if block == T:
+        return _attend(q_BTNH, k_BTKH, v_BTKH, mask_BTT, scoring)
+
+    @jax.checkpoint
+    def of_block(inputs: tuple[Array, Array]) -> Array:
+        return _attend(inputs[0], k_BTKH, v_BTKH, inputs[1], scoring)
+
+    blocks = (_to_blocks(q_BTNH, block), _to_blocks(mask_BTT, block))
+    return jnp.moveaxis(jax.lax.map(of_block, blocks), 0, 1).reshape(q_BTNH.shape)
+
+
+def query_block(B: int, T: int, N: int) -> int:
+    """Queries of a row whose scores are computed at once: T while all fit `SCORES_AT_ONCE`, else halves of it."""
+    block = T
+    while block % 2 == 0 and B * N * block * T > SCORES_AT_ONCE * sharding.devices():
+        block //= 2
+    return block
+
+
+def _to_blocks(x_BTX: Array, block: int) -> Array:
+    """[B, T, …] to [T / block, B, block, …]."""
+    B, T = x_BTX.shape[:2]
+    return jnp.moveaxis(x_BTX.reshape(B, T // block, block, *x_BTX.shape[2:]), 1, 0)
+
+
+def _attend(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, mask_BTT: Array, scoring: Scoring) -> Array:
+    B, T, N, H = q_BTNH.shape
+    K = k_BTKH.shape[2]
+    q_BKRTH = _scaled(q_BTNH, scoring).reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
+    k_BKTH, v_BKTH = k_BTKH.transpose(0, 2, 1, 3), v_BTKH.transpose(0, 2, 1, 3)
+    scores = jnp.einsum("bkrth,bksh->bkrts", q_BKRTH, k_BKTH, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask_BTT[:, None, None], _capped(scores, scoring), HIDDEN)
+    sinks = None if scoring.sinks_N is None else scoring.sinks_N.reshape(1, K, N // K, 1, 1)
+    weights = _softmax(scores, sinks).astype(v_BTKH.dtype)
+    out = jnp.einsum("bkrts,bksh->bkrth", weights, v_BKTH)
+    return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
+
+
+def attend_cached(q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, scoring: Scoring) -> Array:
+    """Attention over the filled slots of a cache; result [B, T, N, H]."""
+    K = own.k_BKHS.shape[1]
+    q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
+    scores = _scores(q_BKQH, own.k_BKHS, own_mask_BTS, scoring)
+    weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
+    return _by_token(jnp.einsum("bkqs,bksh->bkqh", weights, own.v_BKSH), q_BTNH.shape)
+
+
+def attend_shared(
+    q_BTNH: Array, own: LayerKV, own_mask_BTS: Array, prompt: LayerKV, prompt_mask_BTS: Array, scoring: Scoring
+) -> Array:
+    """Attention over the prompt's slots, which G rows share, and over a row's own; result [B, T, N, H].
+
+    The prompt's keys are read once per prompt: its G samples are G times as many queries of one batch row.
+    """
+    B, T, N, H = q_BTNH.shape
+    P, K, prompt_slots, _ = prompt.v_BKSH.shape
+    q_BKQH = _by_key_head(_scaled(q_BTNH, scoring), K)
+    shared = _scores(_to_prompts(q_BKQH, P), prompt.k_BKHS, None, scoring)
+    shared = _hide(_from_prompts(shared, B), prompt_mask_BTS)
+    scores = jnp.concatenate([shared, _scores(q_BKQH, own.k_BKHS, own_mask_BTS, scoring)], axis=-1)
+    weights = _softmax(scores, _sinks_by_key_head(scoring, q_BTNH.shape, K)).astype(own.v_BKSH.dtype)
+    of_prompt, of_own = weights[..., :prompt_slots], weights[..., prompt_slots:]
+    out = _from_prompts(jnp.einsum("bkqs,bksh->bkqh", _to_prompts(of_prompt, P), prompt.v_BKSH), B)
+    return _by_token(out + jnp.einsum("bkqs,bksh->bkqh", of_own, own.v_BKSH), (B, T, N, H))
+
+
+def is_coded(q_BTNH: Array, own: LayerKV, prompt: LayerKV | None, scoring: Scoring) -> bool:
+    """Whether `attend_coded` serves: one token per row, plain scores in float32, whole strips."""
+    tile = jit.host_tile()
+    if tile is None or q_BTNH.shape[1] > 1 or q_BTNH.dtype != jnp.float32:
+        return False
+    if scoring.softcap is not None or scoring.sinks_N is not None:
+        return False
+    slots = (own.v_BKSH.shape[2], 0 if prompt is None else prompt.v_BKSH.shape[2])
+    return code.fits(q_BTNH.shape[3], slots, tile)
+
+
+def attend_coded(
+    q_BTNH: Array,
+    own: LayerKV,
+    own_mask_BTS: Array,
+    prompt: LayerKV | None,
+    prompt_mask_BTS: Array | None,
+    scoring: Scoring,
+) -> Array:
+    """As `attend_cached` or, with a prompt, `attend_shared`, by `cpu_kernels`."""
+    B, T, N, H = q_BTNH.shape
+    K = own.k_BKHS.shape[1]
+    if prompt is None or prompt_mask_BTS is None:
+        prompt, prompt_mask_BTS = LayerKV(own.k_BKHS[..., :0], own.v_BKSH[:, :, :0]), own_mask_BTS[..., :0]
+    q_BKRH = _scaled(q_BTNH, scoring).reshape(B, K, N // K, H)
+    seen, shared_seen = own_mask_BTS[:, 0], prompt_mask_BTS[:, 0]
+    called = jit.target(code.NAME)
+    return code.attend(q_BKRH, (*own, seen), (*prompt, shared_seen), called).reshape(B, T, N, H)
+
+
+def _scaled(q_BTNH: Array, scoring: Scoring) -> Array:
+    return q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
+
+
+def _capped(scores: Array, scoring: Scoring) -> Array:
+    return scores if scoring.softcap is None else scoring.softcap * jnp.tanh(scores / scoring.softcap)
+
+
+def _softmax(scores: Array, sinks: Array | None) -> Array:
+    """Over the last axis. A sink is one more score, whose weight goes nowhere."""
+    if sinks is None:
+        return jax.nn.softmax(scores, axis=-1)
+    sinks = jnp.broadcast_to(sinks.astype(scores.dtype), (*scores.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([scores, sinks], axis=-1), axis=-1)[..., :-1]
+
+
+def _sinks_by_key_head(scoring: Scoring, shape: tuple[int, ...], K: int) -> Array | None:
+    """[1, K, Q, 1], in the order of `_by_key_head`."""
+    if scoring.sinks_N is None:
+        return None
+    _, T, N, _ = shape
+    return jnp.tile(scoring.sinks_N.reshape(1, K, N // K, 1), (1, 1, T, 1))
+
+
+def _by_key_head(q_BTNH: Array, K: int) -> Array:
+    """[B, K, Q, H] with Q = T·R: all queries that read one key head, token by token."""
+    B, T, N, H = q_BTNH.shape
+    return q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, K, T * (N // K), H)
+
+
+def _by_token(out_BKQH: Array, shape: tuple[int, ...]) -> Array:
+    B, T, N, H = shape
+    K = out_BKQH.shape[1]
+    return out_BKQH.reshape(B, K, T, N // K, H).transpose(0, 2, 1, 3, 4).reshape(B, T, N, H)
+
+
+def _scores(q_BKQH: Array, k_BKHS: Array, mask_BTS: Array | None, scoring: Scoring) -> Array:
+    scores = _capped(jnp.einsum("bkqh,bkhs->bkqs", q_BKQH, k_BKHS, preferred_element_type=jnp.float32), scoring)
+    return scores if mask_BTS is None else _hide(scores, mask_BTS)
+
+
+def _hide(scores_BKQS: Array, mask_BTS: Array) -> Array:
+    repeats = scores_BKQS.shape[2] // mask_BTS.shape[1]
+    return jnp.where(jnp.repeat(mask_BTS, repeats, axis=1)[:, None], scores_BKQS, HIDDEN)
+
+
+def _to_prompts(x_BKQX: Array, P: int) -> Array:
+    """[P·G, K, Q, X] to [P, K, G·Q, X]."""
+    B, K, Q, X = x_BKQX.shape
+    return x_BKQX.reshape(P, B // P, K, Q, X).transpose(0, 2, 1, 3, 4).reshape(P, K, (B // P) * Q, X)
+
+
+def _from_prompts(x_PKQX: Array, B: int) -> Array:
+    """The inverse of `_to_prompts`."""
+    P, K, GQ, X = x_PKQX.shape
+    G = B // P
+    return x_PKQX.reshape(P, K, G, GQ // G, X).transpose(0, 2, 1, 3, 4).reshape(B, K, GQ // G, X)

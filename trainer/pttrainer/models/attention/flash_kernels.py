@@ -1,0 +1,205 @@
+"""Fused attention of packed rows: splash on TPU, cuDNN on GPU; which one is chosen, and how it is called.
+
+Letters: B rows, T tokens, N query heads, K key/value heads, H head size.
+
+`chosen` decides from what is computed and on what (`Problem`), so the decision is a table that tests read. The chip
+is that of the mesh in context, not of this process: a step compiled here for a TPU takes the TPU's kernel. Fused
+kernels never hold the scores, and skip blocks that a causal mask or a window hides. What none can do takes the plain
+computation of `attention`, which is exact everywhere. Left out: decoding over a cache (`paged_attention`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from pttrainer.models.attention.dot_product import Scoring
+from pttrainer.runtime.distributed import sharding
+
+Kernel = Literal["plain", "splash", "cudnn"]
+
+LANES = 128
+"""Splash works on tiles of this many tokens; rows are filled up to a multiple with tokens of no example."""
+
+BLOCKS = (512, 256, LANES)
+"""Tokens of a tile, the largest that divides a row: fewer, larger tiles keep the matrix unit busy."""
+
+CUDNN_HEAD = 128
+CUDNN_HEAD_HOPPER = 256
+_HOPPER_OR_LATER = ("H100", "H200", "H20", "H800", "GH200", "B100", "B200", "GB200", "B300", "GB300")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What decides about a kernel. shards: how often the mesh splits rows, heads and the tokens of a row."""
+
+    platform: str
+    device_kind: str
+    dtype: str
+    rows: int
+    length: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    softcap: bool = False
+    sinks: bool = False
+    row_shards: int = 1
+    head_shards: int = 1
+    token_shards: int = 1
+
+
+def chosen(problem: Problem) -> Kernel:
+    """The fastest kernel that computes exactly this."""
+    p = problem
+    # A kernel sees one device's part: whole rows and whole heads. (Ring attention would split rows.)
+    if p.token_shards > 1 or p.rows % p.row_shards or p.heads % p.head_shards or kv_repeats(p) is None:
+        return "plain"
+    if p.platform == "tpu":
+        return "splash"
+    if p.platform in ("gpu", "cuda") and _cudnn_can(p):
+        return "cudnn"
+    return "plain"
+
+
+def kv_repeats(problem: Problem) -> int | None:
+    """How often each key head is repeated so that the mesh can split them; None where it cannot."""
+    repeats = problem.head_shards // math.gcd(problem.kv_heads, problem.head_shards)
+    return repeats if problem.heads % (problem.kv_heads * repeats) == 0 else None
+
+
+def _cudnn_can(p: Problem) -> bool:
+    """cuDNN's flash attention: 16-bit numbers, a head of a multiple of 8 elements, even rows (its bias needs it), and
+    nothing between product and softmax but a factor and a mask."""
+    most = CUDNN_HEAD_HOPPER if any(name in p.device_kind for name in _HOPPER_OR_LATER) else CUDNN_HEAD
+    fits = p.head_dim % 8 == 0 and p.head_dim <= most and p.length % 2 == 0
+    return fits and p.dtype in ("bfloat16", "float16") and not p.softcap and not p.sinks
+
+
+def problem_of(q_BTNH: Array | jax.ShapeDtypeStruct, kv_heads: int, scoring: Scoring) -> Problem:
+    """The problem of these queries, on the devices of the mesh in context."""
+    B, T, N, H = q_BTNH.shape
+    platform, kind = sharding.chip()
+    return Problem(
+        platform=platform,
+        device_kind=kind,
+        dtype=str(q_BTNH.dtype),
+        rows=B,
+        length=T,
+        heads=N,
+        kv_heads=kv_heads,
+        head_dim=H,
+        softcap=scoring.softcap is not None,
+        sinks=scoring.sinks_N is not None,
+        row_shards=sharding.parts("batch"),
+        head_shards=sharding.parts("heads"),
+        token_shards=sharding.parts("sequence"),
+    )
+
+
+def attend(
+    kernel: Kernel,
+    q_BTNH: Array,
+    k_BTKH: Array,
+    v_BTKH: Array,
+    segment_ids_BT: Array,
+    window: int | None,
+    scoring: Scoring,
+    *,
+    interpret: bool = False,
+) -> Array:
+    """Causal attention within the examples of a row by a fused kernel; result [B, T, N, H].
+
+    interpret: run splash's kernel as ordinary operations, for tests without a TPU.
+    """
+
+    def local(q: Array, k: Array, v: Array, segments: Array, sinks_N: Array | None) -> Array:
+        if kernel == "cudnn":
+            return _cudnn(q, k, v, segments, window, scoring.scale)
+        return _splash(q, k, v, segments, window, scoring._replace(sinks_N=sinks_N), interpret)
+
+    repeats = kv_repeats(problem_of(q_BTNH, k_BTKH.shape[2], scoring)) or 1
+    k_BTKH, v_BTKH = (x if repeats == 1 else jnp.repeat(x, repeats, axis=2) for x in (k_BTKH, v_BTKH))
+    return _by_device(local)(q_BTNH, k_BTKH, v_BTKH, segment_ids_BT, scoring.sinks_N)
+
+
+def _by_device(local: Callable[..., Array]) -> Callable[..., Array]:
+    """Each device works on its rows and heads: the compiler cannot split a kernel by itself."""
+    if sharding.devices() == 1:
+        return local
+    heads, rows = sharding.spec_of(("batch", None, "heads", None)), sharding.spec_of(("batch", None))
+    sinks: PartitionSpec = sharding.spec_of(("heads",))
+    split: Callable[..., Array] = jax.shard_map(
+        local, in_specs=(heads, heads, heads, rows, sinks), out_specs=heads, check_vma=False
+    )
+    return split
+
+
+def _cudnn(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, segments_BT: Array, window: int | None, scale: float) -> Array:
+    """Causality and window are cuDNN's own (hidden blocks are skipped); examples of a row come as a mask, [B, 1, T, T]
+    of 16 bits, which all heads share."""
+    same_B1TT = (segments_BT[:, :, None] == segments_BT[:, None, :])[:, None]
+    return jax.nn.dot_product_attention(
+        q_BTNH,
+        k_BTKH,
+        v_BTKH,
+        mask=same_B1TT,
+        scale=scale,
+        is_causal=True,
+        local_window_size=None if window is None else (window - 1, 0),
+        implementation="cudnn",
+    )
+
+
+def _splash(
+    q_BTNH: Array,
+    k_BTKH: Array,
+    v_BTKH: Array,
+    segments_BT: Array,
+    window: int | None,
+    scoring: Scoring,
+    interpret: bool,
+) -> Array:
+    """Grouped queries, segments, windows, soft caps and sinks are the kernel's own, for any head size."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    T, N = q_BTNH.shape[1:3]
+    padded = -(-T // LANES) * LANES
+    shape = (padded, padded)
+    # Tokens of an example stand side by side, so a window of positions is one of slots.
+    mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
+    kernel = splash.make_splash_mha(
+        splash.MultiHeadMask([mask] * N),
+        block_sizes=_blocks(padded),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=scoring.softcap,
+        interpret=interpret,
+    )
+    sinks_N = None if scoring.sinks_N is None else scoring.sinks_N.astype(jnp.float32)
+
+    def row(q_NTH: Array, k_KTH: Array, v_KTH: Array, segments_T: Array) -> Array:
+        out: Array = kernel(q_NTH, k_KTH, v_KTH, splash.SegmentIds(segments_T, segments_T), sinks=sinks_N)
+        return out
+
+    scaled = q_BTNH * jnp.asarray(scoring.scale, q_BTNH.dtype)
+    q_BNTH, k_BKTH, v_BKTH = (jnp.swapaxes(_filled_up(x, padded), 1, 2) for x in (scaled, k_BTKH, v_BTKH))
+    out_BNTH = jax.vmap(row)(q_BNTH, k_BKTH, v_BKTH, _filled_up(segments_BT, padded))
+    return jnp.swapaxes(out_BNTH, 1, 2)[:, :T].astype(q_BTNH.dtype)
+
+
+def _blocks(length: int) -> Any:
+    from jax.experimental.pallas.ops.tpu.splash_attention import BlockSizes
+
+    size = next(block for block in BLOCKS if length % block == 0)
+    return BlockSizes(size, size, size, size, size, size, size, size)
+
+
+def _filled_up(x_BTX: Array, length: int) -> Array:
+    return jnp.pad(x_BTX, ((0, 0), (0, length - x_BTX.shape[1])) + ((0, 0),) * (x_BTX.ndim - 2))

@@ -1,0 +1,158 @@
+"""Attention of decoding by JAX's ragged paged attention kernel for TPUs: when it is taken, and how it is called.
+
+Letters: B rows, T tokens, N query heads, K key/value heads, H head size, and those of `pages`.
+
+`is_chosen` decides from what is computed and on what (`Problem`), as `kernels.chosen` does for packed rows; the chip
+is that of the mesh in context, so a step compiled here for a TPU takes the TPU's kernel. The kernel reads a row's
+tokens up to its own end, in blocks, and no others: a token costs what its row is long, not what is allocated, and rows
+that are done cost next to nothing. What it cannot do takes the dense cache and the plain computation.
+
+Left out: prompts, which are computed over the dense cache and put into pages afterwards; skipping the blocks before a
+window (they are read and hidden); reading the pages that samples share once for all of them (the kernel reads them
+once per row, the plain computation once per prompt).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pttrainer.models.attention import paged_kv_cache
+from pttrainer.models.attention.dot_product import Scoring
+from pttrainer.models.config import LANES, ModelConfig
+from pttrainer.runtime.distributed import sharding
+
+BLOCK_TOKENS = 256
+"""Keys that are computed with at once. A row reads whole blocks."""
+BLOCK_QUERIES = 8
+"""Rows of a block of queries. All of them are multiplied for each row of it, so few."""
+TABLE_ENTRIES = 2**16
+"""Page numbers that a call may bring: 256 KB of a core's scalar memory. Longer tables are cut into several calls."""
+
+_TOO_OLD = ("TPU v2", "TPU v3")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What decides about the kernel. shards: how often the mesh splits rows and heads."""
+
+    platform: str
+    device_kind: str
+    dtype: str
+    rows: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    sinks: bool = False
+    row_shards: int = 1
+    head_shards: int = 1
+
+
+def is_chosen(problem: Problem) -> bool:
+    """Whether the kernel computes exactly this, and compiles. Windows, soft caps and grouped queries never decide."""
+    p = problem
+    if p.platform != "tpu" or p.device_kind in _TOO_OLD or p.dtype not in ("bfloat16", "float32") or p.sinks:
+        return False
+    is_even = not (p.rows % p.row_shards or p.heads % p.head_shards or p.kv_heads % p.head_shards)
+    return is_even and p.head_dim <= LANES and _fills_tiles(p)
+
+
+def _fills_tiles(p: Problem) -> bool:
+    """Keys and values of a token's heads must fill tiles of 8 registers, or an eighth, a quarter or a half of one. The
+    kernel takes a tile of them at once, and then the query heads that read it must fill one too."""
+    registers, odd = divmod(2 * p.kv_heads // p.head_shards, 2 if p.dtype == "bfloat16" else 1)
+    if odd or not (registers in (1, 2, 4) or registers % 8 == 0):
+        return False
+    return registers <= 8 or p.dtype == "bfloat16" or p.heads > p.kv_heads
+
+
+def problem_of(config: ModelConfig, rows: int, dtype: str) -> Problem:
+    """The problem of decoding `rows` sequences, on the devices of the mesh in context."""
+    platform, kind = sharding.chip()
+    return Problem(
+        platform=platform,
+        device_kind=kind,
+        dtype=dtype,
+        rows=rows,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        sinks=config.sinks,
+        row_shards=sharding.parts("batch"),
+        head_shards=sharding.parts("heads"),
+    )
+
+
+def attend(
+    new: tuple[Array, Array, Array],
+    pages_EXZCH: Array,
+    table_BJ: Array,
+    positions_BT: Array,
+    window: int | None,
+    scoring: Scoring,
+) -> tuple[Array, Array]:
+    """Keeps the keys and values of new tokens, then attends; result [B, T, N, H] and the pages.
+
+    new: queries, keys and values [B, T, heads, H].
+    """
+
+    def local(
+        q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, pages_EXZCH: Array, table_BJ: Array, positions_BT: Array
+    ) -> tuple[Array, Array]:
+        [pages_XZCH] = pages_EXZCH
+        pages_XZCH = paged_kv_cache.write(pages_XZCH, k_BTKH, v_BTKH, table_BJ, positions_BT)
+        return _kernel(q_BTNH, pages_XZCH, table_BJ, positions_BT, window, scoring), pages_XZCH[None]
+
+    inputs = (*new, pages_EXZCH, table_BJ, positions_BT)
+    if sharding.devices() == 1:
+        return local(*inputs)
+    queries, keys = (sharding.spec_of(("batch", None, heads, None)) for heads in ("heads", "kv_heads"))
+    kept, rows = sharding.spec_of(paged_kv_cache.AXES), sharding.spec_of(("batch", None))
+    split = jax.shard_map(
+        local, in_specs=(queries, keys, keys, kept, rows, rows), out_specs=(queries, kept), check_vma=False
+    )
+    out: tuple[Array, Array] = split(*inputs)
+    return out
+
+
+def _kernel(
+    q_BTNH: Array, pages_XZCH: Array, table_BJ: Array, positions_BT: Array, window: int | None, scoring: Scoring
+) -> Array:
+    """Every token is a sequence of its own, that ends with it: so tokens may be padding anywhere. One without a
+    position sees one token, and its result means nothing."""
+    from jax.experimental.pallas.ops.tpu import ragged_paged_attention as ragged
+
+    B, T, N, H = q_BTNH.shape
+    q_SNH = paged_kv_cache.wide_heads(q_BTNH.reshape(B * T, N, H), pages_XZCH.shape[-1])
+    lengths_S = jnp.maximum(positions_BT + 1, 1).reshape(B * T).astype(jnp.int32)
+    table_SJ = jnp.repeat(table_BJ, T, axis=0).astype(jnp.int32)
+
+    def of_rows(some: slice) -> Array:
+        count = len(range(B * T)[some])
+        out: Array = ragged.ragged_paged_attention(
+            q_SNH[some],
+            pages_XZCH,
+            lengths_S[some],
+            table_SJ[some],
+            jnp.arange(count + 1, dtype=jnp.int32),
+            jnp.array([count], jnp.int32),
+            sm_scale=scoring.scale,
+            sliding_window=window,
+            soft_cap=scoring.softcap,
+            num_kv_pages_per_block=min(table_SJ.shape[1], BLOCK_TOKENS // paged_kv_cache.PAGE),
+            num_queries_per_block=min(count, BLOCK_QUERIES),
+        )
+        return out
+
+    at_once = rows_of_a_call(table_SJ.shape[1])
+    out = [of_rows(slice(first, first + at_once)) for first in range(0, B * T, at_once)]
+    out_SNH = out[0] if len(out) == 1 else jnp.concatenate(out)
+    return out_SNH[..., :H].reshape(B, T, N, H)
+
+
+def rows_of_a_call(pages_of_a_row: int) -> int:
+    """Rows whose table fits the scalar memory, where a line takes whole multiples of `LANES`."""
+    return max(1, TABLE_ENTRIES // (-(-pages_of_a_row // LANES) * LANES))

@@ -1,0 +1,1 @@
+"""Build the model of a job: its configuration, weights, adapters, value head."""

@@ -1,0 +1,115 @@
+"""Beginning a run from adapters in PEFT's layout: another run's export, or anyone's.
+
+What they say of themselves must be what the job says: rank, alpha, rsLoRA and targets, and nothing of PEFT that we do
+not compute. All that differs is one error with both values; so are tensors that are missing, extra or misshapen.
+Number formats may differ: adapters are float32 here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pttrainer.errors import ConfigError
+from pttrainer.models import Model, Params
+from pttrainer.models.lora import adapters
+from pttrainer.models.weights.load_save import load_adapters
+from pttrainer.runtime.io import model_files
+from pttrainer.runtime.io.model_files import Note
+
+FIELD = "spec.training.lora.from"
+
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "use_dora": (False,),
+    "fan_in_fan_out": (False,),
+    "lora_bias": (False,),
+    "rank_pattern": ({},),
+    "alpha_pattern": ({},),
+    "modules_to_save": (None, []),
+    "target_parameters": (None, []),
+    "trainable_token_indices": (None, []),
+}
+"""What other fields of an adapter_config.json must say, or leave out: else PEFT computes what we do not."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Adapters that fit a model, on this machine; their commit, where they have one (hf://)."""
+
+    uri: str
+    directory: Path
+    commit: str | None
+
+    def params(self, model: Model, shardings: Params) -> Params:
+        """The adapters, on their shardings; raises ConfigError where tensors do not fit."""
+        assert model.adapters is not None
+        names = adapters.names(model.config, model.adapters)
+        abstract = model.trained(model.abstract())
+        loaded: Params = load_adapters(
+            names,
+            self.directory / adapters.WEIGHTS_FILE,
+            abstract,
+            shardings,
+            called=f"{FIELD}: {self.uri}",
+            unread=adapters.repeated(model.config, model.adapters),
+        )
+        return loaded
+
+
+def open_origin(uri: str, model: Model, note: Note, pinned: str | None = None) -> Origin:
+    """Fetches what the URI names and compares its config with the job's; raises ConfigError with all that differs.
+
+    pinned: the commit that an earlier attempt of this run began with.
+    """
+    called = f"{FIELD}: {uri}"
+    files = model_files.fetch_adapters(uri, FIELD, note, revision=pinned)
+    problems = differences(_read_config(files.directory, called), model)
+    if problems:
+        raise ConfigError(f"{called}: {adapters.CONFIG_FILE} does not fit the job: {'; '.join(problems)}")
+    return Origin(uri, files.directory, files.commit)
+
+
+def differences(config: dict[str, Any], model: Model) -> list[str]:
+    """Each field of an adapter_config.json that is not what the job says, with both values."""
+    lora = model.adapters
+    assert lora is not None
+    found = [
+        f"{name} is {config.get(name, default)!r} there and {ours!r} by spec.training.lora.{field}"
+        for name, default, field, ours in (
+            ("r", 8, "rank", lora.rank),
+            ("lora_alpha", 8, "alpha", lora.alpha),
+            ("use_rslora", False, "rsLora", lora.is_rank_stabilised),
+        )
+        if config.get(name, default) != ours
+    ]
+    targets, ours = config.get("target_modules"), adapters.modules(model.config, lora)
+    if isinstance(targets, list) and (theirs := sorted({name.rpartition(".")[2] for name in targets})) != ours:
+        found.append(
+            f"target_modules are {', '.join(theirs)} there and {', '.join(ours)} by spec.training.lora.targets"
+        )
+    found += [
+        f"{name} is {config[name]!r} there, which is not supported; accepted: {accepted[0]!r}"
+        for name, accepted in PLAIN.items()
+        if name in config and config[name] not in accepted
+    ]
+    return found
+
+
+def _read_config(directory: Path, called: str) -> dict[str, Any]:
+    file = directory / adapters.CONFIG_FILE
+    try:
+        config = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{called}: no {adapters.CONFIG_FILE}; accepted: PEFT's layout, such as export/ of a run with "
+            "export.format: peft"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file}: is not valid JSON: {error.msg} in line {error.lineno}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{file}: is not an object; accepted: what PEFT writes")
+    return config

@@ -1,0 +1,69 @@
+"""A critic's own output on disk: `value_head.safetensors`, two tensors, beside a critic model's files or alone.
+
+`export/critic` of a run holds it (`export.export_critic`); another run's critic begins from it. Names and shapes are
+those of a linear layer with one output, as torch stores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pttrainer.errors import ConfigError
+from pttrainer.models import Params
+from pttrainer.models.weights.safetensors_file import read_header, write_header
+from pttrainer.runtime.io import model_files
+from pttrainer.runtime.io.model_files import Note
+
+FILE = "value_head.safetensors"
+WEIGHT, BIAS = "value_head.weight", "value_head.bias"
+
+
+def directory(uri: str, field: str, note: Note) -> Path:
+    """The directory behind a URI, on this machine; raises ConfigError, naming `field`, where it holds no value head."""
+    found = model_files.fetch(uri, field, note).directory
+    if not (found / FILE).is_file():
+        raise ConfigError(f"{field}: {uri}: no {FILE}; accepted: the export/critic of a run with algorithm.ppo")
+    return found
+
+
+def first(where: Path | None, width: int, shardings: Params, field: str) -> Params:
+    """The weights that a critic begins with: the file's, where the directory has one, else zeros."""
+    weight, bias = np.zeros(width, np.float32), np.zeros((), np.float32)
+    if where is not None and (where / FILE).is_file():
+        weight, bias = _read(where / FILE, width, field)
+    placed: Params = jax.tree.map(_placed, {"weight": weight, "bias": bias}, shardings)
+    return placed
+
+
+def write(path: Path | None, value: Params, fetch: Callable[[Any], Any]) -> None:
+    """Writes the file; without a path only takes part in fetching."""
+    weight = np.ascontiguousarray(fetch(value["weight"]), np.float32).reshape(1, -1)
+    bias = np.ascontiguousarray(fetch(value["bias"]), np.float32).reshape(1)
+    if path is None:
+        return
+    with path.open("wb") as file:
+        write_header(file, ((name, x.dtype, x.shape) for name, x in ((WEIGHT, weight), (BIAS, bias))))
+        for x in (weight, bias):
+            file.write(x.tobytes())
+
+
+def _read(path: Path, width: int, field: str) -> tuple[np.ndarray, np.ndarray]:
+    tensors = read_header(path)
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if shapes != {WEIGHT: (1, width), BIAS: (1,)}:
+        raise ConfigError(
+            f"{field}: {path.parent}: {FILE} holds {shapes}; accepted: {WEIGHT} [1, {width}] and {BIAS} [1], "
+            "for the hidden states of this job's critic"
+        )
+    weight, bias = (tensors[name].rows(0, 1).astype(np.float32) for name in (WEIGHT, BIAS))
+    return weight[0], bias[0]
+
+
+def _placed(x: Any, where: Any) -> jax.Array:
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, where, lambda index: x[index])

@@ -1,0 +1,85 @@
+"""The numbers of adapters (`adapters`): how they begin, and how they are merged into their matrices."""
+
+from __future__ import annotations
+
+import zlib
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pttrainer.models.lora.adapters import EMBEDDING, SUFFIX, TABLES, without
+from pttrainer.models.quantization import packed_matrix, quantize
+
+
+def init(abstract: dict[str, Any], shardings: dict[str, Any], seed: int) -> dict[str, Any]:
+    """First adapters as PEFT makes them: A uniform within ±1/√in (Kaiming with a = √5), B zero. Of a table [V, D], the
+    part of the vocabulary is zero; the other is normal for the embedding, for the head as A is.
+
+    Every array has a key of its own, so another choice of targets does not change an array's numbers. They come
+    from the host: compiling their generation takes seconds, and they are few.
+    """
+
+    def one(path: Any, x: Any, where: Any) -> Array:
+        numbers = np.zeros(x.shape, x.dtype)
+        is_table = path[0].key in TABLES
+        own = np.random.Philox(key=[seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
+        if path[0].key == EMBEDDING and path[-1].key == "b":
+            numbers = np.random.Generator(own).standard_normal(x.shape, x.dtype)
+        elif path[-1].key == ("b" if is_table else "a"):
+            inputs = x.shape[-1 if is_table else -2]
+            numbers = (2 * np.random.Generator(own).random(x.shape, x.dtype) - 1) * np.float32(inputs**-0.5)
+        return jax.make_array_from_callback(x.shape, where, lambda index: numbers[index])
+
+    made: dict[str, Any] = jax.tree_util.tree_map_with_path(one, abstract, shardings)
+    return made
+
+
+def merged(tree: dict[str, Any], scale: float) -> dict[str, Any]:
+    """Weights that compute the same without adapters: W + scale · A·B, in float32, stored as W is."""
+    out = {}
+    for key, value in without(tree).items():
+        if f"{key}{SUFFIX}" in tree:
+            out[key] = _merged(value, tree[f"{key}{SUFFIX}"], scale)
+        else:
+            out[key] = merged(tree[key], scale) if isinstance(value, dict) else value
+    return out
+
+
+def merged_by_layer(
+    tree: dict[str, Any], whole: dict[str, Any], scale: float, kind: packed_matrix.Format
+) -> dict[str, Any]:
+    """As `merged`, of a tree with quantised matrices. whole: shapes and number formats of the result."""
+    out: dict[str, Any] = {}
+    for key, value in without(tree).items():
+        adapter = tree.get(f"{key}{SUFFIX}")
+        if quantize.is_quantised(value):
+            make = partial(_layer, kind, value, adapter, scale, whole[key])
+            out[key] = quantize.Stack(whole[key].shape, whole[key].dtype, make)
+        elif adapter is not None:
+            out[key] = _merged(value, adapter, scale)
+        else:
+            out[key] = merged_by_layer(tree[key], whole[key], scale, kind) if isinstance(value, dict) else value
+    return out
+
+
+def _layer(kind: packed_matrix.Format, parts: Any, adapter: Any, scale: float, whole: Any, index: int) -> Array:
+    of_layer = jax.tree.map(lambda x: x[index : index + 1], (parts, adapter))
+    made: Array = _dequantised(kind, whole.shape[-2], *of_layer, scale)[0].astype(whole.dtype)
+    return made
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _dequantised(kind: packed_matrix.Format, rows: int, parts: Any, adapter: Any, scale: float) -> Array:
+    matrix = quantize.dequantise(kind, parts, rows)
+    return matrix if adapter is None else _merged(matrix, adapter, scale)
+
+
+@jax.jit
+def _merged(matrix: Array, adapter: dict[str, Array], scale: float) -> Array:
+    with jax.default_matmul_precision("highest"):
+        update = jnp.einsum("...ir,...ro->...io", adapter["a"].astype(jnp.float32), adapter["b"].astype(jnp.float32))
+    return (matrix.astype(jnp.float32) + scale * update).astype(matrix.dtype)

@@ -1,0 +1,75 @@
+"""A mixture of experts over a mesh: every device computes its own experts for the tokens of its group.
+
+Letters: B rows, T tokens, D model, k experts per token, E experts of all devices.
+
+Left to itself, the compiler would copy all tokens and all experts to every device, because it cannot split a sort.
+So this part says by hand what each device does. Tokens stay where their rows are; the devices along the `expert`
+axis gather each other's tokens, each sorts out those that chose one of its own experts, and the results are summed
+back to the rows' owners. No token is dropped and no buffer is larger than the gathered tokens. A matrix's model axis
+is gathered over `fsdp` for the product, as in every layer; its feed-forward axis stays split over `tensor`.
+
+Left out: sending a token only where its experts are (all-to-all). With as many experts per token as devices on the
+axis it moves as much, and needs room for the worst case to drop nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax.sharding import PartitionSpec
+
+from pttrainer.runtime.distributed import sharding
+
+Matrices = Mapping[str, Array]
+Mixture = Callable[[Array, Array, Array, Matrices], Array]
+"""(x_MD, expert_Mk, weight_Mk, matrices) -> out_MD, for the experts that the matrices hold; experts of other numbers
+than theirs, which are counted from 0, add nothing."""
+
+
+def over_mesh(mixture: Mixture, x_BTD: Array, expert_BTk: Array, weight_BTk: Array, matrices: Matrices) -> Array:
+    """`mixture` of all experts, over the mesh in context. `matrices` are [E, …], the feed-forward axis of `down` and
+    `down_bias` first or absent, of all others last."""
+    mesh = jax.sharding.get_abstract_mesh()
+    rows = sharding.fitting_batch_spec(mesh, x_BTD.shape[:2])
+    experts = matrices["down"].shape[0]
+    is_split = mesh.shape["expert"] > 1
+    gathers_rows = is_split and rows[0] is not None
+    d_ff = matrices["down"].shape[1]
+    inner = "tensor" if mesh.shape["tensor"] > 1 and d_ff % mesh.shape["tensor"] == 0 else None
+
+    def local(x_BTD: Array, expert_BTk: Array, weight_BTk: Array, own: Matrices) -> Array:
+        if gathers_rows:
+            x_BTD, expert_BTk, weight_BTk = (
+                lax.all_gather(x, "expert", axis=0, tiled=True) for x in (x_BTD, expert_BTk, weight_BTk)
+            )
+        B, T, D = x_BTD.shape
+        k = expert_BTk.shape[-1]
+        if is_split:
+            expert_BTk = expert_BTk - lax.axis_index("expert") * (experts // mesh.shape["expert"])
+        out_MD = mixture(x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k), own)
+        out_BTD = out_MD.reshape(B, T, D)
+        if inner is not None:
+            out_BTD = lax.psum(out_BTD, inner)
+        if gathers_rows:
+            scattered: Array = lax.psum_scatter(out_BTD, "expert", scatter_dimension=0, tiled=True)
+            return scattered
+        return lax.psum(out_BTD, "expert") if is_split else out_BTD
+
+    where = {name: _spec(name, matrix, inner) for name, matrix in matrices.items()}
+    by_token = PartitionSpec(*rows, None)
+    body: Any = jax.shard_map(local, in_specs=(by_token, by_token, by_token, where), out_specs=by_token)
+    out: Array = body(x_BTD, expert_BTk, weight_BTk, dict(matrices))
+    return out
+
+
+def _spec(name: str, matrix: Array, inner: str | None) -> PartitionSpec:
+    if name == "down_bias":
+        return PartitionSpec("expert", None)
+    if name in ("gate.a", "up.a", "down.b"):  # of adapters: the model's axis and the rank
+        return PartitionSpec("expert", None, None)
+    if name in ("down", "down.a"):
+        return PartitionSpec("expert", inner, None)
+    return PartitionSpec("expert", *(None,) * (matrix.ndim - 2), inner)

@@ -1,0 +1,155 @@
+"""A mixture of experts in place of the MLP: every token by its best k experts, none dropped.
+
+Letters: B rows, T tokens, M = B·T, D model, F feed-forward of an expert, E experts, k experts per token.
+
+Tokens are sorted by expert and the products are grouped (`jax.lax.ragged_dot`), so the work is that of k experts
+per token whatever the router does, and there is no capacity that a token could fall out of.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from pttrainer.models import parameters
+from pttrainer.models.config import Experts, ModelConfig
+from pttrainer.models.layers import ACTIVATIONS, low_rank, project, weight, zeros
+from pttrainer.models.lora.adapters import Adapters
+from pttrainer.models.moe.expert_parallel import Matrices, over_mesh
+from pttrainer.runtime.distributed import sharding
+
+PLAIN = ("gate", "up", "down")
+BIASED = ("gate_up", "gate_up_bias", "down", "down_bias")
+"""An expert's weights."""
+
+
+class RouterUse(NamedTuple):
+    """Sums over tokens that count: how many chose each expert, its probability, and how many tokens there were."""
+
+    chosen_E: Array
+    probability_E: Array
+    tokens: Array
+
+
+def balance_loss(use: RouterUse, experts: Experts) -> Array:
+    """E · Σ_e share(e) · mean probability(e), means over tokens and layers; k when all experts are used alike.
+
+    `use` has a leading layer axis. From the Switch Transformer (arXiv 2101.03961, equations 4 to 6), for k > 1 as
+    in transformers.
+    """
+    tokens = jnp.maximum(jnp.sum(use.tokens), 1.0)
+    share_E, probability_E = (jnp.sum(x, axis=0) / tokens for x in (use.chosen_E, use.probability_E))
+    return experts.count * jnp.sum(share_E * probability_E)
+
+
+class ExpertMLP(nnx.Module):
+    """Router and experts."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs, adapters: Adapters | None = None) -> None:
+        assert config.experts is not None
+        self.experts, self.activation = config.experts, config.activation
+        D, of = config.d_model, parameters.experts(config)
+        self.router = weight(rngs, of["router"], D**-0.5)
+        self.down = weight(rngs, of["down"], (config.experts.d_ff * 2 * config.layers) ** -0.5)
+        if config.experts.biased:
+            self.gate_up = weight(rngs, of["gate_up"], D**-0.5)
+            self.router_bias, self.gate_up_bias = zeros(of["router_bias"]), zeros(of["gate_up_bias"])
+            self.down_bias = zeros(of["down_bias"])
+        else:
+            self.gate, self.up = weight(rngs, of["gate"], D**-0.5), weight(rngs, of["up"], D**-0.5)
+            self.gate_lora, self.up_lora = low_rank("gate", self.gate, adapters), low_rank("up", self.up, adapters)
+            self.down_lora = low_rank("down", self.down, adapters)
+        self.router_lora = low_rank("router", self.router, adapters)
+
+    def __call__(self, x_BTD: Array, counts_BT: Array | None) -> tuple[Array, RouterUse | None]:
+        """The sum of the chosen experts' results, and how the router chose among tokens that count."""
+        B, T, D = x_BTD.shape
+        bias = self.router_bias if self.experts.biased else None
+        logits_BTE = project(x_BTD, self.router, bias, self.router_lora).astype(jnp.float32)
+        best_BTk, expert_BTk = jax.lax.top_k(logits_BTE, self.experts.per_token)
+        if self.experts.normalised:
+            weight_BTk = jax.nn.softmax(best_BTk, axis=-1)
+        else:
+            weight_BTk = jnp.exp(best_BTk - jax.nn.logsumexp(logits_BTE, axis=-1, keepdims=True))
+        use = None if counts_BT is None else _use(logits_BTE, expert_BTk, counts_BT)
+        matrices = {name: getattr(self, name)[...] for name in self._matrices} | self._low_rank
+        if sharding.devices() > 1:
+            return over_mesh(self._mixture, x_BTD, expert_BTk, weight_BTk, matrices), use
+        k = self.experts.per_token
+        inputs = x_BTD.reshape(B * T, D), expert_BTk.reshape(-1), weight_BTk.reshape(B * T, k)
+        return self._mixture(*inputs, matrices).reshape(B, T, D), use
+
+    @property
+    def _low_rank(self) -> dict[str, Array]:
+        """Both parts of each adapter of the experts, as `gate.a`; scaled."""
+        found: dict[str, Array] = {}
+        for name in PLAIN:
+            adapter = getattr(self, f"{name}_lora", None)
+            if adapter is not None:
+                found |= {f"{name}.a": adapter.a[...] * adapter.scale, f"{name}.b": adapter.b[...]}
+        return found
+
+    @property
+    def _matrices(self) -> tuple[str, ...]:
+        return BIASED if self.experts.biased else PLAIN
+
+    def _mixture(self, x_MD: Array, expert_Mk: Array, weight_Mk: Array, matrices: Matrices) -> Array:
+        """Of the experts whose matrices these are; what others would add is left out."""
+        M, k = weight_Mk.shape
+        count = matrices["down"].shape[0]
+        is_part = count != self.experts.count
+        if is_part:  # tokens of other devices' experts go behind all others
+            expert_Mk = jnp.where((expert_Mk >= 0) & (expert_Mk < count), expert_Mk, count)
+        order = jnp.argsort(expert_Mk, stable=True)
+        expert_R = expert_Mk[order]
+        sizes_E = jnp.bincount(expert_Mk, length=count + is_part)[:count].astype(jnp.int32)
+        rows_RD = self._by_expert(x_MD[order // k], expert_R, sizes_E, matrices)
+        if is_part:
+            rows_RD = jnp.where(expert_R[:, None] < count, rows_RD, 0)
+        out_MkD = rows_RD[jnp.argsort(order)].reshape(M, k, -1)
+        return jnp.einsum("mkd,mk->md", out_MkD, weight_Mk.astype(out_MkD.dtype))
+
+    def _by_expert(self, x_RD: Array, expert_R: Array, sizes_E: Array, matrices: Matrices) -> Array:
+        """Rows sorted by expert through their experts."""
+
+        def product(x: Array, name: str) -> Array:
+            return jax.lax.ragged_dot(x, matrices[name].astype(x.dtype), sizes_E)
+
+        def grouped(x: Array, name: str) -> Array:
+            if f"{name}.a" not in matrices:
+                return product(x, name)
+            return product(x, name) + product(product(x, f"{name}.a"), f"{name}.b")
+
+        def bias(name: str) -> Array:
+            return matrices[name].astype(x_RD.dtype)[expert_R]
+
+        if not self.experts.biased:
+            gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, "gate"))
+            return grouped(gate_RF * grouped(x_RD, "up"), "down")
+        both = grouped(x_RD, "gate_up") + bias("gate_up_bias")
+        # As slices of every second column, each of these took the TPU compiler minutes and gigabytes (docs/log.md).
+        both_RF2 = both.reshape(both.shape[0], -1, 2)
+        hidden_RF = _clamped_unit(both_RF2[..., 0], both_RF2[..., 1], self.experts)
+        return grouped(hidden_RF, "down") + bias("down_bias")
+
+
+def _clamped_unit(gate: Array, up: Array, experts: Experts) -> Array:
+    """gpt-oss's gated unit: (up + 1) · gate · sigmoid(slope · gate), both clamped."""
+    gate = jnp.minimum(gate, experts.clamp)
+    up = jnp.clip(up, -experts.clamp, experts.clamp)
+    return (up + 1) * gate * jax.nn.sigmoid(experts.slope * gate)
+
+
+def _use(logits_BTE: Array, expert_BTk: Array, counts_BT: Array) -> RouterUse:
+    E = logits_BTE.shape[-1]
+    counts = counts_BT.astype(jnp.float32)
+    chosen_BTE = jnp.sum(jax.nn.one_hot(expert_BTk, E), axis=2)
+
+    def sums(x_BTE: Array) -> Array:
+        return jnp.einsum("bte,bt->e", x_BTE, counts)
+
+    return RouterUse(sums(chosen_BTE), sums(jax.nn.softmax(logits_BTE, axis=-1)), jnp.sum(counts))

@@ -1,0 +1,58 @@
+"""The parts of a quantised matrix as plain data (`quantization` says what they mean and makes them).
+
+Letters: I rows (inputs), O columns (outputs), N blocks of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pttrainer.models.parameters import Axes, Declared
+
+Format = Literal["nf4", "int8"]
+BLOCK = 64
+"""Rows that share a scale."""
+GROUP = 256
+"""Scales that share a factor."""
+VALUES = 16
+"""Of 4 bits."""
+MATRICES = {"attention": ("q", "k", "v", "o"), "mlp": ("gate", "up", "down", "gate_up")}
+"""What is quantised in a layer."""
+PARTS: dict[Format, tuple[str, ...]] = {
+    "nf4": ("codes", "scales", "factors", "mean", "values"),
+    "int8": ("codes", "scales"),
+}
+
+
+def axes(kind: Format, of_matrix: Axes) -> dict[str, Axes]:
+    """Logical names of the parts' axes. Blocks of rows and groups of columns are split as rows and columns would be."""
+    *stack, rows, columns = of_matrix
+    if kind == "int8":
+        return {"codes": of_matrix, "scales": (*stack, None, columns)}
+    return {
+        "codes": (*stack, rows, None, columns),
+        "scales": (*stack, rows, columns, None),
+        "factors": (*stack, rows, columns),
+        "mean": tuple(stack),
+        "values": (*stack, None),
+    }
+
+
+def parts(kind: Format, matrix: Declared) -> dict[str, Declared]:
+    """What stands for a matrix [.., I, O]."""
+    *stack, rows, columns = matrix.shape
+    shapes: dict[str, tuple[tuple[int, ...], str]]
+    if kind == "int8":
+        shapes = {"codes": (matrix.shape, "int8"), "scales": ((*stack, 1, columns), "float32")}
+    else:
+        group = min(GROUP, columns)
+        N, groups = -(-rows // BLOCK), -(-columns // group)
+        shapes = {
+            "codes": ((*stack, N, BLOCK // 2, columns), "uint8"),
+            "scales": ((*stack, N, groups, group), "float8_e4m3fn"),
+            "factors": ((*stack, N, groups), "float32"),
+            "mean": (tuple(stack), "float32"),
+            "values": ((*stack, VALUES), "float32"),
+        }
+    named = axes(kind, matrix.axes)
+    return {name: Declared(shape, named[name], dtype) for name, (shape, dtype) in shapes.items()}

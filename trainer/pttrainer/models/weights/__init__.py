@@ -1,0 +1,1 @@
+"""Weights in Hugging Face's layout: names, safetensors files, reading and writing."""

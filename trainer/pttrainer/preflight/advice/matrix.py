@@ -1,0 +1,121 @@
+"""One job on many chips with many batch sizes: what fits, with how much memory, and how fast it can be at best.
+
+By the formula, so a hundred cells take seconds; a cell that matters is for `ptctl plan`. The mesh of a cell is the
+job's own `sequence` and `expert`, its `tensor` or the next larger one that fits, the rest `fsdp` (and `data` over
+slices). A micro-batch that does not divide is dropped: then a cell is one pass over its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ptapi import accelerators
+from ptapi.errors import SpecError
+from ptapi.spec import PostTrainJob
+from pttrainer.errors import ConfigError
+from pttrainer.models import ModelConfig
+from pttrainer.preflight.advice import changes
+from pttrainer.preflight.advice.changes import Settings
+from pttrainer.preflight.memory import formula
+from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.timing.step_time import estimate
+
+FACTORS = (0.5, 1, 2, 4)
+"""Batch sizes that are shown unless others are asked for, as multiples of the job's."""
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One accelerator with one batch size; memory per chip. tensor: over how many devices matrices are split.
+
+    why: why there is no answer, else empty.
+    seconds, tokens: of a step, at least, and per second over all chips, at most (`estimate`; network not counted).
+    """
+
+    accelerator: str
+    generation: str
+    chips: int
+    batch_size: int
+    tensor: int | None = None
+    fits: bool = False
+    peak_gib: float | None = None
+    available_gib: float | None = None
+    seconds_per_step: float | None = None
+    tokens_per_second: float | None = None
+    tokens_per_second_per_chip: float | None = None
+    why: str = ""
+
+
+def matrix(job: PostTrainJob, names: Sequence[str] = (), batches: Sequence[int] = ()) -> list[Cell]:
+    """A cell for each accelerator and batch size, in that order. Raises ConfigError where the job is wrong in itself.
+
+    names, batches: instead of the smallest slice of each generation that holds the job, and the next larger one; and
+    of half, once, twice and four times its batch.
+    """
+    of = subject(job.spec)
+    sizes = batches or [int(of.spec.training.batch_size * factor) for factor in FACTORS]
+    chosen = names or _usual(of)
+    return [_cell(job, of, name, batch) for name in chosen for batch in sizes if batch]
+
+
+def _usual(of: Subject) -> list[str]:
+    """The smallest slice of each generation that holds the job, and twice that."""
+    found: list[str] = []
+    for option in changes.smallest(of):
+        name = option.settings["accelerator"]["type"]
+        usual = list(changes.usual(accelerators.resolve(name).generation))
+        larger = [other for other in usual if accelerators.resolve(other).chips == 2 * option.chips]
+        found += [name, *larger[:1]]
+    return found
+
+
+def _cell(job: PostTrainJob, of: Subject, name: str, batch: int) -> Cell:
+    """The first mesh of the cell that fits, or the first that is one; else why there is none."""
+    slice_ = accelerators.resolve(name, slices=of.spec.accelerator.slices)
+    empty = Cell(slice_.describe(), slice_.generation, slice_.total_chips, batch)
+    tried = [_subject(job, of.config, settings) for settings in _settings(of, name, batch)]
+    found = [_answered(empty, one) for one in tried if isinstance(one, Subject)]
+    if not found:
+        return replace(empty, why=str(tried[0]))
+    return next((cell for cell in found if cell.fits), found[0])
+
+
+def _settings(of: Subject, name: str, batch: int) -> Iterator[Settings]:
+    micro = of.spec.training.micro_batch_size
+    for tensor in sorted({of.axis("tensor"), *changes.TENSOR}):
+        axes = {"tensor": tensor, "sequence": of.axis("sequence"), "expert": of.axis("expert")}
+        if tensor >= of.axis("tensor") and of.config.heads % tensor == 0:
+            for size in (micro, None) if micro is not None else (None,):
+                yield {
+                    "accelerator": {"type": name, "slices": of.spec.accelerator.slices},
+                    "training.parallelism": axes,
+                    "training.batchSize": batch,
+                    "training.microBatchSize": size,
+                }
+
+
+def _answered(cell: Cell, of: Subject) -> Cell:
+    memory, time = formula.memory(of), estimate(of, None)
+    scale = of.slice.jax_devices_per_chip / GIB
+    return replace(
+        cell,
+        tensor=of.axis("tensor"),
+        fits=memory.fits,
+        peak_gib=memory.peak * scale,
+        available_gib=memory.available * scale,
+        seconds_per_step=time.seconds,
+        tokens_per_second=time.tokens_per_second_per_chip * cell.chips,
+        tokens_per_second_per_chip=time.tokens_per_second_per_chip,
+    )
+
+
+def _subject(job: PostTrainJob, config: ModelConfig, settings: Settings) -> Subject | str:
+    """The changed job's shapes, or why it is no job."""
+    try:
+        return changes.changed_subject(job, config, settings)
+    except SpecError as error:
+        return "; ".join(str(finding) for finding in error.findings)
+    except (ConfigError, ValueError) as error:
+        return str(error)

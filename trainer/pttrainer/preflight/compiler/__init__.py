@@ -1,0 +1,1 @@
+"""Compile the job's programs for chips that are not here."""

@@ -1,0 +1,103 @@
+"""A subject as the compiler is given it: the step that training would run, and its arguments as shapes on shardings.
+
+Model, optimizer, layout and loss come from the functions that training calls, so there is no second idea of the step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from pttrainer import algorithms
+from pttrainer.batch import Batch
+from pttrainer.losses.distillation import Hearsay
+from pttrainer.models import Model, Params
+from pttrainer.preflight.shapes.job_shapes import Subject, batch_arrays, is_told, self_teacher
+from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step import step as steps
+from pttrainer.train_step.critic import Critic
+from pttrainer.train_step.objective import Objective
+from pttrainer.train_step.program import Program, program
+
+UNKNOWN_STEPS = 1000
+"""Length of a run whose data nobody has read: a number in the schedule, not in any shape."""
+
+
+class Inputs(NamedTuple):
+    """Arguments of the train step, as shapes on shardings."""
+
+    state: steps.TrainState
+    batch: Batch
+    frozen: Params | None
+    teacher: Params | None = None
+
+
+def model_of(of: Subject) -> Model:
+    """Return the model of a job's shapes, with what computes."""
+    return Model.of(of.form)
+
+
+def program_of(of: Subject) -> Program:
+    """Return the step that this job trains with."""
+    return program(of.spec, model_of(of), _objective(of), of.spec.training.steps or UNKNOWN_STEPS)
+
+
+def inputs(of: Subject, mesh: Mesh | AbstractMesh) -> Inputs:
+    """What the step takes, laid out on this mesh."""
+    step, model = program_of(of), model_of(of)
+    where = step.layout(mesh)  # type: ignore[arg-type]  # an AbstractMesh makes the same shardings
+    state = step.abstract_state(where)
+    frozen = None
+    if where.frozen is not None:
+        frozen = jax.tree.map(placed, model.frozen(model.abstract()), where.frozen)
+    own = self_teacher(of.spec)
+    if own is not None:  # a second copy of what is trained, unless it is its average or itself
+        return Inputs(state, batch(of, mesh), frozen, state.params if own.weights == "initial" else {})
+    return Inputs(state, batch(of, mesh), frozen, {} if is_told(of.spec) else _teacher(of, mesh))
+
+
+def batch(of: Subject, mesh: Mesh | AbstractMesh, rows: int | None = None) -> Batch:
+    """Shapes of a training batch; rows: of another size."""
+    made: dict[str, Any] = {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
+        for name, (shape, dtype) in batch_arrays(of.spec, rows).items()
+    }
+    return Batch(**made)
+
+
+def placed(x: Any, where: Any) -> jax.ShapeDtypeStruct:
+    """The shape on its sharding."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+
+def _objective(of: Subject) -> Objective:
+    """The loss."""
+    distilled = of.spec.algorithm.distill
+    if of.critic is not None:
+        from pttrainer.algorithms import ppo  # here, as for distill below
+
+        own = None if of.critic.form is None else Model.of(of.critic.form)
+        return ppo.Loss(of.spec, Critic(of.critic.width, own))
+    if distilled is None:
+        return algorithms.objective(of.spec)
+    from pttrainer.algorithms import distill, teachers  # here: with it come data and rollouts, which others do not need
+
+    if distilled.self_teacher is not None:
+        return distill.Loss(teachers.guide_of_itself(distilled, model_of(of)), {})
+    if of.teacher is None:
+        return distill.Loss(Hearsay(distilled.beta), {})
+    guide = teachers.guide_of(distilled, of.teacher.config, model_of(of))
+    return distill.Loss(guide, guide.model.abstract())
+
+
+def _teacher(of: Subject, mesh: Mesh | AbstractMesh) -> Params | None:
+    """Its weights, sharded as training shards them."""
+    if of.teacher is None:
+        return None
+    model = Model.of(of.teacher)
+    shapes = model.abstract()
+    where = sharding.weight_shardings(mesh, shapes, model.logical_axes())  # type: ignore[arg-type]  # as for the state
+    found: Params = jax.tree.map(placed, shapes, where)
+    return found

@@ -1,0 +1,279 @@
+"""Memory of a train step without the compiler: arguments exactly, temporaries by a formula.
+
+Letters: T tokens per device and pass, L layers, D model, F feed-forward, Q query, key and value widths together,
+V vocabulary, t tensor shards, W weights of a layer; of experts, a token's k count for F, and all for W. G: bytes of
+the gradients that a device holds. R: of what the backward pass keeps of every layer.
+
+    loss        R + head · V·D/t + logits · N·V/t
+                                              the head gathered, its gradient, and the logits of a chunk of N tokens;
+                                              more where it is the embedding, too; logits are fewer there, where the
+                                              loss is one of tokens
+    layer       R + G + mlp · T·F/t + attention · T·Q/t + routed · T·k·D + gathered · W/t
+                                              one layer's backward pass: activations, its weights gathered
+    accumulate  2·G + 8·V·D/t                 micro-batches of what is trained whole: the sum so far, what is added, and
+                                              the embedding's gradient (float32), as made and as summed over devices.
+                                              With them, the loss keeps a second sum of a head that is not the embedding
+
+Where they are frozen, embedding and head are gathered as they are stored, then converted to the compute format: the
+head before its logits, while R is there; one that is the embedding, too, before the first layer. With micro-batches,
+both are made once for all of them and stay. A loss of whole rows gathers the head for each chunk of logits.
+
+Experts' matrices are there once more, in another order, where a device's part of the model's axis is no multiple of 8.
+
+Temporaries are the largest of these. The numbers were fitted to the compiler at its lowest level (`Fitted`). Arguments
+come from the shapes and shardings that training uses, so adapters, quantisation, moments and averages are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pttrainer.losses.loss_traits import by_token
+from pttrainer.models import ModelConfig
+from pttrainer.models.parameters import ITEM_BYTES, Declared
+from pttrainer.preflight.memory import resident
+from pttrainer.preflight.memory.resident import Buffer
+from pttrainer.preflight.shapes import device_bytes, tpu_topology
+from pttrainer.preflight.shapes.device_bytes import Share
+from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.verdict import Program
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Bytes per element of each term."""
+
+    tied_head: float = 7.9
+    head: float = 7.0
+    second_head: float = 4.0
+    logits: float = 10.0
+    tied_logits: float = 4.0
+    mlp: float = 8.0
+    attention: float = 4.0
+    normed_attention: float = 12.0
+    routed: float = 8.0
+    gathered: float = 1.5
+    gathered_frozen: float = 3.0
+    gathered_experts: float = 5.5
+    frozen_experts: float = 4.6
+
+
+FITTED = Fitted()
+TILE_ROWS = 8
+"""Of an array as a TPU lays it out."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The formula's answer, bytes per device."""
+
+    program: Program
+    outside: list[Buffer]
+    parts: list[Buffer]
+    peak: int
+    available: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether everything fits together."""
+        return self.peak <= self.available
+
+
+def memory(of: Subject, fitted: Fitted = FITTED) -> Memory:
+    """Of a job on its chips."""
+    held = of.held
+    is_tpu = not of.slice.is_cpu
+    arguments, gradients = device_bytes.total(held.all, tiled=is_tpu), device_bytes.total(held.params)
+    phases = [[*phase, *_copied(of)] for phase in _phases(of, gradients, fitted)]
+    temporaries = max(sum(part.bytes for part in parts) for parts in phases)
+    largest = max(phases, key=lambda parts: sum(part.bytes for part in parts))
+    buffers = resident.outside(of)
+    available = tpu_topology.usable_bytes(of.slice)
+    peak = arguments + temporaries
+    everything = max(peak + resident.resident(buffers, "train"), resident.rollout_peak(of, buffers))
+    program = Program(
+        "train step", "formula", peak <= available, peak, arguments, temporaries, device_bytes.total(held.state)
+    )
+    return Memory(program, buffers, [*_state(of), *largest], everything, available)
+
+
+def _phases(of: Subject, gradients: int, fitted: Fitted) -> list[list[Buffer]]:
+    """The moments of a step at which memory is highest, each with what is alive then."""
+    config, tensor, tokens = of.config, of.axis("tensor"), of.tokens_per_device
+    inputs = "inputs" if of.form.remat == "full" else "inputs and products"
+    stream = f"{inputs} of {config.layers} layers, [{tokens}, {config.d_model}] each"
+    kept = Buffer("activations kept for the backward pass", _kept(of), "train", stream)
+    if of.critic is not None and of.critic.form is not None:
+        # Both models' passes are in one program, and nothing orders them: what either keeps may be there together.
+        kept = Buffer("activations kept for the backward passes of policy and critic", 2 * _kept(of), "train", stream)
+    losses, stay = _frozen_head(of, kept, fitted) if of.form.adapters else ([_loss(of, kept, fitted)], [])
+    guidance = [kept, *_guidance(of, fitted)]
+    activations = tokens * _activations(config, fitted) / tensor + tokens * _routed(config, fitted)
+    layer = [
+        kept,
+        Buffer("gradients", gradients, "train"),
+        Buffer("activations of a layer", int(activations), "train", _widths(of)),
+        Buffer("weights of a layer, gathered", int(_gathered(of, fitted) / tensor), "train"),
+    ]
+    phases = [*losses, layer, guidance]
+    if not _is_split(of):
+        return phases
+    stay.append(Buffer("gradients so far", gradients, "train"))
+    phases = [[*phase, *stay] for phase in phases]
+    return phases if of.form.adapters else [*phases, _accumulated(of, gradients)]
+
+
+def _copied(of: Subject) -> list[Buffer]:
+    """Experts' matrices of which a device's part of the model's axis fills no tiles: they are stored with that axis
+    outside of tiles, and the loop over layers reads a copy of all of them in which it comes first."""
+    declared, held = of.form.weights, [*of.held.params, *of.held.frozen]
+    copied = [(path, share) for path, share in held if _fills_no_tiles(declared[path], share)]
+    return [Buffer("weights of experts, laid out anew", device_bytes.total(copied), "train")] if copied else []
+
+
+def _fills_no_tiles(one: Declared, share: Share) -> bool:
+    is_matrix = "expert_embed" in one.axes and "mlp" in one.axes
+    return is_matrix and share.shape[one.axes.index("expert_embed")] % TILE_ROWS != 0
+
+
+def _accumulated(of: Subject, gradients: int) -> list[Buffer]:
+    """The end of a micro-batch: its activations are gone, the embedding's gradient comes last."""
+    whole = 2 * 4 * of.config.vocab_size * of.config.d_model // of.axis("tensor")
+    return [
+        Buffer("gradients so far, and of a micro-batch", 2 * gradients, "train"),
+        Buffer("gradient of the embedding, whole, and as it is summed over devices", whole, "train"),
+    ]
+
+
+def _is_split(of: Subject) -> bool:
+    return of.spec.training.batch_size != of.micro_rows
+
+
+def _loss(of: Subject, kept: Buffer, fitted: Fitted) -> list[Buffer]:
+    """Of a head that is trained."""
+    config = of.config
+    each = fitted.tied_head if config.tied_head else fitted.head
+    if _is_split(of) and not config.tied_head:
+        each += fitted.second_head
+    head = each * config.vocab_size * config.d_model / of.axis("tensor")
+    # Losses of whole rows (`by_token` false) go another way: a chunk's logits are made again in the backward pass.
+    is_lean = config.tied_head and by_token(of.spec.algorithm)
+    return [
+        kept,
+        Buffer("head, gathered, and its gradient", int(head), "train"),
+        _logits(of, fitted.tied_logits if is_lean else fitted.logits),
+    ]
+
+
+def _frozen_head(of: Subject, kept: Buffer, fitted: Fitted) -> tuple[list[list[Buffer]], list[Buffer]]:
+    """Embedding and head gathered, and the loss; and what of them stays through all micro-batches."""
+    config, logits = of.config, _logits(of, fitted.logits)
+    numbers = config.vocab_size * config.d_model // of.axis("tensor")
+    stored, computed = (numbers * ITEM_BYTES[dtype] for dtype in (of.form.param_dtype, of.form.compute_dtype))
+    # One after the other, so that there is one at a time in the format that it is stored in.
+    gathered = [Buffer("embedding or head, gathered as stored", stored, "train")] if stored != computed else []
+    head = Buffer("head, gathered", computed, "train")
+    both = Buffer("embedding and head, gathered", computed * (1 if config.tied_head else 2), "train")
+    here, stay = ([], [both]) if _is_split(of) else ([head], [])
+    if not by_token(of.spec.algorithm):
+        slopes = _logits(of, ITEM_BYTES[of.form.compute_dtype])
+        # Of a head that is stored as it is computed with, the compiler makes the gradient, although nothing reads it.
+        unread = [] if gathered else [[kept, head, Buffer("gradient of the head", 4 * numbers, "train"), slopes]]
+        return [[kept, *gathered, *here, logits], *unread], stay
+    is_early = config.tied_head or _is_split(of)
+    return [[*([] if is_early else [kept]), *gathered, *here], [kept, *here, logits]], stay
+
+
+def _logits(of: Subject, each: float) -> Buffer:
+    tokens, words = of.head_tokens_per_device, of.config.vocab_size // of.axis("tensor")
+    return Buffer("logits of a chunk", int(each * tokens * words), "train", f"[{tokens}, {words}]")
+
+
+def _widths(of: Subject) -> str:
+    tensor, tokens = of.axis("tensor"), of.tokens_per_device
+    return f"MLP [{tokens}, {_feed_forward(of.config) // tensor}], attention [{tokens}, {_width(of.config) // tensor}]"
+
+
+def _guidance(of: Subject, fitted: Fitted) -> list[Buffer]:
+    """While predictions are compared: both heads, the student's as it is stored and as it is computed with; where it is
+    trained, its gradient so far and that of a chunk, as the devices sum it and as it is added."""
+    if of.teacher is None:
+        return []
+    teacher, words = of.teacher.config.d_model, of.config.vocab_size // of.axis("tensor")
+    each = ITEM_BYTES[of.form.param_dtype] * (1 if of.form.adapters else 4) + ITEM_BYTES[of.form.compute_dtype]
+    return [
+        Buffer("teacher's hidden states and head", 2 * teacher * (of.tokens_per_device + words), "train"),
+        Buffer("student's head, and its gradients", each * of.config.d_model * words, "train"),
+        Buffer("logits of a chunk, of both", int(2 * fitted.logits * of.head_tokens_per_device * words), "train"),
+    ]
+
+
+def _kept(of: Subject) -> int:
+    """The stream between layers; without remat, also what products of weights made."""
+    each = 2 if of.form.compute_dtype == "bfloat16" else 4
+    width = of.config.d_model + (0 if of.form.remat == "full" else _products(of))
+    return each * of.config.layers * of.tokens_per_device * width
+
+
+def _products(of: Subject) -> int:
+    """Numbers per token that products of a layer's weights make and its backward pass reads: those of `down` only
+    where a norm follows, and none of experts, whose grouped products are computed again. What an adapter adds is a
+    product of its own, so that both are kept, and not their sum."""
+    config, tensor, adapters = of.config, of.axis("tensor"), of.form.adapters
+    heads = {"q": config.heads, "k": config.kv_heads, "v": config.kv_heads}
+    widths = {name: count * config.head_dim // tensor for name, count in heads.items()} | {"o": config.d_model}
+    if config.experts is None:
+        inner = config.d_ff // tensor
+        widths |= {"gate": inner, "up": inner, "down": config.d_model if config.post_norms else 0}
+    else:
+        widths["router"] = config.experts.count
+    if adapters is None:
+        return sum(widths.values())
+    return sum(widths.values()) + sum(widths[name] + adapters.rank for name in widths if name in adapters.matrices)
+
+
+def _activations(config: ModelConfig, fitted: Fitted) -> float:
+    """Bytes per token of one layer, both passes."""
+    attention = fitted.normed_attention if config.qk_norm else fitted.attention
+    return fitted.mlp * _feed_forward(config) + attention * _width(config)
+
+
+def _routed(config: ModelConfig, fitted: Fitted) -> float:
+    """Bytes per token of its copies, one for each expert that it goes to."""
+    return 0.0 if config.experts is None else fitted.routed * config.experts.per_token * config.d_model
+
+
+def _width(config: ModelConfig) -> int:
+    return (config.heads + 2 * config.kv_heads) * config.head_dim
+
+
+def _feed_forward(config: ModelConfig) -> int:
+    return config.d_ff if config.experts is None else config.experts.per_token * config.experts.d_ff
+
+
+def _gathered(of: Subject, fitted: Fitted) -> float:
+    """Bytes of a layer's weights while they are whole. Those of dense layers pass by in pieces; all experts of a device
+    are gathered at once, and so are their gradients."""
+    config = of.config
+    attention = config.d_model * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
+    dense = fitted.gathered if of.form.adapters is None else fitted.gathered_frozen
+    if config.experts is None:
+        return dense * (attention + 3 * config.d_model * config.d_ff)
+    experts = config.experts.count * 3 * config.d_model * config.experts.d_ff / of.axis("expert")
+    each = fitted.gathered_experts if of.form.adapters is None else fitted.frozen_experts
+    return dense * attention + each * experts
+
+
+def _state(of: Subject) -> list[Buffer]:
+    """What stays between steps."""
+    held = of.held
+    named = {
+        "trained weights": held.params,
+        "optimizer state": held.optimizer,
+        "critic and its optimizer state": [*held.critic, *held.of_critic],
+        "frozen weights": held.frozen,
+        "teacher": held.teacher,
+        "batch": held.batch,
+    }
+    sizes = {name: device_bytes.total(part) for name, part in named.items()}
+    return [Buffer(name, size, "always") for name, size in sizes.items() if size]

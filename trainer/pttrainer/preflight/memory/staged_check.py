@@ -1,0 +1,198 @@
+"""How much memory a job takes, in stages, each only as far as needed, and whether that is there.
+
+    formula   always: milliseconds
+    fast      the compiler without optimisation: seconds; refuses what cannot fit, accepts what fits with room
+    full      the compile that training uses: where the fast one leaves a doubt
+
+The compiler's word always wins over the formula's, and the full compile's over the fast one's. Of a rollout, the fast
+compile is of two shallow models and seldom leaves a doubt: most of what a rollout holds are its arguments. What lies
+beside a program (`outside`) counts at every stage: the compiler does not know of it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, NamedTuple
+
+from pttrainer.preflight.compiler import compiler_process, result
+from pttrainer.preflight.memory import formula, resident
+from pttrainer.preflight.memory.resident import Buffer
+from pttrainer.preflight.shapes import device_bytes, rollout_shapes, tpu_topology
+from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.shapes.local_devices import Here
+from pttrainer.preflight.shapes.passes import CUT, DECODE, PREFILL, PUT, ROLLOUT, SCORING, TRAIN_STEP, WEIGHTS, others
+from pttrainer.preflight.shapes.rollout_shapes import plan_of, rows_bytes, sampler
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.verdict import Level, Program, Stage
+from pttrainer.rollout.disaggregated import placement
+
+Depth = Literal["auto", "formula", "fast", "full"]
+LEVELS: tuple[Level, ...] = ("fast", "full")
+
+ROOMY = 0.8
+"""Share of a device's memory up to which the fast compile's word on the step is enough: full optimisation takes more
+only where there is more."""
+HOPELESS = 1.15
+"""Share above which it is, too: full optimisation saved up to about a tenth where memory was short."""
+UNSURE = 0.9
+"""Share from which on, up to `HOPELESS`, the formula alone cannot tell: its error is up to a tenth."""
+CLOSE = 0.03
+"""Another program's peak so near to all of a device's memory, either way, is compiled as it will run: a scoring pass
+keeps nothing for a backward pass, and most of what a rollout holds are its arguments."""
+
+
+class Weighed(NamedTuple):
+    """programs: as formula and compiler saw them, the last word on each last. peaks: bytes per device at the highest
+    moment of each phase, everything counted that is there then. traffic: of the compiled step."""
+
+    programs: list[Program]
+    buffers: list[Buffer]
+    parts: list[Buffer]
+    peaks: dict[str, int]
+    available: int
+    traffic: list[Traffic] | None
+    notes: list[str]
+
+    @property
+    def decisive(self) -> dict[str, Program]:
+        """The last word on each program."""
+        return {one.name: one for one in self.programs}
+
+    @property
+    def stage(self) -> Stage:
+        """Who has the last word on the step."""
+        return self.decisive[TRAIN_STEP].stage
+
+    @property
+    def during(self) -> str:
+        """The phase with the highest peak."""
+        return max(self.peaks, key=lambda name: self.peaks[name])
+
+    @property
+    def peak(self) -> int:
+        """Of all phases."""
+        return self.peaks[self.during]
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the highest peak is the formula's alone."""
+        one = self.decisive.get(self.during)
+        return one is None or one.stage == "formula"
+
+    @property
+    def fits(self) -> bool:
+        """Whether every program does, and everything together."""
+        return all(one.fits for one in self.decisive.values()) and self.peak <= self.available
+
+
+def weigh(of: Subject, depth: Depth = "auto", limit_s: float | None = None) -> Weighed:
+    """limit_s: for all compiles together; then the formula answers."""
+    computed = formula.memory(of)
+    found = Weighed([computed.program], computed.outside, computed.parts, {}, computed.available, None, [])
+    why = None if depth == "formula" else tpu_topology.why_no_compiler(of.slice)
+    if why is not None:
+        found.notes.append(f"{why}; the formula answers instead")
+    elif depth != "formula":
+        found = _compiled(of, found, depth, None if limit_s is None else time.monotonic() + limit_s)
+    found = found._replace(peaks=_peaks(of, found.decisive, found.buffers))
+    if found.is_computed and UNSURE < found.peak / found.available <= HOPELESS:
+        found.notes.append("within the formula's error of what a chip has: only the compiler can tell")
+    return found
+
+
+def _compiled(of: Subject, found: Weighed, depth: Depth, until: float | None) -> Weighed:
+    """The train step as far as needed; if it fits, the job's other programs."""
+    is_here = isinstance(of.slice, Here)  # nothing is refused there, so nothing is refused sooner
+    levels: tuple[Level, ...] = ("full",) if is_here or depth == "full" else LEVELS[: 1 + (depth == "auto")]
+    beside = resident.resident(found.buffers, "train")
+    for level in levels:
+        answer = _ask(of, TRAIN_STEP, level, until, found)
+        if answer is None:
+            return found
+        one = answer[TRAIN_STEP]
+        found = found._replace(traffic=list(one.traffic) if one.fits else None)
+        share = (one.peak + beside) / found.available
+        if depth == "auto" and (share < ROOMY or share > HOPELESS):
+            break
+    if found.decisive[TRAIN_STEP].fits:
+        first: Level = "full" if is_here else "fast"
+        for name in others(of):
+            answer = _ask(of, name, first, until, found)
+            if answer is not None and first != levels[-1] and _is_close(of, found, set(answer)):
+                _ask(of, name, levels[-1], until, found)
+    return found
+
+
+def _is_close(of: Subject, found: Weighed, names: set[str]) -> bool:
+    peaks = _peaks(of, found.decisive, found.buffers)
+    return any(abs(peaks[name] / found.available - 1) < CLOSE for name in names)
+
+
+def _ask(of: Subject, name: str, level: Level, until: float | None, found: Weighed) -> result.Answer | None:
+    """One compile, noted in `found`; None where there is no answer."""
+    left = None if until is None else max(0.0, until - time.monotonic())
+    answer = compiler_process.in_a_child(of, name, level, left)
+    if isinstance(answer, str):
+        known = {one.name for one in found.programs if one.stage != "formula"}
+        is_computed = (name == ROLLOUT and DECODE not in known) or (name == TRAIN_STEP and TRAIN_STEP not in known)
+        found.notes.append(f"{name}, {level} compile: {answer}{'; the formula answers instead' * is_computed}")
+        return None
+    found.programs.extend(_program(program, level, one) for program, one in answer.items())
+    return answer
+
+
+def _peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
+    peaks = {TRAIN_STEP: decisive[TRAIN_STEP].peak + resident.resident(buffers, "train")}
+    computed = resident.rollout_peak(of, buffers)
+    if computed:
+        peaks |= _rollout_peaks(of, decisive, buffers) or {ROLLOUT: computed}
+    if CUT in decisive:  # its arguments are the state's
+        of_state = resident.state(of) + resident.resident(buffers, "scoring")
+        peaks[CUT] = of_state + decisive[CUT].peak - decisive[CUT].arguments
+    if PUT in decisive:
+        sizes = {buffer.name: buffer.bytes for buffer in buffers}
+        there = sizes["rollout weights"] + sizes.get(resident.DRAFT, 0)
+        peaks[PUT] = there + decisive[PUT].peak - decisive[PUT].output
+    if SCORING in decisive:
+        # It takes weights alone (a critic's, too); the rest of the training state stays where it is.
+        held = of.held
+        used = [*held.params, *held.critic, *held.frozen]
+        unused = device_bytes.total([*held.state, *held.frozen]) - device_bytes.total(used)
+        peaks[SCORING] = decisive[SCORING].peak + unused + resident.resident(buffers, "scoring")
+    return peaks
+
+
+def _rollout_peaks(of: Subject, decisive: dict[str, Program], buffers: list[Buffer]) -> dict[str, int]:
+    """Of the programs that were compiled, with what stands beside them: training's state, a reference, and what the
+    rollout itself keeps."""
+    drafted = sum(buffer.bytes for buffer in buffers if buffer.name == resident.DRAFT)  # an argument of two of them
+    beside = _beside(of, buffers, drafted)
+    peaks = {name: decisive[name].peak + beside for name in (WEIGHTS, PREFILL, DECODE) if name in decisive}
+    if WEIGHTS in peaks:
+        peaks[WEIGHTS] += drafted - decisive[WEIGHTS].arguments  # are the state's
+    if DECODE in peaks and decisive[DECODE].fits:
+        # While the cache is made larger, the old half of it is there too.
+        there, held = sampler(of), decisive[DECODE].arguments
+        plan = plan_of(there)
+        growing = rows_bytes(there, plan.rows, plan.slots // 2)
+        peaks[DECODE] = max(peaks[DECODE], held + growing + beside)
+        if plan.is_refilled:  # rows wait while the next prompts are computed
+            computed = rollout_shapes.weights_bytes(of.form, there.shape)
+            weights = decisive[WEIGHTS].output if WEIGHTS in decisive else computed
+            peaks[PREFILL] += held - weights - decisive[PREFILL].output - drafted
+    return peaks
+
+
+def _beside(of: Subject, buffers: list[Buffer], drafted: int) -> int:
+    """What stands beside a rollout's programs: training's state and a reference; on other devices, the versions of the
+    weights that are not sampled from, and what is under way of one that comes meanwhile."""
+    if of.sampler is None:
+        return resident.state(of) + resident.resident(buffers, "scoring") - drafted
+    sizes = {buffer.name: buffer.bytes for buffer in buffers}
+    copies = placement.copies(of.spec)
+    return sizes["rollout weights"] * (copies - 1) // copies + (sizes[resident.UNDER_WAY] if copies > 1 else 0)
+
+
+def _program(name: str, stage: Stage, one: result.Compiled) -> Program:
+    sizes = (one.peak, one.arguments, one.temporaries, one.output)
+    return Program(name, stage, one.fits, *sizes, round(one.seconds, 1), list(one.traffic))

@@ -1,0 +1,113 @@
+"""The verdict for a person: what is needed and what is there, what is largest, what a step takes, what to change."""
+
+from __future__ import annotations
+
+from pttrainer.preflight.shapes.passes import DECODE
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.timing.rollout_time import Generation
+from pttrainer.preflight.timing.step_time import Estimate
+from pttrainer.preflight.verdict import Option, Verdict
+
+OPTIONS_SHOWN = 12
+
+
+def text(of: Verdict) -> str:
+    """Lines of text, memory in GiB per chip."""
+    lines = [f"{of.job}: {of.line()}", "", *_facts(of), "", *_memory(of)]
+    if of.estimate is not None:
+        lines += ["", *_time(of.estimate)]
+    lines += _sent(of.collectives or [])
+    if of.options:
+        by = (
+            "by the formula"
+            if of.factor == 1.0
+            else f"by the formula times {of.factor:.3f}, as the compiler said of the job"
+        )
+        lines += [
+            "",
+            f"changes, one at a time, {by} (GiB):",
+            *map(_option, of.options[:OPTIONS_SHOWN]),
+        ]
+    if not of.fits:
+        held = of.smallest
+        order = "the cheapest" if any(one.hourly is not None for one in held) else "fewest FLOP/s"
+        lines += [
+            "",
+            f"smallest slices that hold it, {order} first:" if held else "no slice that was tried holds it",
+            *map(_option, held),
+        ]
+    lines += ["", *(f"note: {note}" for note in of.notes), *(f"assumed: {line}" for line in of.assumptions)]
+    return "\n".join(lines)
+
+
+def _facts(of: Verdict) -> list[str]:
+    mesh = ", ".join(f"{axis} {size}" for axis, size in of.mesh.items() if size > 1) or "one device"
+    trained = f", {of.trained_parameters:,} of them trained" if of.trained_parameters < of.parameters else ""
+    return [
+        f"  model        {of.model}: {of.parameters:,} weights{trained}",
+        f"  accelerator  {of.accelerator}; mesh: {mesh}",
+    ]
+
+
+def _memory(of: Verdict) -> list[str]:
+    scale = of.devices_per_chip
+    rows = [f"  {'memory, GiB per chip':<34} {'arguments':>10} {'temporaries':>12} {'peak':>8}   by"]
+    for one in of.programs:
+        how = one.stage if one.compile_seconds is None else f"{one.stage} compile, {one.compile_seconds:.0f} s"
+        parts = (_gib(one.arguments * scale), _gib(one.temporaries * scale)) if one.fits else ("", "")
+        refused = "" if one.fits else ", refused"
+        rows.append(f"  {one.name:<34} {parts[0]:>10} {parts[1]:>12} {_gib(one.peak * scale):>8}   {how}{refused}")
+    for buffer in of.outside:
+        rows.append(f"  {buffer.name:<34} {_gib(buffer.bytes * scale):>10} {'':>12} {'':>8}   during: {buffer.during}")
+    rows.append(f"  {'peak, in the ' + of.peak_during:<34} {'':>10} {'':>12} {_gib(of.peak * scale):>8}")
+    rows.append(f"  {'available':<34} {'':>10} {'':>12} {_gib(of.available * scale):>8}")
+    for title, buffers in (("largest", of.largest), ("largest arrays", [] if of.fits else of.arrays)):
+        if buffers:
+            rows.append(f"  {title}: " + "; ".join(f"{one.label} {_gib(one.bytes * scale)}" for one in buffers))
+    return rows
+
+
+def _time(e: Estimate) -> list[str]:
+    network = "" if e.ici_seconds is None else f", network {e.ici_seconds + (e.dcn_seconds or 0.0):.3g} s"
+    rows = [
+        f"  step         at least {e.seconds:.3g} s ({e.bound})",
+        f"  update       {e.flops:.3g} FLOPs, {e.compute_seconds:.3g} s; memory {e.hbm_seconds:.3g} s{network}",
+        *_sampling(e.generation),
+        f"  tokens       at most {e.tokens_per_second_per_chip:,.0f} per second and chip",
+    ]
+    if e.chip_hours is not None:
+        cost = "" if e.cost is None else f", {e.cost:,.2f} at the given price"
+        rows.append(f"  run          {e.steps:,} steps: at least {e.chip_hours:,.1f} chip-hours{cost}")
+    return rows
+
+
+def _sent(traffic: list[Traffic]) -> list[str]:
+    where = {True: " between slices", False: ""}
+    return [
+        f"  {one.kind:<12} {one.count:,} times{where[one.between_slices]}, {one.bytes / 2**30:,.1f} GiB per device"
+        for one in traffic
+    ]
+
+
+def _sampling(of: Generation | None) -> list[str]:
+    if of is None:
+        return []
+    token = of.programs[DECODE]
+    often = "" if of.share == 1.0 else f", {of.share:.3g} of it each step"
+    return [
+        f"  rollout      {of.rows:,} rows at once, at most {of.tokens_per_second:,.0f} tokens/s in all: weights "
+        f"{of.transfer_seconds:.3g} s, prompts {of.prefill_seconds:.3g} s, tokens {of.decode_seconds:.3g} s "
+        f"({1000 * token.seconds:.3g} ms each, {token.bound}){often}"
+    ]
+
+
+def _option(one: Option) -> str:
+    said = "fits" if one.fits else "does not fit"
+    also = [f"{path.rpartition('.')[2]} {value}" for path, value in one.settings.items() if not isinstance(value, dict)]
+    memory = f"{_gib(one.peak):>8} of {_gib(one.available):>6} per device"
+    also += [] if one.hourly is None else [f"{one.hourly:,.2f} an hour"]
+    return f"  {one.change:<38} {memory}   {said:<12}   {', '.join(also)}".rstrip()
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f}"

@@ -1,0 +1,1 @@
+"""Shapes of a job: arrays, devices, topologies, rollouts."""

@@ -1,0 +1,86 @@
+"""What a device holds of arrays that a mesh divides: shapes, number formats and bytes, without jax.
+
+A share has a name, so that people can be told which is large. Divisions are `division`'s, as those of real arrays are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import permutations
+from typing import NamedTuple
+
+from pttrainer.models.parameters import ITEM_BYTES, Declared
+from pttrainer.models.weights.hf_names import Path
+from pttrainer.runtime.distributed import logical_axes
+
+Sizes = Mapping[str, int]
+"""Of a mesh's axes."""
+
+
+class Share(NamedTuple):
+    """A device's part of an array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """As numbers one after the other."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def tiled_bytes(self) -> int:
+        """As a TPU lays it out."""
+        return _in_tiles(self.shape) * ITEM_BYTES[self.dtype]
+
+
+Shares = list[tuple[Path, Share]]
+
+
+def sizes(shape: logical_axes.Shape) -> Sizes:
+    """Of the mesh of this shape."""
+    return dict(zip(logical_axes.MESH_AXES, shape, strict=True))
+
+
+def of_weights(weights: Iterable[tuple[Path, Declared]], mesh: Sizes) -> Shares:
+    """Of weights, and of what is divided like them."""
+    return [(path, _of_weight(one, mesh)) for path, one in weights]
+
+
+def of_batch(arrays: Mapping[str, tuple[tuple[int, ...], str]], mesh: Sizes) -> Shares:
+    """Of a batch's arrays, [B, T, …] and number format by name."""
+    return [((name,), Share(_divided(shape, _of_rows(shape, mesh)), dtype)) for name, (shape, dtype) in arrays.items()]
+
+
+def total(shares: Shares, *, tiled: bool = False) -> int:
+    """Bytes."""
+    return sum(share.tiled_bytes if tiled else share.bytes for _, share in shares)
+
+
+def _of_weight(one: Declared, mesh: Sizes) -> Share:
+    assert one.dtype is not None
+    pieces = [
+        logical_axes.pieces(mesh, logical_axes.fitting(mesh, axis, size))
+        for axis, size in zip(one.axes, one.shape, strict=True)
+    ]
+    return Share(_divided(one.shape, pieces), one.dtype)
+
+
+def _of_rows(shape: tuple[int, ...], mesh: Sizes) -> list[int]:
+    named = logical_axes.fitting_batch(mesh, shape)
+    return [logical_axes.pieces(mesh, logical_axes.mesh_axes(name)) for name in named] + [1] * (len(shape) - len(named))
+
+
+def _divided(shape: tuple[int, ...], pieces: list[int]) -> tuple[int, ...]:
+    return tuple(size // count for size, count in zip(shape, pieces, strict=True))
+
+
+def _in_tiles(shape: tuple[int, ...]) -> int:
+    """Elements with what fills up tiles of 8 x 128. Two axes make them, those that waste least."""
+    layouts = permutations(range(len(shape)), 2)
+    return min((_filled(shape, {rows: 8, columns: 128}) for rows, columns in layouts), default=math.prod(shape))
+
+
+def _filled(shape: tuple[int, ...], units: dict[int, int]) -> int:
+    return math.prod(-(-size // units.get(axis, 1)) * units.get(axis, 1) for axis, size in enumerate(shape))

@@ -1,0 +1,105 @@
+"""TPUs that are not here: what the compiler calls them, what memory it gives a program, and their devices. Or what is
+here (`here`), which knows both by itself.
+
+The TPU compiler comes with libtpu (`pip install 'posttrain[tpu-compiler]'`); it needs no TPU, no cloud and no root.
+Left out: generations that libtpu does not know; then the formula alone answers.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+from typing import Any
+
+from ptapi.accelerators import Slice
+from ptapi.accelerators.trainer_sampler_split import HOST_SHAPE
+from pttrainer.errors import ConfigError
+from pttrainer.preflight.shapes.local_devices import Here
+
+GIB = 2**30
+
+USABLE_GIB = {"v4": 30.75, "v5e": 15.75, "v5p": 95.74, "v6e": 31.25, "tpu7x": 94.75}
+"""HBM of one JAX device (a chip, half of a tpu7x) that a program may use, as the compiler's own refusals say."""
+
+LIBTPU_OF_JAX = {"0.10": "0.0.42"}
+"""The libtpu series that `jax[tpu]` of a series pins. Another one may compile something else than training will."""
+
+
+class NotJudgedError(ConfigError):
+    """Nothing is wrong with the job; preflight does not know its kind."""
+
+
+def usable_bytes(slice_: Slice) -> int:
+    """Memory of one device that a program may use; raises ConfigError where there is no TPU to ask about."""
+    if isinstance(slice_, Here):
+        return slice_.memory
+    if slice_.generation not in USABLE_GIB:
+        raise NotJudgedError(
+            f"spec.accelerator.type: {slice_.name}: preflight knows TPUs only; accepted for example: v6e-16, v5p-128; "
+            "hint: --here asks about the devices of this machine"
+        )
+    return int(USABLE_GIB[slice_.generation] * GIB)
+
+
+def topology_name(slice_: Slice) -> str:
+    """As libtpu writes it: `v5p:4x4x4`."""
+    return f"{slice_.generation}:{slice_.topology}"
+
+
+def topology_options(slice_: Slice) -> dict[str, Any]:
+    """What libtpu must be told beside the name."""
+    options: dict[str, Any] = {}
+    if slice_.chips < math.prod(HOST_SHAPE):
+        sides = [int(side) for side in slice_.topology.split("x")]
+        options["chips_per_host_bounds"] = (*sides, 1, 1)[:3]
+    if slice_.generation == "v4":
+        options["chip_config_name"] = "megacore"  # else two devices per chip, which is not how v4 is used
+    if slice_.slices > 1:
+        options["num_slices"] = slice_.slices
+    return options
+
+
+def devices(slice_: Slice) -> Any:
+    """The devices of all slices, for a mesh that programs are compiled for."""
+    if isinstance(slice_, Here):
+        import jax
+
+        return jax.devices()
+    from jax.experimental import topologies
+
+    described = topologies.get_topology_desc(
+        platform="tpu", topology_name=topology_name(slice_), **topology_options(slice_)
+    )
+    return described.devices
+
+
+def why_no_compiler(slice_: Slice) -> str | None:
+    """Why the formula must do; None where the compiler can be asked, which may not know these chips (`why_unknown`)."""
+    if isinstance(slice_, Here):
+        return None
+    try:
+        libtpu, jax = importlib.metadata.version("libtpu"), importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "libtpu, the TPU compiler, is not installed; hint: pip install 'posttrain[tpu-compiler]'"
+    expected = LIBTPU_OF_JAX.get(".".join(jax.split(".")[:2]))
+    if expected is None or not libtpu.startswith(f"{expected}."):
+        wanted = f"libtpu {expected}.x" if expected else "a jax of series " + ", ".join(LIBTPU_OF_JAX)
+        return f"libtpu {libtpu} does not match jax {jax}; accepted: {wanted}"
+    return None
+
+
+def why_unknown(slice_: Slice) -> str | None:
+    """Why the compiler cannot answer for these chips; None where it can. Imports jax and libtpu."""
+    try:
+        devices(slice_)
+    except Exception as error:  # libtpu raises several kinds; all mean that it cannot answer
+        libtpu = importlib.metadata.version("libtpu")
+        return f"libtpu {libtpu} does not know {topology_name(slice_)}: {str(error).splitlines()[0]}"
+    return None
+
+
+def prepare_environment() -> None:
+    """Must run before jax is imported: several compilers side by side, no metadata server, no TPU expected."""
+    os.environ |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu"}
+    os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")

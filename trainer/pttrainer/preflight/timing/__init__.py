@@ -1,0 +1,1 @@
+"""Time of a step: roofline, collectives, rollouts."""

@@ -1,0 +1,49 @@
+"""How fast a program can be at best: the slowest of three limits.
+
+FLOPs at the chip's peak, bytes of its memory at their bandwidth, collectives at the links'. Real programs are slower,
+by what does not overlap and by how far kernels are from the peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ptapi.accelerators import Slice
+from pttrainer.preflight.timing.collectives import Traffic
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Of one run of a program. flops: of all chips; hbm_bytes: of a device. None: not compiled, or not published."""
+
+    flops: float
+    hbm_bytes: float
+    bound: str
+    seconds: float
+    compute_seconds: float
+    hbm_seconds: float
+    ici_seconds: float | None
+    dcn_seconds: float | None
+
+
+def roofline(slice_: Slice, flops: float, hbm_bytes: float, traffic: Iterable[Traffic] | None) -> Roofline:
+    """flops: that the hardware does, with what is computed twice; traffic: per device."""
+    per_chip = slice_.jax_devices_per_chip
+    assert slice_.peak_bf16_tflops is not None
+    assert slice_.hbm_gbytes_per_s is not None
+    compute = flops / (slice_.peak_bf16_tflops * 1e12 * slice_.total_chips)
+    hbm = hbm_bytes * per_chip / (slice_.hbm_gbytes_per_s * 1e9)
+    sent = None if traffic is None else list(traffic)
+    ici = _network(sent, False, None if slice_.ici_gbytes_per_s is None else slice_.ici_gbytes_per_s / 2, per_chip)
+    dcn = _network(sent, True, None if slice_.dcn_gbits_per_s is None else slice_.dcn_gbits_per_s / 8, per_chip)
+    limits = {"arithmetic": compute, "memory": hbm, "network": (ici or 0.0) + (dcn or 0.0)}
+    bound = max(limits, key=lambda name: limits[name])
+    return Roofline(flops, hbm_bytes, bound, limits[bound], compute, hbm, ici, dcn)
+
+
+def _network(traffic: list[Traffic] | None, slow: bool, gbytes_per_s: float | None, per_chip: int) -> float | None:
+    """Seconds: each direction of a chip's links carries half of the published number."""
+    if traffic is None or gbytes_per_s is None:
+        return None
+    return sum(one.bytes for one in traffic if one.between_slices is slow) * per_chip / (gbytes_per_s * 1e9)

@@ -1,0 +1,90 @@
+"""How fast a step can be at best, and what the run costs: a roofline of the update, and of the rollout before it.
+
+Real steps are slower (`roofline`), so time is "at least" and tokens per second "at most". Scoring passes, rewards and
+evaluation are not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pttrainer.models import matmul_flops
+from pttrainer.preflight.shapes import device_bytes
+from pttrainer.preflight.shapes.job_shapes import Subject
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.timing.rollout_time import Generation, Sent, generation
+from pttrainer.preflight.timing.roofline import roofline
+
+RECOMPUTED = 4 / 3
+"""FLOPs with full remat over those without: one more forward pass."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one optimizer step. None: nobody knows (no compiled program, no published bandwidth, no price), or nothing is
+    sampled. flops, and what follows, are those of the update; `seconds` is update and rollout, one after
+    the other, or the longer one where others sample while these train."""
+
+    flops: float
+    bound: str
+    seconds: float
+    update_seconds: float
+    compute_seconds: float
+    hbm_seconds: float
+    ici_seconds: float | None
+    dcn_seconds: float | None
+    generation: Generation | None
+    tokens_per_second_per_chip: float
+    steps: int | None
+    chip_hours: float | None
+    cost: float | None
+
+
+def estimate(
+    of: Subject, traffic: list[Traffic] | None, price: float | None = None, sent: Sent | None = None
+) -> Estimate:
+    """traffic: of the compiled step, per device; sent: of the rollout's programs. price: of a chip-hour."""
+    slice_, training = of.slice, of.spec.training
+    total = step_flops(of)
+    limits = roofline(
+        of.training_slice, total * (RECOMPUTED if of.form.remat == "full" else 1.0), _hbm_bytes(of), traffic
+    )
+    sampled = generation(of, sent or {})
+    sampling = 0.0 if sampled is None else sampled.seconds
+    is_overlapped = of.sampler is not None and of.spec.rollout.max_staleness > 0
+    seconds = max(limits.seconds, sampling) if is_overlapped else limits.seconds + sampling
+    tokens = training.batch_size * training.sequence_length
+    hours = None if training.steps is None else seconds * training.steps * slice_.total_chips / 3600
+    return Estimate(
+        flops=total,
+        bound="sampling" if sampling > limits.seconds else limits.bound,
+        seconds=seconds,
+        update_seconds=limits.seconds,
+        compute_seconds=limits.compute_seconds,
+        hbm_seconds=limits.hbm_seconds,
+        ici_seconds=limits.ici_seconds,
+        dcn_seconds=limits.dcn_seconds,
+        generation=sampled,
+        tokens_per_second_per_chip=tokens / seconds / slice_.total_chips,
+        steps=training.steps,
+        chip_hours=hours,
+        cost=None if hours is None or price is None else hours * price,
+    )
+
+
+def step_flops(of: Subject) -> float:
+    """Of a batch of full rows, each one example: the most that this shape can ask for."""
+    tokens = of.spec.training.sequence_length
+    taught = (
+        0.0 if of.teacher is None else matmul_flops.of_full_row(of.teacher.config, None, tokens) / 3
+    )  # forward alone
+    return of.spec.training.batch_size * (matmul_flops.of_full_row(of.config, of.form.adapters, tokens) + taught)
+
+
+def _hbm_bytes(of: Subject) -> float:
+    """Per device: state read and written, weights read in each of three passes of every micro-batch."""
+    held = of.held
+    state, frozen = device_bytes.total(held.state), device_bytes.total(held.frozen)
+    passes = 3 * of.spec.training.batch_size // of.micro_rows
+    weights = of.config.parameters * 2 / of.axis("tensor") / of.axis("expert")
+    return 2.0 * state + frozen + passes * weights

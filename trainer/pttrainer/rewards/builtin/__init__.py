@@ -1,0 +1,1 @@
+"""Rewards that come with posttrain, one file each."""

@@ -1,0 +1,105 @@
+"""From an entry of `spec.rewards` to the judge that calls it: one function per kind of reward.
+
+Adding a builtin: its module, and a line in the table of those that run here, or of those that run in children because
+they may hang or must be confined.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+
+from ptapi.spec import JudgeReward, PythonReward, Reward
+from pttrainer.errors import ConfigError
+from pttrainer.rewards import Sample
+from pttrainer.rewards.builtin import length
+from pttrainer.rewards.llm_judge.endpoint import Endpoint
+from pttrainer.rewards.llm_judge.reply_cache import Answers
+from pttrainer.rewards.scorers import GRACE_S, Here, Isolated, Judge
+from pttrainer.runtime.distributed import processes
+from pttrainer.runtime.io.local_copy import local_copy
+from pttrainer.runtime.io.storage import Place
+
+HERE: dict[str, str] = {
+    "gsm8k": "pttrainer.rewards.builtin.gsm8k",
+    "format": "pttrainer.rewards.builtin.format",
+    "choice": "pttrainer.rewards.builtin.choice",
+    "exact": "pttrainer.rewards.builtin.exact",
+    "tool-use": "pttrainer.rewards.builtin.tool_use",
+}
+"""Builtins that take linear time, by the name in `spec.rewards[].builtin`."""
+
+IN_CHILDREN: dict[str, str] = {"math": "pttrainer.rewards.builtin.math"}
+"""Builtins that may hang."""
+
+
+def judge_of(field: str, reward: Reward, max_new_tokens: int, run: Place | None) -> Judge:
+    """The judge of a reward; raises ConfigError or UserCodeError where it cannot be had."""
+    if reward.python is not None:
+        return _python(field, reward, reward.python)
+    if reward.judge is not None:
+        return _endpoint(field, reward, reward.judge, run)
+    assert reward.builtin is not None
+    if reward.builtin in SPECIAL:
+        return SPECIAL[reward.builtin](field, reward, max_new_tokens)
+    named = _named(reward)
+    if reward.pattern is not None:
+        _check_pattern(field, reward.pattern)
+        return Isolated(named, {"kind": "pattern", "pattern": reward.pattern}, reward.timeout_seconds)
+    if reward.builtin in IN_CHILDREN:
+        source = {"kind": "builtin", "module": IN_CHILDREN[reward.builtin]}
+        return Isolated(named, source, reward.timeout_seconds)
+    function = importlib.import_module(HERE[reward.builtin]).reward
+    return Here(lambda sample: function(*sample[:3]))
+
+
+def _named(reward: Reward) -> str:
+    return f"spec.rewards[{reward.label}]"
+
+
+def _python(field: str, reward: Reward, python: PythonReward) -> Judge:
+    source = {
+        "kind": "function",
+        "path": local_copy(f"{field}.python.uri", python.uri),
+        "function": python.function,
+        "batched": reward.batched,
+        "timeout": reward.timeout_seconds,
+    }
+    return Isolated(_named(reward), source, reward.timeout_seconds)
+
+
+def _endpoint(field: str, reward: Reward, judge: JudgeReward, run: Place | None) -> Judge:
+    key = None
+    if judge.api_key_env is not None:
+        key = processes.secret(judge.api_key_env, f"{field}.judge.apiKeyEnv")
+    return Endpoint(judge, reward.timeout_seconds, key, Answers(reward.label, run))
+
+
+def _code(field: str, reward: Reward, max_new_tokens: int) -> Judge:
+    # A program that takes too long is wrong; only where the child itself is stuck is there no reward.
+    source = {"kind": "code", "timeout": reward.timeout_seconds}
+    return Isolated(_named(reward), source, reward.timeout_seconds + GRACE_S)
+
+
+def _length(field: str, reward: Reward, max_new_tokens: int) -> Judge:
+    most = reward.max_tokens or max_new_tokens
+    buffer = reward.buffer_tokens or max(1, most // 5)
+    if buffer > most:
+        raise ConfigError(f"{field}.bufferTokens: {buffer}: accepted: at most the longest completion, {most} tokens")
+
+    def judge(sample: Sample) -> float:
+        return length.reward(sample.tokens, most, buffer)
+
+    return Here(judge)
+
+
+SPECIAL: dict[str, Callable[[str, Reward, int], Judge]] = {"code": _code, "length": _length}
+"""Builtins that need more than the sample's texts."""
+
+
+def _check_pattern(field: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{field}.pattern: {pattern!r}: is not a regular expression: {error}") from error

@@ -1,0 +1,1 @@
+"""Sampling on devices of its own: meshes, placement, weight transfer, batches ahead of training."""

@@ -1,0 +1,138 @@
+"""Batches that are sampled while others train: which weights draw which batch, and what a checkpoint keeps of it.
+
+With a bound of s optimizer steps, the batch of step t is drawn with the weights of step max(0, t − s), always: what is
+drawn follows from the step and never from the clock. So step t gives its weights to the batch of step t + s, and then
+trains on its own, which was begun s steps ago:
+
+    trainer   | give t   train t  | give t+1   train t+1 |
+    sampler   | ... t+s ......... | ... t+s+1 .......... |                        one thread, one batch after the other
+
+With a bound of 0 nothing runs ahead: batches are drawn when they are asked for, on the caller's thread. A checkpoint
+waits for the batches under way and keeps them, so that a run that is killed and comes back trains on the same samples.
+One that comes back with a smaller bound (a fork, an edited job) drops what is now too old, counts it and draws again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from ptapi import run_directory
+from pttrainer.batch import Batch
+from pttrainer.models import Params
+from pttrainer.rollout import batch_json
+
+
+class Drawn(NamedTuple):
+    """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people to read.
+    rewards_N (NaN: none) and ended_N (false: cut): of its rows, where they have rewards."""
+
+    batch: Batch
+    facts: dict[str, float]
+    table: list[dict[str, Any]]
+    rewards_N: Any = None
+    ended_N: Any = None
+
+
+class _Ahead(NamedTuple):
+    """A batch that is, or will be, drawn with the weights after `version` optimizer steps."""
+
+    version: int
+    drawn: Future[Drawn]
+
+
+class Pipeline:
+    """bound: of the staleness, in optimizer steps. total: of the run's steps. is_due: whether a step has a batch of its
+    own. deliver: weights to where they sample; None where they are there. draw: the batch of a step, from weights."""
+
+    def __init__(
+        self,
+        bound: int,
+        total: int,
+        is_due: Callable[[int], bool],
+        deliver: Callable[[Params], Params] | None,
+        draw: Callable[[int, Params], Drawn],
+    ) -> None:
+        self._bound, self._total, self._is_due, self._draw = bound, total, is_due, draw
+        self._deliver = deliver
+        self._ahead: dict[int, _Ahead] = {}
+        self._dropped = 0
+        self._sampler = ThreadPoolExecutor(1, "sampler") if bound else None
+
+    def next(self, step: int, params: Params) -> Drawn:
+        """The batch of this step; begins the batch that waits for its weights."""
+        began = time.monotonic()
+        if step in self._ahead:  # its copy of the weights makes room for the next one
+            self._ahead[step].drawn.result()
+        waited = time.monotonic()
+        self.give(step, params)
+        given = time.monotonic()
+        version, coming = self._ahead.pop(step)
+        drawn = coming.result()
+        if self._deliver is None:
+            return drawn
+        behind = float(step - version)
+        facts = {run_directory.STALENESS: behind, f"{run_directory.STALENESS}/max": behind}
+        facts[f"{run_directory.STALENESS}/dropped"] = float(self._dropped)
+        facts[f"{run_directory.SECONDS}wait"] = waited - began + time.monotonic() - given
+        self._dropped = 0
+        table = [{**row, "version": version} for row in drawn.table]
+        return drawn._replace(facts={**drawn.facts, **facts}, table=table)
+
+    def give(self, step: int, params: Params) -> None:
+        """Begins every batch up to the bound that was not begun yet, with the weights of this step."""
+        last = max(step, min(step + self._bound, self._total - 1))
+        missing = [at for at in range(step, last + 1) if at not in self._ahead and self._is_due(at)]
+        if not missing:
+            return
+        weights = params if self._deliver is None else self._deliver(params)
+        for at in missing:
+            self._ahead[at] = _Ahead(step, self._begin(at, weights))
+
+    def at_rest(self, params: Params) -> Params:
+        """These weights where they sample, as soon as nothing is being drawn there: for an evaluation."""
+        for ahead in self._ahead.values():
+            ahead.drawn.result()
+        return params if self._deliver is None else self._deliver(params)
+
+    def state(self) -> list[dict[str, Any]]:
+        """The batches that were drawn ahead, as JSON."""
+        return [
+            {"step": step, "version": version, **_to_json(drawn.result())}
+            for step, (version, drawn) in self._ahead.items()
+        ]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Continue from what `state` returned."""
+        for entry in state:
+            drawn = _from_json(entry)
+            if entry["step"] - entry["version"] > self._bound:
+                self._dropped += len(drawn.batch.tokens_BT)
+                continue
+            self._ahead[entry["step"]] = _Ahead(entry["version"], _finished(drawn))
+
+    def _begin(self, step: int, weights: Params) -> Future[Drawn]:
+        if self._sampler is None:
+            return _finished(self._draw(step, weights))
+        return self._sampler.submit(self._draw, step, weights)
+
+
+def _finished(drawn: Drawn) -> Future[Drawn]:
+    future: Future[Drawn] = Future()
+    future.set_result(drawn)
+    return future
+
+
+_OF_ROWS = ("rewards_N", "ended_N")
+
+
+def _to_json(drawn: Drawn) -> dict[str, Any]:
+    of_rows = {name: batch_json.encode(x) for name in _OF_ROWS if (x := getattr(drawn, name)) is not None}
+    return {"batch": batch_json.to_json(drawn.batch), "facts": drawn.facts, "table": drawn.table, **of_rows}
+
+
+def _from_json(entry: Mapping[str, Any]) -> Drawn:
+    of_rows = {name: batch_json.decode(entry[name]) for name in _OF_ROWS if name in entry}
+    return Drawn(batch_json.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), **of_rows)

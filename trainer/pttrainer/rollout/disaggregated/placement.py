@@ -1,0 +1,70 @@
+"""Which devices train and which sample, and the sizes of each one's mesh (`rollout.placement`).
+
+Colocated, all devices do both, on one mesh. Disaggregated, the first devices train on the mesh that `parallelism`
+describes, and the last ones sample on a mesh made for decoding: copies of the model, each on as few devices as hold its
+weights, because a token reads all weights once, and more copies read at once. Left out: how weights get from one to the
+other (`rollout.transfer`), and the meshes themselves (`two_meshes`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ptapi.accelerators import Slice
+from ptapi.accelerators.trainer_sampler_split import Split, split_of
+from ptapi.errors import SpecError
+from ptapi.spec import PostTrainJobSpec
+from pttrainer.errors import ConfigError
+from pttrainer.models.structure import Form
+from pttrainer.runtime.distributed import logical_axes
+
+WEIGHTS_SHARE = 0.5
+"""Share of a sampling device's memory that weights may take; the rest is for keys, values and what is computed."""
+
+
+class Shapes(NamedTuple):
+    """Sizes of the mesh axes. sampler: None where the devices that train sample, too."""
+
+    trainer: logical_axes.Shape
+    sampler: logical_axes.Shape | None
+
+
+def shapes(spec: PostTrainJobSpec, model: Form, devices: int) -> Shapes:
+    """For this many devices. Raises ConfigError."""
+    split = _split(spec)
+    parallelism, slices = spec.training.parallelism, spec.accelerator.slices
+    if split is None:
+        return Shapes(logical_axes.mesh_shape(parallelism, devices, slices), None)
+    expected = split.trainer.total_devices + split.sampler.total_devices
+    if devices != expected:
+        raise ConfigError(
+            f"spec.accelerator.type: {spec.accelerator.type}: has {expected} devices, and {devices} are here; accepted "
+            "with placement: disaggregated: an accelerator that is what is here"
+        )
+    trainer = logical_axes.mesh_shape(parallelism, split.trainer.total_devices, split.trainer.slices)
+    return Shapes(trainer, _for_decoding(model, split.sampler, copies(spec)))
+
+
+def copies(spec: PostTrainJobSpec) -> int:
+    """Versions of the weights that the sampling devices hold at once; of adapters many are nothing beside one model."""
+    if spec.training.lora is not None:
+        return 1
+    return max(1, spec.rollout.max_staleness // spec.algorithm.updates_per_batch)
+
+
+def _split(spec: PostTrainJobSpec) -> Split | None:
+    try:
+        return split_of(spec)
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _for_decoding(model: Form, slice_: Slice, versions: int) -> logical_axes.Shape:
+    """Copies of the model on as few devices as hold its weights; no copy across slices."""
+    weights = model.decoding_bytes
+    each, tensor = slice_.devices, 1
+    if slice_.hbm_gib is not None:
+        memory = WEIGHTS_SHARE * slice_.hbm_gib * 2**30 / slice_.jax_devices_per_chip
+        fitting = (n for n in range(1, each + 1) if each % n == 0 and versions * weights / n <= memory)
+        tensor = next(fitting, each)
+    return (slice_.total_devices // tensor, 1, tensor, 1, 1)

@@ -1,0 +1,1 @@
+"""Evaluation by sampling: held-out prompts, what their answers say."""

@@ -1,0 +1,180 @@
+"""What a model is worth: its greedy completions of held-out prompts, by rewards and against gold answers.
+
+GRPO measures rewards always; SFT does when the job names rewards and `data.eval`, so that both can be compared. Gold
+answers are compared where `evaluation.answers` asks for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from ptapi.spec import Environment as EnvironmentSpec
+from ptapi.spec import Evaluation as EvaluationSpec
+from pttrainer.data import prompts, rows
+from pttrainer.data.prompts import Question
+from pttrainer.environments.environment import Environment
+from pttrainer.environments.python_environment import World
+from pttrainer.environments.tool_environment import Tools
+from pttrainer.errors import ConfigError
+from pttrainer.models import Params
+from pttrainer.rewards import NEEDS_ANSWER
+from pttrainer.rewards.runner import Runner
+from pttrainer.rollout import groups
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Draw, Engine, Sampling
+from pttrainer.rollout.evaluation import answer_metrics
+from pttrainer.rollout.groups import Group
+from pttrainer.rollout.multi_turn import EpisodeSampler
+from pttrainer.rollout.native import max_rows
+from pttrainer.rollout.native.native_engine import NativeEngine, sampler_mesh
+from pttrainer.rollout.sampler import Sampler, reward_facts
+from pttrainer.rollout.speculative import build
+from pttrainer.rollout.vllm.vllm_engine import vllm_engine
+from pttrainer.runtime.distributed import sharding
+
+
+class Evaluation:
+    """Greedy completions of held-out prompts: the mean reward is what the model is worth."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        questions: Sequence[Question],
+        sampling: Sampling,
+        spec: EvaluationSpec,
+        passing: Passing | None = None,
+    ) -> None:
+        self._sampler, self._questions, self._sampling, self._spec = sampler, questions, sampling, spec
+        self._passing = passing
+        self._rows_at_once = min(spec.batch_size, len(questions))
+
+    def run(self, params: Params) -> Mapping[str, float]:
+        """Metrics named `eval/…`."""
+        judged = self._answered(params, 1, self._sampling)
+        is_judged = bool(judged[0].samples[0].rewards)
+        spreads = ("/std", "/min", "/max")
+        facts = {
+            name: value for name, value in reward_facts(judged).items() if is_judged and not name.endswith(spreads)
+        }
+        facts |= groups.facts(judged) | self._against_gold(judged)
+        if self._passing is not None:
+            facts |= self._pass_at(params, self._passing)
+        return {f"eval/{name}": value for name, value in facts.items()}
+
+    def _answered(self, params: Params, samples: int, sampling: Sampling) -> list[Group]:
+        """All questions, some at a time."""
+        at_once = max(1, self._rows_at_once // samples)
+        judged: list[Group] = []
+        for start in range(0, len(self._questions), at_once):
+            chosen = list(self._questions[start : start + at_once])
+            # The last batch is filled up, so that all have one shape and compile once.
+            filled = chosen + [chosen[-1]] * (at_once - len(chosen))
+            numbers = list(range(start, start + len(filled)))
+            done = self._sampler.sample(params, filled, numbers, samples, sampling, Draw(0, 0))
+            judged += done.groups[: len(chosen)]
+        return judged
+
+    def _pass_at(self, params: Params, passing: Passing) -> dict[str, float]:
+        judged = self._answered(params, self._spec.samples, passing.sampling)
+        # A sample without a reward did not pass.
+        passed = [
+            sum(sample.rewards[passing.reward] >= self._spec.pass_mark for sample in group.samples) for group in judged
+        ]
+        return pass_at(passed, self._spec.samples)
+
+    def _against_gold(self, judged: Sequence[Group]) -> dict[str, float]:
+        said = [group.samples[0].text for group in judged]
+        gold = [group.question.gold for group in judged]
+        return answer_metrics.measure(self._spec.answers, said, gold, self._spec.labels)
+
+
+class Passing(NamedTuple):
+    """How completions are sampled that pass or do not, and the reward that says so."""
+
+    sampling: Sampling
+    reward: str
+
+
+def pass_at(passed: Sequence[int], samples: int) -> dict[str, float]:
+    """`pass@k` for k = 1, 2, 4, … and `samples`: how likely one of k samples passes, without bias.
+
+    mean over prompts of 1 − C(n − c, k) / C(n, k), c of n passed                   arXiv 2107.03374, equation 1
+    """
+    ks = sorted({*(1 << power for power in range(samples.bit_length()) if 1 << power <= samples), samples})
+    return {
+        f"pass@{k}": sum(1.0 - math.comb(samples - c, k) / math.comb(samples, k) for c in passed) / len(passed)
+        for k in ks
+    }
+
+
+def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
+    """For the job's `data.eval`; None where there is none."""
+    spec = context.spec
+    if spec.data.eval is None:
+        return None
+    questions = read_questions(context, "eval", sampler)
+    new_tokens = spec.evaluation.max_new_tokens or spec.rollout.max_new_tokens
+    sampling = Sampling(new_tokens, spec.training.sequence_length, stop=tuple(spec.rollout.stop), greedy=True)
+    passing = None
+    if spec.evaluation.samples > 1 and spec.rewards:
+        passing = Passing(replace(sampling, greedy=False, temperature=spec.rollout.temperature), spec.rewards[0].label)
+    return Evaluation(sampler, questions, sampling, spec.evaluation, passing)
+
+
+def job_sampler(context: Context) -> Sampler:
+    """The job's engine and its rewards; raises ConfigError or UserCodeError."""
+    spec = context.spec
+    engine = _engine(context)
+    runner = Runner(spec.rewards, spec.rollout.max_new_tokens, context.run)
+    if spec.environment is None:
+        return Sampler(context, engine, runner)
+    return EpisodeSampler(context, engine, runner, _environment(context, spec.environment), spec.environment)
+
+
+def _engine(context: Context) -> Engine:
+    """The model itself, on the devices that train or on those that only sample; or vLLM."""
+    if context.spec.rollout.vllm is not None:
+        return vllm_engine(context, context.spec.rollout.vllm)
+    model, words, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
+    transfer = context.transfer
+    if transfer is not None:
+        guesses = build.speculation(context, transfer.mesh)
+        return NativeEngine(model, words, transfer.place, fetch, transfer.mesh, slots, guesses, delivered=True)
+    mesh = sampler_mesh(model, context.mesh, max_rows.memory())
+    place = context.place if mesh is context.mesh else partial(sharding.put, mesh)
+    return NativeEngine(model, words, place, fetch, mesh, slots, build.speculation(context, mesh))
+
+
+def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
+    """What the job's episodes happen in; raises ConfigError or UserCodeError."""
+    if jax.process_count() > 1 and (spec.python is not None or any(tool.python is not None for tool in spec.tools)):
+        raise ConfigError(
+            "spec.environment: Python of your own needs one process that drives all chips, and this run has "
+            f"{jax.process_count()}; accepted: builtin tools; hint: pathways: {{enabled: true}}"
+        )
+    if spec.python is not None:
+        return World(spec.python, spec.timeout_seconds, context.alive)
+    return Tools(spec, context.chat.source, context.alive)
+
+
+def read_questions(context: Context, part: str, sampler: Sampler) -> list[Question]:
+    """The prompts of `data.train` or `data.eval`, with what the sampler's tools tell; says how they were read. Raises
+    DataError."""
+    read = rows.of_job(context.spec.data, part, context.note)
+    assert read is not None
+    with_answer = any(reward.builtin in NEEDS_ANSWER for reward in context.spec.rewards)
+    length = context.spec.training.sequence_length
+    field = f"spec.data.{part}"
+    found = prompts.questions(read, context.chat, length, field, with_answer=with_answer, tools=sampler.tools)
+    longest = max(len(question.tokens) for question in found.fitting)
+    context.note(
+        f"data.{part}: {len(read.rows)} rows ({read.form}), {found.too_long} with a prompt that is too long, longest "
+        f"prompt {longest} tokens{rows.skipped(found.bad)}"
+    )
+    return found.fitting

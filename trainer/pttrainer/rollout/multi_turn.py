@@ -1,0 +1,265 @@
+"""Rollouts of several turns: the model speaks, the environment answers, all episodes side by side.
+
+    prompt · said · observed · said · … · said          one row of tokens; only what was said is trained
+
+Token in, token out: what the model said is kept as the tokens that it sampled, with their log-probs, and the next
+turn is asked with exactly those; only an observation is ever turned into tokens (`Chat.between`), and only once. So
+every prompt begins with the prompt of the turn before, and the trainer sees what the sampler saw.
+
+A turn asks the engine for all open episodes at once, and their number is filled up to a power of two, so that few
+shapes are compiled. The first turn samples as a rollout of one turn does: same keys, same samples.
+
+An episode ends when its environment says so; when it ran out of turns or of room (it is judged as it stands, and counts
+as truncated); or when its environment failed or took too long, and then it has no reward.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ptapi.spec import Environment as EnvironmentSpec
+from pttrainer import rewards
+from pttrainer.data.prompts import Question
+from pttrainer.environments.environment import Environment, Said, Turn
+from pttrainer.errors import UserCodeError
+from pttrainer.models import Params
+from pttrainer.rewards.runner import Runner, Scores
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, Sampling
+from pttrainer.rollout.groups import Group, Sample, Trip
+from pttrainer.rollout.sampler import Judged, Sampler
+from pttrainer.rollout.speculative.verify import added, with_rates
+
+REWARD = "environment"
+"""The name of the environment's own reward."""
+KEY_OF_TURN = 0x9E3779B9
+"""Added to the seed for each turn after the first, so that no two turns share random numbers."""
+
+
+@dataclass
+class Episode:
+    """One conversation as it grows. prompt: tokens before the first turn; the lists: tokens after it."""
+
+    question: Question
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    said: list[bool] = field(default_factory=list)
+    transcript: list[dict[str, Any]] = field(default_factory=list)
+    reward: float = 0.0
+    seconds: float = 0.0
+    turns: int = 0
+    calls: int = 0
+    failed: int = 0
+    ended: bool = False
+    error: str = ""
+    is_open: bool = True
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens so far."""
+        return [*self.prompt, *self.tokens]
+
+    @property
+    def answer(self) -> str:
+        """What the model said last."""
+        return next((str(m["content"]) for m in reversed(self.transcript) if m["role"] == "assistant"), "")
+
+    def add(self, tokens: Sequence[int], logps: Sequence[float], *, said: bool) -> None:
+        """Tokens that come next."""
+        self.tokens += tokens
+        self.logps += logps
+        self.said += [said] * len(tokens)
+
+    def close(self, *, ended: bool = False, error: str = "") -> None:
+        """No more turns."""
+        self.is_open, self.ended, self.error = False, ended, error
+
+
+NO_ROOM = "the opening leaves no room for a turn"
+LONGEST_TOKEN = 64
+"""Characters of text for a token, at most: what is beyond so many for each is not looked at."""
+
+
+class EpisodeSampler(Sampler):
+    """An engine, an environment and the job's rewards."""
+
+    def __init__(
+        self, context: Context, engine: Engine, runner: Runner, environment: Environment, spec: EnvironmentSpec
+    ) -> None:
+        super().__init__(context, engine, runner)
+        self._environment, self._spec, self._is_proven = environment, spec, False
+        self.tools = environment.schemas
+
+    def sample(
+        self,
+        params: Params,
+        questions: Sequence[Question],
+        numbers: Sequence[int],
+        samples: int,
+        sampling: Sampling,
+        draw: Draw,
+    ) -> Judged:
+        began = time.monotonic()
+        episodes = self._begin([question for question in questions for _ in range(samples)])
+        places = [number * samples + g for number in numbers for g in range(samples)]
+        outside_s = time.monotonic() - began
+        counts: dict[str, float] = {}
+        for turn in range(self._spec.max_turns):
+            chosen = [place for place, episode in enumerate(episodes) if episode.is_open]
+            if not chosen:
+                break
+            if turn == 0 and all(not episode.transcript and episode.is_open for episode in episodes):
+                prompts = [Prompt(q.tokens, number) for q, number in zip(questions, numbers, strict=True)]
+                said = self._engine.generate(params, prompts, samples, sampling, draw)
+            else:
+                keyed = draw._replace(seed=(draw.seed + turn * KEY_OF_TURN) % 2**32)
+                said = self._next_turn(
+                    params, [episodes[p] for p in chosen], [places[p] for p in chosen], sampling, keyed
+                )
+            since, counts = time.monotonic(), added(counts, said.facts)
+            self._hear({p: episodes[p] for p in chosen}, said, sampling, is_last=turn + 1 == self._spec.max_turns)
+            outside_s += time.monotonic() - since
+        generate_s = time.monotonic() - began - outside_s
+        self._check(episodes)
+        since = time.monotonic()
+        judged = self._judged(questions, episodes, samples)
+        facts = {**judged.facts, **with_rates(counts), "seconds/environment": outside_s}
+        return replace(judged, generate_s=generate_s, reward_s=time.monotonic() - since + outside_s, facts=facts)
+
+    def _begin(self, questions: Sequence[Question]) -> list[Episode]:
+        episodes = [Episode(question, list(question.tokens)) for question in questions]
+        openings = self._environment.reset({place: question.fields for place, question in enumerate(questions)})
+        for place, episode in enumerate(episodes):
+            opening = openings[place]
+            if opening.error:
+                episode.close(error=opening.error)
+            elif len(opening.text or "") > self._context.spec.training.sequence_length * LONGEST_TOKEN:
+                episode.close(error=NO_ROOM)
+            elif opening.text:
+                message = {"role": "user", "content": opening.text}
+                episode.transcript.append(message)
+                asked = [*episode.question.messages, message]
+                episode.prompt = self._context.chat.prompt_ids(asked, episode.question.tools)
+                if len(episode.prompt) >= self._context.spec.training.sequence_length:
+                    episode.close(error=NO_ROOM)
+        return episodes
+
+    def _next_turn(
+        self, params: Params, episodes: Sequence[Episode], places: Sequence[int], sampling: Sampling, draw: Draw
+    ) -> Completions:
+        """One sample of each; filled up with the last one, which is sampled again and not looked at."""
+        rows = 1 << (len(episodes) - 1).bit_length()
+        prompts = [Prompt(episode.ids, place) for episode, place in zip(episodes, places, strict=True)]
+        prompts += [prompts[-1]] * (rows - len(prompts))
+        return self._engine.generate(params, prompts, 1, sampling, draw)
+
+    def _hear(self, episodes: Mapping[int, Episode], said: Completions, sampling: Sampling, *, is_last: bool) -> None:
+        """Takes in what was said, row by row, has the environment answer, and takes that in."""
+        asking: dict[int, Said] = {}
+        for row, (place, episode) in enumerate(episodes.items()):
+            tokens = said.tokens(row)
+            episode.add(tokens, said.logps_NT[row, : len(tokens)].tolist(), said=True)
+            episode.turns += 1
+            text = self._context.tokenizer.decode(self._without_end(tokens), skip_special=False)
+            episode.transcript.append({"role": "assistant", "content": text})
+            if said.ended_N[row]:
+                asking[place] = Said(text, episode.question.fields, self._spec.timeout_seconds - episode.seconds)
+            else:
+                episode.close()
+        for place, turn in (self._environment.step(asking) if asking else {}).items():
+            self._answer(episodes[place], turn, sampling, is_last=is_last)
+
+    def _answer(self, episode: Episode, turn: Turn, sampling: Sampling, *, is_last: bool) -> None:
+        episode.reward += turn.reward
+        episode.seconds += turn.seconds
+        episode.calls, episode.failed = episode.calls + turn.calls, episode.failed + turn.failed
+        if turn.error:
+            episode.close(error=turn.error)
+        elif turn.done:
+            episode.close(ended=True)
+        elif episode.seconds >= self._spec.timeout_seconds:
+            episode.close(error=f"the episode took more than {self._spec.timeout_seconds:g} s in its environment")
+        else:
+            messages = [{**message, "content": self._cut(str(message["content"]))} for message in turn.messages]
+            has_end = episode.tokens[-1] in self._context.tokenizer.eos_ids
+            tokens = self._context.chat.between(messages, has_end=has_end)
+            if is_last or len(episode.prompt) + len(episode.tokens) + len(tokens) >= sampling.max_length:
+                episode.close()
+                return
+            episode.transcript += messages
+            episode.add(tokens, [0.0] * len(tokens), said=False)
+
+    def _cut(self, text: str) -> str:
+        tokenizer, most = self._context.tokenizer, self._spec.max_observation_tokens
+        if len(text) <= most:  # no token is shorter than a character of ASCII
+            return text
+        # An environment may say a gigabyte, and Python stands still while that is encoded.
+        beginning = text[: most * LONGEST_TOKEN]
+        tokens = tokenizer.encode(beginning)
+        is_whole = len(beginning) == len(text) and len(tokens) <= most
+        return text if is_whole else tokenizer.decode(tokens[:most]) + " …"
+
+    def _without_end(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[:-1] if tokens and tokens[-1] in self._context.tokenizer.eos_ids else tokens
+
+    def _check(self, episodes: Sequence[Episode]) -> None:
+        """An environment in which every episode of the first rollout fails is broken."""
+        errors = [episode.error for episode in episodes if episode.error]
+        if not errors:
+            self._is_proven = True
+            return
+        counted = f"{len(errors)} of {len(episodes)} episodes failed; the first: {errors[0]}"
+        if len(errors) == len(episodes) and not self._is_proven:
+            raise UserCodeError(f"spec.environment: {counted}")
+        print(f"environment: {counted}", file=sys.stderr)
+
+    def _judged(self, questions: Sequence[Question], episodes: Sequence[Episode], samples: int) -> Judged:
+        asked = [
+            rewards.Sample(
+                episode.question.text,
+                episode.answer,
+                {**episode.question.fields, "transcript": episode.transcript},
+                sum(episode.said),
+            )
+            for episode in episodes
+        ]
+        scores = self._with_own(self._judge(asked), episodes)
+        made = [_sample(episode, scores, row) for row, episode in enumerate(episodes)]
+        grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
+        return Judged(grouped, 0.0, 0.0, scores.facts)
+
+    def _with_own(self, scores: Scores, episodes: Sequence[Episode]) -> Scores:
+        """The environment's reward beside the others; an episode that failed has none."""
+        is_lost = np.array([bool(episode.error) for episode in episodes])
+        own = np.where(is_lost, np.nan, [episode.reward for episode in episodes])
+        total = np.where(is_lost, np.nan, scores.total)
+        if not self._environment.is_rewarding:
+            return replace(scores, total=total)
+        return replace(scores, rewards={**scores.rewards, REWARD: own}, total=total + self._spec.reward_weight * own)
+
+
+def _sample(episode: Episode, scores: Scores, row: int) -> Sample:
+    return Sample(
+        tokens=episode.tokens,
+        logps=np.array(episode.logps, np.float32),
+        ended=episode.ended,
+        text=episode.answer,
+        rewards={name: float(values[row]) for name, values in scores.rewards.items()},
+        reward=float(scores.total[row]),
+        trip=Trip(
+            episode.prompt,
+            episode.said,
+            episode.transcript,
+            episode.turns,
+            episode.calls,
+            episode.failed,
+            episode.error,
+        ),
+    )

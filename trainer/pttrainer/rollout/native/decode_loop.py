@@ -1,0 +1,302 @@
+"""Token by token on the devices: the state of the rows that are being sampled, and what is compiled of it.
+
+Letters: B rows, P prompts, G samples per prompt, N = P·G, S slots, T tokens of a dispatch, D model, V vocabulary.
+
+    prefill   prompts, right-padded, piece by piece; leaves their keys and values and the state after their end
+    spread    every prompt gets G rows that read its one copy of keys and values
+    idle      rows that do nothing yet
+    advance   samples until a number of tokens; a row that ends takes over the next sample of a pool at once
+    room      more slots
+    fewer     the rows that are still active
+
+A round is: rows that are free take over samples; every active row samples a token from its state; the tokens are
+decoded, which makes the next state. So taking over costs the copy of a prompt and nothing else, needs no word of
+the host, and no program but this one. Rows share one clock (`models.cache`). With a proposer (`speculation`) a round
+decodes its guesses too and says those that hold; then each row has a clock of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pttrainer.models import Model, Params
+from pttrainer.models.attention import kv_cache as kv
+from pttrainer.models.cpu_kernels import blocked_matmul, jit
+from pttrainer.rollout.engine import Sampling
+from pttrainer.rollout.native import cache_layout
+from pttrainer.rollout.native.decode_state import NOBODY, Pool, Rows, Said, Watched, with_lines
+from pttrainer.rollout.native.prefill import Padded, computed
+from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
+from pttrainer.rollout.speculative.verify import Asked, Proposer, check
+from pttrainer.runtime.distributed import sharding
+
+DISPATCH_TOKENS = 64
+"""Most tokens of a row that are sampled before the host sees any."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The compiled functions' static part. `draft` of a method: the proposer's weights, if it has any."""
+
+    model: Model
+    eos_ids: tuple[int, ...]
+    how: Sampling
+    proposer: Proposer | None = None
+
+    @property
+    def lines(self) -> int:
+        """Tokens that a row may say in a round."""
+        return 1 if self.proposer is None else 1 + self.proposer.tokens
+
+    def prefill(
+        self,
+        samples: int,
+        weights: Params,
+        padded: Padded,
+        seed: Array,
+        step: Array,
+        first: Array,
+        end: Array,
+        draft: Params | None = None,
+    ) -> Pool:
+        """The prompts' keys, values and last states."""
+        P = padded.tokens_PS.shape[0]
+        cache, hidden_PD = computed(self.model, weights, padded)
+        numbers_N, samples_N = jnp.repeat(padded.numbers_P, samples), jnp.tile(jnp.arange(samples), P)
+        keys_N = row_keys(seed, step, numbers_N, samples_N)
+        guesses = None if self.proposer is None else self.proposer.of_prompts(draft, padded)
+        return Pool(cache, hidden_PD, padded.lengths_P, padded.limits_P, keys_N, first, end, guesses)
+
+    def spread(self, samples: int, slots: int, pool: Pool) -> Rows:
+        """Every prompt with its G rows."""
+        per_row = partial(jnp.repeat, repeats=samples, axis=0)
+        N = pool.keys_N.shape[0]
+        zeros_B = jnp.zeros(N, jnp.int32)
+        rows = Rows(
+            cache=cache_layout.shared(self.model, pool.cache, samples, slots, apart=self._is_apart),
+            hidden_BD=per_row(pool.hidden_PD),
+            keys_B=pool.keys_N,
+            owners_B=jnp.arange(N, dtype=jnp.int32),
+            starts_B=per_row(pool.lengths_P),
+            limits_B=per_row(pool.limits_P),
+            counts_B=zeros_B,
+            births_B=zeros_B,
+            active_B=per_row(pool.limits_P) > 0,
+            drawn=pool.end,
+            guesses=None if self.proposer is None else self.proposer.of_rows(pool.guesses, samples, slots),
+        )
+        return _laid_out(rows)
+
+    def idle(self, rows: int, slots: int, pool: Pool) -> Rows:
+        """Rows that wait for samples of prompts like the pool's."""
+        prompt_slots = pool.cache.positions_BS.shape[1]
+        zeros_B = jnp.zeros(rows, jnp.int32)
+        made = Rows(
+            cache=cache_layout.idle(self.model, rows, prompt_slots, slots, apart=self._is_apart),
+            hidden_BD=jnp.zeros((rows, pool.hidden_PD.shape[1]), pool.hidden_PD.dtype),
+            keys_B=jnp.broadcast_to(pool.keys_N[:1], (rows,)),
+            owners_B=jnp.full(rows, NOBODY),
+            starts_B=zeros_B,
+            limits_B=zeros_B,
+            counts_B=zeros_B,
+            births_B=zeros_B,
+            active_B=jnp.zeros(rows, bool),
+            drawn=pool.first,
+            guesses=None if self.proposer is None else self.proposer.idle(pool.guesses, rows, slots),
+        )
+        return _laid_out(made)
+
+    def advance(
+        self,
+        weights: Params,
+        rows: Rows,
+        pool: Pool | None,
+        until: Array,
+        floor: Array,
+        draft: Params | None = None,
+    ) -> tuple[Rows, Said, Watched]:
+        """Rounds until `until` lines are said: one for each token that a row may say in a round. floor: return as soon
+        as so few rows are active and the pool has no sample left."""
+        S = cache_layout.room(rows.cache)
+        shape = (DISPATCH_TOKENS * self.lines, rows.owners_B.shape[0])
+        said = Said(
+            tokens_TB=jnp.zeros(shape, jnp.int32),
+            logps_TB=jnp.zeros(shape, jnp.float32),
+            owners_TB=jnp.full(shape, NOBODY),
+            count=jnp.zeros((), jnp.int32),
+        )
+
+        def is_wanted(carried: tuple[Rows, Said]) -> Array:
+            rows, said = carried
+            has_room = self._age(rows) < S
+            is_left = jnp.zeros((), bool) if pool is None else rows.drawn < pool.end
+            return (said.count < until) & has_room & (is_left | (jnp.sum(rows.active_B) > floor))
+
+        def round_(carried: tuple[Rows, Said]) -> tuple[Rows, Said]:
+            rows, said = carried
+            rows = rows if pool is None else self._taken_over(rows, pool)
+            taking_B = rows.active_B
+            token_B, logp_B = self._next(self.model, weights, rows.hidden_BD, rows.keys_B, rows.counts_B)
+            said = with_lines(said, token_B, logp_B, jnp.where(taking_B, rows.owners_B, NOBODY))
+            counts_B = rows.counts_B + taking_B
+            is_end_B = jnp.isin(token_B, jnp.array(self.eos_ids)) | (counts_B >= rows.limits_B)
+            rows = rows._replace(counts_B=counts_B, active_B=taking_B & ~is_end_B)
+            if self.proposer is not None:
+                rows, more_LB = self._guessing(self.proposer, weights, draft, rows, token_B)
+                return rows, with_lines(said, *more_LB)
+            positions_B = jnp.where(rows.active_B, rows.starts_B + counts_B - 1, kv.EMPTY)
+            hidden_B1D, cache = self.model.decode(weights, token_B[:, None], positions_B[:, None], rows.cache)
+            return rows._replace(cache=cache, hidden_BD=hidden_B1D[:, 0]), said
+
+        rows, said = lax.while_loop(is_wanted, round_, (rows, said))
+        return rows, said, self._watched(rows)
+
+    def room(self, slots: int, rows: Rows) -> Rows:
+        """Rows with this many slots."""
+        guesses = None
+        if self.proposer is not None:
+            guesses = self.proposer.room(rows.guesses, slots - cache_layout.room(rows.cache))
+        return rows._replace(cache=cache_layout.grown(rows.cache, slots), guesses=guesses)
+
+    def fewer(self, count: int, rows: Rows) -> Rows:
+        """`count` rows, all active ones among them."""
+        chosen = jnp.argsort(~rows.active_B, stable=True)[:count]
+        whole = ("cache", "drawn", "guesses")
+        of_rows = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in whole}
+        guesses = None if self.proposer is None else self.proposer.only(rows.guesses, chosen)
+        return _laid_out(rows._replace(cache=cache_layout.only(rows.cache, chosen), guesses=guesses, **of_rows))
+
+    def _next(
+        self, model: Model, weights: Params, hidden_BD: Array, keys_B: Array, counts_B: Array
+    ) -> tuple[Array, Array]:
+        """The token after counts_B of every row's, and its log-prob; `model` is ours or a draft's."""
+        logits_BV = _logits(model, weights, hidden_BD)
+        allowed_BV = None
+        if self.how.min_new_tokens:
+            is_early_B = counts_B + 1 < self.how.min_new_tokens
+            penalty_B1 = jnp.where(is_early_B, -jnp.inf, 0.0)[:, None]
+            allowed_BV = logits_BV.at[:, jnp.array(self.eos_ids)].add(penalty_B1)
+        token_B, logp_B = choose(logits_BV, uniforms(keys_B, counts_B), self.how, allowed_BV)
+        return token_B.astype(jnp.int32), logp_B
+
+    def _guessing(
+        self, proposer: Proposer, weights: Params, draft: Params | None, rows: Rows, token_B: Array
+    ) -> tuple[Rows, tuple[Array, ...]]:
+        """The rest of a round: the token that rows just said is decoded together with what may follow it. Tokens,
+        log-probs and owners of what is said of that, [K, B]."""
+        asked = Asked(token_B, rows.starts_B, rows.counts_B, rows.keys_B, rows.active_B)
+        proposals_BK, guesses = proposer.propose(self._next, draft, rows.guesses, asked)
+        tokens_BT = jnp.concatenate([token_B[:, None], proposals_BK], axis=1)
+        ahead_T = jnp.arange(self.lines)
+        positions_BT = (rows.starts_B + rows.counts_B - 1)[:, None] + ahead_T
+        positions_BT = jnp.where(rows.active_B[:, None], positions_BT, kv.EMPTY)
+        hidden_BTD, cache = self.model.decode(weights, tokens_BT, positions_BT, rows.cache)
+        choices_BK, logps_BK = self._choices(weights, hidden_BTD[:, :-1], rows)
+        counts_BK = rows.counts_B[:, None] + 1 + ahead_T[:-1]
+        is_last_BK = jnp.isin(choices_BK, jnp.array(self.eos_ids)) | (counts_BK >= rows.limits_B[:, None])
+        found = check(proposals_BK, choices_BK, is_last_BK, rows.active_B)
+        owners_BK = jnp.where(found.is_said_BK, rows.owners_B[:, None], NOBODY)
+        taken_B = jnp.where(rows.active_B, 1 + found.counts_B, 0)
+        rows = rows._replace(
+            cache=cache._replace(index=rows.cache.index + taken_B),
+            hidden_BD=jnp.take_along_axis(hidden_BTD, found.counts_B[:, None, None], axis=1)[:, 0],
+            counts_B=rows.counts_B + found.counts_B,
+            active_B=rows.active_B & ~found.is_ended_B,
+            guesses=proposer.keep(guesses, taken_B),
+        )
+        return rows, (choices_BK.T, logps_BK.T, owners_BK.T)
+
+    def _choices(self, weights: Params, hidden_BKD: Array, rows: Rows) -> tuple[Array, Array]:
+        """The model's own tokens after those that rows have said, K of them, and their log-probs."""
+        B, K, D = hidden_BKD.shape
+        counts_BK = rows.counts_B[:, None] + jnp.arange(K)
+        keys_Q = jnp.repeat(rows.keys_B, K)
+        choices_Q, logps_Q = self._next(self.model, weights, hidden_BKD.reshape(-1, D), keys_Q, counts_BK.reshape(-1))
+        return choices_Q.reshape(B, K), logps_Q.reshape(B, K)
+
+    @property
+    def _is_apart(self) -> bool:
+        """Rows go on by different numbers of tokens."""
+        return self.proposer is not None
+
+    def _age(self, rows: Rows) -> Array:
+        """Slots that are needed for what active rows have said, from the first of the oldest on, and for guesses."""
+        if self.proposer is not None:
+            return jnp.max(jnp.where(rows.active_B, rows.cache.index, 0)) + self.proposer.tokens
+        return rows.cache.index - jnp.min(jnp.where(rows.active_B, rows.births_B, rows.cache.index))
+
+    def _watched(self, rows: Rows) -> Watched:
+        watched = Watched(rows.active_B, rows.owners_B, rows.drawn, self._age(rows))
+        return Watched(*(sharding.constrain(x, (None,) * x.ndim) for x in watched))
+
+    def _taken_over(self, rows: Rows, pool: Pool) -> Rows:
+        """Free rows take over the pool's next samples, in the order of both."""
+        rank_B = jnp.cumsum(~rows.active_B) - 1
+        count = jnp.minimum(rank_B[-1] + 1, pool.end - rows.drawn)
+        samples = pool.keys_N.shape[0] // pool.hidden_PD.shape[0]
+
+        def one(i: Array, rows: Rows) -> Rows:
+            b = jnp.argmax(~rows.active_B & (rank_B == i))
+            n = rows.drawn - pool.first + i
+            p = n // samples
+            guesses = rows.guesses
+            if self.proposer is not None:
+                guesses = self.proposer.take_over(guesses, b, pool.guesses, p)
+            return rows._replace(
+                cache=cache_layout.taken_over(rows.cache, b, pool.cache, p),
+                hidden_BD=rows.hidden_BD.at[b].set(pool.hidden_PD[p]),
+                keys_B=rows.keys_B.at[b].set(pool.keys_N[n]),
+                owners_B=rows.owners_B.at[b].set(rows.drawn + i),
+                starts_B=rows.starts_B.at[b].set(pool.lengths_P[p]),
+                limits_B=rows.limits_B.at[b].set(pool.limits_P[p]),
+                counts_B=rows.counts_B.at[b].set(0),
+                births_B=rows.births_B.at[b].set(0 if self.proposer is not None else rows.cache.index),
+                active_B=rows.active_B.at[b].set(pool.limits_P[p] > 0),
+                guesses=guesses,
+            )
+
+        rows = lax.fori_loop(0, count, one, rows)
+        return rows._replace(drawn=rows.drawn + count)
+
+
+def _logits(model: Model, weights: Params, hidden_BD: Array) -> Array:
+    """[B, V] float32. Without strips it is head · hidden, which on a CPU is up to twice as fast for a few rows."""
+    head_VD = model.head(weights)
+    if blocked_matmul.HEAD in weights:
+        return model.capped(
+            blocked_matmul.product(hidden_BD, weights[blocked_matmul.HEAD], jit.target(blocked_matmul.NAME))[
+                :, : head_VD.shape[0]
+            ]
+        )
+    logits_VB = jnp.einsum("vd,bd->vb", head_VD, hidden_BD, preferred_element_type=jnp.float32)
+    logits_BV: Array = lax.optimization_barrier(logits_VB).T
+    return model.capped(logits_BV)
+
+
+def stop(rows: Rows, active_B: Array) -> Rows:
+    """Ends rows on the host's word (it found a stop string)."""
+    return rows._replace(active_B=rows.active_B & active_B)
+
+
+def _laid_out(rows: Rows) -> Rows:
+    hidden_BD = sharding.constrain_fitting(rows.hidden_BD, ("batch", None))
+    return rows._replace(cache=cache_layout.laid_out(rows.cache), hidden_BD=hidden_BD)
+
+
+def jitted(decoding: Decoding) -> dict[str, Any]:
+    """The functions, compiled when they are first called with a shape; states are donated."""
+    return {
+        "prefill": jax.jit(decoding.prefill, static_argnums=0),
+        "spread": jax.jit(decoding.spread, static_argnums=(0, 1)),
+        "idle": jax.jit(decoding.idle, static_argnums=(0, 1)),
+        "advance": jax.jit(decoding.advance, donate_argnums=1),
+        "room": jax.jit(decoding.room, static_argnums=0),
+        "fewer": jax.jit(decoding.fewer, static_argnums=0),
+        "stop": jax.jit(stop, donate_argnums=0),
+    }

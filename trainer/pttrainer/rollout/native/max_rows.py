@@ -1,0 +1,37 @@
+"""How many rows the devices of this process have room for."""
+
+from __future__ import annotations
+
+import jax
+
+from pttrainer.models import Form
+from pttrainer.rollout.native import buckets
+from pttrainer.rollout.native.buckets import CACHE_BYTES, CACHE_SHARE, ROWS_ON_CPU, ROWS_ON_DEVICE
+from pttrainer.runtime.distributed import sharding
+
+
+def memory() -> int | None:
+    """Bytes of a device here; None where it does not say (a CPU)."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit")
+
+
+def rows_that_fit(model: Form, tokens: int, draft: Form | None = None) -> int:
+    """Rows of this length whose keys and values fit the memory for them, on all devices of the mesh together; those of
+    a draft model too."""
+    per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens
+    limit = memory()
+    per_device = CACHE_BYTES if limit is None else int(limit * CACHE_SHARE)
+    is_shared_memory = jax.default_backend() == "cpu"
+    return max(1, per_device * (1 if is_shared_memory else sharding.devices()) // per_row)
+
+
+def rows_at_once(model: Form, tokens: int, draft: Form | None = None) -> int:
+    """Rows of this length that are sampled at once, where the job does not say how many."""
+    useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * sharding.devices()
+    return min(useful, rows_that_fit(model, tokens, draft))
+
+
+def token_bytes(model: Form) -> int:
+    """Keys and values of one token, all layers, on the chips of the mesh in context."""
+    return buckets.token_bytes(model, filled=sharding.chip()[0] == "tpu")

@@ -1,0 +1,285 @@
+"""The engine that samples with the training model itself: same weights, same layers, a cache of keys and values.
+
+Letters: P prompts, G samples per prompt, B rows, N = P·G completions.
+
+Two ways through the same compiled functions (`decoding`):
+
+- All at once, where there are as many rows as completions: a prompt is computed once and its G samples read one copy.
+- Refilled, where there are fewer: a row that ends takes over the next sample at once, with a copy of its prompt,
+  which is computed once for all G samples.
+
+The cache begins small and grows with the oldest row, because a token costs what is allocated. A row's random
+numbers come from its own key, so a sample is the same in any batch, either way, and after a restart. With
+`speculation` rows say several tokens in a pass; the samples are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from pttrainer.data.tokenization.tokenizer import Tokenizer
+from pttrainer.models import Model, Params
+from pttrainer.models.cpu_kernels.register_tile import Tile
+from pttrainer.models.cpu_kernels.weight_layout import head_in_strips, layer_in_strips, tile_of
+from pttrainer.models.parameters import Axes, whole_in_decoding
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.native import buckets, cache_layout, max_rows
+from pttrainer.rollout.native.buckets import slots_for
+from pttrainer.rollout.native.completion_buffer import Ledger
+from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitted
+from pttrainer.rollout.native.decode_state import NOBODY, Pool, Rows, Watched
+from pttrainer.rollout.native.prefill import Padded
+from pttrainer.rollout.native.prompt_queue import Part, parts
+from pttrainer.rollout.speculative.verify import Proposer, Speculation, added, tally
+from pttrainer.runtime.distributed import logical_axes, sharding
+
+STOP_CHECK_TOKENS = 16
+"""How often the host looks for stop strings; the samples do not depend on it."""
+
+
+class NativeEngine:
+    """Batched sampling with `model`. `place` and `fetch` move arrays between this host and the mesh.
+
+    mesh: where weights are spread for decoding, which `place` knows; its devices are those that train, in their order
+    (`sampler_mesh`); unset, weights stay where they are. rows: most rows at once; unset, what `sizes` says.
+    speculation: how tokens are guessed; unset, they are not. delivered: weights come as `for_decoding` makes them, and
+    lie where they should.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        place: Callable[[Any], Any] = jax.device_put,
+        fetch: Callable[[Any], Any] = jax.device_get,
+        mesh: Mesh | None = None,
+        rows: int | None = None,
+        speculation: Speculation | None = None,
+        *,
+        delivered: bool = False,
+    ) -> None:
+        self._speculation = speculation
+        self._model, self._tokenizer = model, tokenizer
+        self._place, self._fetch, self._rows = place, fetch, rows
+        self._mesh = mesh
+        self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
+        self._weights = _as_they_are if delivered else Transfer(model, mesh)
+
+    def generate(
+        self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
+    ) -> Completions:
+        """`samples` completions of each prompt."""
+        ledger = Ledger(self._tokenizer, sampling, len(prompts) * samples)
+        weights = self._weights(params)
+        with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+            run = _Run(self, weights, prompts, samples, sampling, draw, ledger)
+            most = self._most_rows(
+                max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead
+            )
+            if len(prompts) * samples <= most:
+                run.all_at_once()
+            else:
+                run.refilled(most)
+        return ledger.completions()._replace(facts=run.facts)
+
+    def compiled(self, sampling: Sampling) -> dict[str, Any]:
+        """The compiled functions for this way of sampling."""
+        how = replace(sampling, stop=(), max_length=0, max_new_tokens=0)  # what the compiled functions depend on
+        proposer = None if self._speculation is None else self._speculation.proposer
+        return _compiled(self._model, self._tokenizer.eos_ids, how, proposer)
+
+    @property
+    def _ahead(self) -> int:
+        """Tokens beyond a row's own that are in the cache for a while."""
+        return 0 if self._speculation is None else self._speculation.proposer.tokens
+
+    def _most_rows(self, longest: int) -> int:
+        """As many on every device."""
+        draft = None if self._speculation is None else self._speculation.draft
+        most = self._rows or max_rows.rows_at_once(self._model, longest, draft)
+        return max(most - most % self._row_shards, 1)
+
+
+def _as_they_are(params: Params) -> Params:
+    return params
+
+
+@lru_cache(maxsize=16)
+def _compiled(
+    model: Model, eos_ids: tuple[int, ...], how: Sampling, proposer: Proposer | None = None
+) -> dict[str, Any]:
+    return jitted(Decoding(model, eos_ids, how, proposer))
+
+
+class _Run:
+    """One call of `generate`: what goes to the devices, and what comes back."""
+
+    def __init__(
+        self,
+        engine: NativeEngine,
+        weights: Params,
+        prompts: Sequence[Prompt],
+        samples: int,
+        sampling: Sampling,
+        draw: Draw,
+        ledger: Ledger,
+    ) -> None:
+        self._engine, self._weights, self._sampling, self._ledger = engine, weights, sampling, ledger
+        self._prompts, self._samples = prompts, samples
+        self._functions = engine.compiled(sampling)
+        self._keys = np.uint32(draw.seed), np.uint32(draw.step)
+        self._prompt_slots = slots_for(max(len(prompt.tokens) for prompt in prompts))
+        self._most_slots = slots_for(sampling.max_new_tokens + engine._ahead)
+        self._slots = min(buckets.FIRST_SLOTS, self._most_slots)
+        # As more arguments only where there is speculation: else nothing differs from a program that knows none.
+        self._draft = () if engine._speculation is None else (engine._speculation.weights,)
+        self.facts: dict[str, float] = {}
+
+    def all_at_once(self) -> None:
+        """N rows; the prompts' keys and values are shared."""
+        [part] = parts(self._prompts, self._samples, len(self._prompts))
+        rows = self._functions["spread"](self._samples, self._slots, self._prefill(part))
+        of_prompt = cache_layout.room(rows.cache) - self._slots
+        self._slots += of_prompt
+        self._most_slots += of_prompt
+        self._finish(rows, None)
+
+    def refilled(self, most: int) -> None:
+        """B rows, taken over one after the other. The next prompts are computed when a row has to wait for them."""
+        waiting = parts(self._prompts, self._samples, max(1, most // self._samples))
+        part = waiting.popleft()
+        pool = self._prefill(part)
+        rows = self._functions["idle"](most, self._slots, pool)
+        while waiting:
+            rows, seen = self._advance(rows, pool, floor=most - 1)
+            if seen.drawn == part.end and not seen.active_B.all():
+                part = waiting.popleft()
+                pool = self._prefill(part)
+        self._finish(rows, pool)
+
+    def _finish(self, rows: Rows, pool: Pool | None) -> None:
+        """Until all are done, in fewer rows when few are left."""
+        end = len(self._prompts) * self._samples
+        active = count = len(rows.active_B)
+        drawn = 0
+        while active or drawn < end:
+            floor = buckets.fewer_rows(count, self._engine._row_shards)
+            if drawn == end and active <= floor:
+                rows, pool, count = self._functions["fewer"](floor, rows), None, floor
+                continue
+            rows, seen = self._advance(rows, pool, floor=floor)
+            active, drawn = int(seen.active_B.sum()), int(seen.drawn)
+
+    def _prefill(self, part: Part) -> Pool:
+        padded = _right_padded(part.prompts, self._prompt_slots, self._sampling, self._engine._tokenizer.pad_id)
+        which = np.int32(part.first), np.int32(part.end)
+        placed = self._engine._place(padded)
+        pool: Pool = self._functions["prefill"](self._samples, self._weights, placed, *self._keys, *which, *self._draft)
+        return pool
+
+    def _advance(self, rows: Rows, pool: Pool | None, floor: int) -> tuple[Rows, Watched]:
+        """Some tokens more; rows in which a stop string is found are ended."""
+        lines = STOP_CHECK_TOKENS if self._sampling.stop else DISPATCH_TOKENS * (1 + self._engine._ahead)
+        counts = np.int32(lines), np.int32(floor)
+        rows, *answer = self._functions["advance"](self._weights, rows, pool, *counts, *self._draft)
+        said, seen = self._engine._fetch(tuple(answer))
+        stopped = self._ledger.record(*(x[: int(said.count)] for x in said[:3]))
+        if self._engine._ahead:
+            counted = tally(np.asarray(said.owners_TB[: int(said.count)]) != NOBODY, self._engine._ahead)
+            self.facts = added(self.facts, counted)
+        if stopped:
+            left_B = seen.active_B & ~np.isin(seen.owners_B, stopped)
+            rows = self._functions["stop"](rows, self._engine._place(left_B))
+            seen = seen._replace(active_B=left_B)
+        if seen.age >= self._slots:
+            self._slots = min(2 * self._slots, self._most_slots)
+            rows = self._functions["room"](self._slots, rows)
+        return rows, seen
+
+
+class Transfer:
+    """The trained weights as the sampler wants them (`Model.for_decoding`), a part at a time: a program whose results
+    are gathered keeps each of them twice until it ends, which for all of them was more than a chip has. On one CPU
+    matrices come in strips (`pttrainer.models.cpu_kernels`)."""
+
+    def __init__(self, model: Model, mesh: Mesh | None) -> None:
+        where = None if mesh is None else decoding_shardings(model, mesh)
+        self._model = model
+        self.layer = jax.jit(model.layer_for_decoding, out_shardings=where and where["layers"][0])
+        self.parts = {
+            name: jax.jit(model.part_for_decoding, out_shardings=where and {name: where[name]})
+            for name in decoding_shapes(model)
+            if name != "layers"
+        }
+
+    def __call__(self, params: Params) -> Params:
+        """Where `decode` reads them."""
+        tile = tile_of(params)
+        layer = self.layer if tile is None else _layer_in_strips(self._model, tile)
+        layers = tuple(layer(params["layers"], np.int32(i)) for i in range(self._model.config.layers))
+        parts = (part({name: params[name]}) for name, part in self.parts.items())
+        weights = {"layers": layers, **{name: value for part in parts for name, value in part.items()}}
+        return weights if tile is None else {**weights, **_head_in_strips(self._model, tile)(weights)}
+
+
+@lru_cache(maxsize=16)
+def _layer_in_strips(model: Model, tile: Tile) -> Any:
+    return jax.jit(lambda layers, i: layer_in_strips(model.layer_for_decoding(layers, i), tile))
+
+
+@lru_cache(maxsize=16)
+def _head_in_strips(model: Model, tile: Tile) -> Any:
+    return jax.jit(lambda weights: head_in_strips(model.head(weights), tile))
+
+
+@lru_cache(maxsize=16)
+def decoding_shapes(model: Model) -> Params:
+    """Shapes of `for_decoding`'s weights."""
+    shapes: Params = jax.eval_shape(model.for_decoding, model.abstract())
+    return shapes
+
+
+def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
+    """The mesh that samples, beside the one that trains."""
+    data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in logical_axes.MESH_AXES)
+    return reshaped(
+        mesh, buckets.sampler_shape(model, model.decoding_bytes, (data, fsdp, tensor, sequence, expert), memory)
+    )
+
+
+def reshaped(mesh: Mesh, shape: logical_axes.Shape) -> Mesh:
+    """The devices of the mesh in the same order: so one program reads from the one and writes to the other."""
+    return mesh if mesh.devices.shape == shape else Mesh(mesh.devices.reshape(shape), logical_axes.MESH_AXES)
+
+
+def decoding_shardings(model: Model, mesh: Mesh) -> Any:
+    """Where rollouts want `for_decoding`'s weights: whole over `fsdp`, gathered once per rollout: else
+    every token would gather every layer again."""
+    axes, shapes = model.logical_axes(), dict(decoding_shapes(model))
+
+    def whole(axes: Any, *, without_layer: bool) -> Any:
+        def one(of_weight: Axes) -> Axes:
+            return whole_in_decoding(of_weight[without_layer:])
+
+        return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
+
+    layer = sharding.weight_shardings(mesh, shapes["layers"][0], whole(axes.pop("layers"), without_layer=True))
+    layers = (layer,) * len(shapes.pop("layers"))
+    return {**sharding.weight_shardings(mesh, shapes, whole(axes, without_layer=False)), "layers": layers}
+
+
+def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad_id: int) -> Padded:
+    lengths_P = np.array([len(prompt.tokens) for prompt in prompts], np.int32)
+    tokens_PS = np.full((len(prompts), slots), pad_id, np.int32)
+    for row, prompt in enumerate(prompts):
+        tokens_PS[row, : len(prompt.tokens)] = prompt.tokens
+    limits_P = np.minimum(sampling.max_new_tokens, sampling.max_length - lengths_P).astype(np.int32)
+    return Padded(tokens_PS, lengths_P, np.array([prompt.number for prompt in prompts], np.uint32), limits_P)

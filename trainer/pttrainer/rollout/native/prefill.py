@@ -1,0 +1,50 @@
+"""Prompts through a model: their keys, values and last states, piece by piece where they are long.
+
+Letters: P prompts, S slots, T tokens of a piece, D model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pttrainer.models import Model, Params
+from pttrainer.models.attention import kv_cache as kv
+from pttrainer.rollout.native.buckets import prefill_piece
+
+
+class Padded(NamedTuple):
+    """Right-padded prompts, as they come from the host."""
+
+    tokens_PS: Any
+    lengths_P: Any
+    numbers_P: Any
+    limits_P: Any
+
+
+def computed(model: Model, weights: Params, padded: Padded) -> tuple[kv.KVCache, Array]:
+    """The prompts' cache, and the states [P, D] from which their first tokens are sampled."""
+    P, S = padded.tokens_PS.shape
+    slot_S = jnp.arange(S)
+    positions_PS = jnp.where(slot_S < padded.lengths_P[:, None], slot_S, kv.EMPTY)
+    piece = prefill_piece(P, S)
+    cache = kv.empty(model.config, P, S, model.compute_dtype)
+    hidden_PD = jnp.zeros((P, int(model.head(weights).shape[1])), model.compute_dtype)
+
+    def of_piece(i: Array, carried: tuple[kv.KVCache, Array]) -> tuple[kv.KVCache, Array]:
+        cache, last_PD = carried
+        tokens_PT, positions_PT = (
+            lax.dynamic_slice_in_dim(x, i * piece, piece, axis=1) for x in (padded.tokens_PS, positions_PS)
+        )
+        hidden_PTD, cache = model.decode(weights, tokens_PT, positions_PT, cache)
+        at_P = padded.lengths_P - 1 - i * piece
+        here_PD = jnp.take_along_axis(hidden_PTD, jnp.clip(at_P, 0, piece - 1)[:, None, None], axis=1)[:, 0]
+        return cache, jnp.where(((at_P >= 0) & (at_P < piece))[:, None], here_PD, last_PD)
+
+    if piece == S:
+        return of_piece(jnp.int32(0), (cache, hidden_PD))
+    pieces = (jnp.max(padded.lengths_P) + piece - 1) // piece
+    done: tuple[kv.KVCache, Array] = lax.fori_loop(0, pieces, of_piece, (cache, hidden_PD))
+    return done

@@ -1,0 +1,44 @@
+"""Whether the samples of a prompt share it in scoring and training as they do in sampling.
+
+A group of G samples then costs one prompt and G completions, not G of both; log-probs and gradients are the same up to
+rounding. Left out is what knows of whole rows only: fused kernels (whose TPUs and GPUs take whole rows), experts, whose
+balance counts tokens, noise and dropout, which are drawn per row, rows that are split over devices, environments, whose
+episodes may begin with words of their own.
+"""
+
+from __future__ import annotations
+
+import jax
+from jax import ShapeDtypeStruct
+
+from pttrainer.models.attention import flash_kernels
+from pttrainer.models.attention.dot_product import SCORES_AT_ONCE, Scoring
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.native.buckets import slots_for
+from pttrainer.runtime.distributed import sharding
+
+
+def prompt_slots(context: Context, longest: int, group_size: int) -> int | None:
+    """Slots for the prompts of a batch, which are as many for all batches of a run (few shapes are compiled); None
+    where every row has its own prompt. longest: tokens of the longest prompt."""
+    training, config = context.spec.training, context.model.config
+    if config.experts is not None or context.spec.environment is not None or training.neftune_alpha is not None:
+        return None
+    if training.lora is not None and training.lora.dropout > 0:
+        return None
+    rows = training.micro_batch_size or training.batch_size
+    shards = sharding.mesh_size(context.mesh, "batch")
+    if sharding.mesh_size(context.mesh, "sequence") > 1 or rows % (group_size * shards):
+        return None
+    slots, own = slots_for(max(longest - 1, 1)), slots_for(context.spec.rollout.max_new_tokens)
+    scores = rows * config.heads * own * (slots + own)
+    if scores > SCORES_AT_ONCE * shards:
+        return None
+    return slots if _is_plain(context, rows, slots + own) else None
+
+
+def _is_plain(context: Context, rows: int, length: int) -> bool:
+    config = context.model.config
+    queries = ShapeDtypeStruct((rows, length, config.heads, config.head_dim), context.model.compute_dtype)
+    scoring = Scoring(config.scale, config.attention_softcap, jax.numpy.zeros(1) if config.sinks else None)
+    return flash_kernels.chosen(flash_kernels.problem_of(queries, config.kv_heads, scoring)) == "plain"

@@ -1,0 +1,1 @@
+"""Speculative decoding: guessed tokens, verified in one pass."""

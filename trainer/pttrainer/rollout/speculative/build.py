@@ -1,0 +1,52 @@
+"""From the spec to a proposer, its draft model and where that one's weights come from.
+
+The draft is kept in the form that decoding wants and in the format that the model computes in. Nothing of it is trained
+or saved. It decides how fast samples come, never which: so it may be another one after a restart.
+"""
+
+from __future__ import annotations
+
+import time
+
+import jax
+from jax.sharding import Mesh
+
+from ptapi.spec import DraftModel
+from pttrainer.errors import ConfigError
+from pttrainer.models import Model
+from pttrainer.models.loading.model_loader import first_params
+from pttrainer.models.loading.model_spec import DRAFT_URI, draft_of
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.native.native_engine import decoding_shardings
+from pttrainer.rollout.speculative.draft_model import Draft
+from pttrainer.rollout.speculative.prompt_lookup import Ngram
+from pttrainer.rollout.speculative.verify import Speculation
+from pttrainer.runtime.distributed import sharding
+
+
+def speculation(context: Context, mesh: Mesh) -> Speculation | None:
+    """How the job guesses on the mesh that samples; None where it does not. Raises ConfigError."""
+    spec = context.spec.rollout.speculative
+    if spec is None:
+        return None
+    if spec.ngram is not None:
+        return Speculation(Ngram(spec.ngram.tokens, spec.ngram.longest))
+    assert spec.draft is not None
+    return _drafted(context, spec.draft, mesh)
+
+
+def _drafted(context: Context, spec: DraftModel, mesh: Mesh) -> Speculation:
+    started = time.monotonic()
+    source, form = draft_of(spec, context.model, context.note)
+    model = Model.of(form)
+    if source.config.vocab_size < context.tokenizer.size:
+        raise ConfigError(
+            f"{DRAFT_URI}: {spec.uri}: has {source.config.vocab_size} tokens, but the tokenizer has "
+            f"{context.tokenizer.size}; accepted: a draft with the model's tokenizer"
+        )
+    whole = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
+    stored = first_params(source, model, whole, seed=context.spec.training.seed)
+    weights = jax.jit(model.for_decoding, out_shardings=decoding_shardings(model, mesh))(stored)
+    seconds = time.monotonic() - started
+    context.note(f"draft: {spec.uri}, {source.config.parameters:,} weights, {seconds:.1f} s")
+    return Speculation(Draft(spec.tokens, model), weights, model)

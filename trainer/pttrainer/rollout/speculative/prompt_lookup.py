@@ -1,0 +1,87 @@
+"""Proposals from the row's own text: what followed the last time that its newest tokens stood there (prompt lookup).
+
+Letters: B rows, P prompts, S slots of prompts, L tokens of a row with its prompt, K proposals, N longest match.
+
+Among all earlier places the one is taken whose tokens agree with the row's newest ones over the longest stretch, up to
+N; of several the latest. Where fewer than K tokens follow it, they are repeated: a row that says the same again goes on
+saying it. Where nothing agrees, the newest token is proposed again: a pass costs the same with any proposals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pttrainer.models import Params
+from pttrainer.rollout.native.prefill import Padded
+from pttrainer.rollout.speculative.verify import Asked, Draw
+
+
+@dataclass(frozen=True)
+class Ngram:
+    """tokens: proposals of a pass; longest: most tokens that are compared.
+
+    What it remembers is tokens_BL: all tokens of the rows, prompts first. What stands after a row's end means nothing.
+    """
+
+    tokens: int
+    longest: int
+
+    def of_prompts(self, weights: Params | None, padded: Padded) -> Array:
+        """The prompts."""
+        del weights
+        return jnp.asarray(padded.tokens_PS)
+
+    def of_rows(self, prompts: Array, samples: int, slots: int) -> Array:
+        """Each prompt once for each of its samples."""
+        return self.room(jnp.repeat(prompts, samples, axis=0), slots)
+
+    def idle(self, prompts: Array, rows: int, slots: int) -> Array:
+        """No text."""
+        return jnp.zeros((rows, prompts.shape[1] + slots), prompts.dtype)
+
+    def take_over(self, state: Array, row: Array, prompts: Array, which: Array) -> Array:
+        """The row's text begins with the prompt."""
+        one = lax.dynamic_slice_in_dim(prompts, which, 1, axis=0)
+        return lax.dynamic_update_slice(state, one, (row, 0))
+
+    def only(self, state: Array, rows: Array) -> Array:
+        """Of these rows alone."""
+        return state[rows]
+
+    def room(self, state: Array, more: int) -> Array:
+        """Longer rows."""
+        return jnp.pad(state, ((0, 0), (0, more)))
+
+    def propose(self, draw: Draw, weights: Params | None, state: Array, asked: Asked) -> tuple[Array, Array]:
+        """proposals_BK. They are written down too: the next pass writes over those that were not taken."""
+        del draw, weights
+        ends_B = asked.starts_B + asked.counts_B - 1  # where the newest token stands
+        tokens_BL = _written(state, asked.token_B[:, None], ends_B)
+        proposals_BK = jax.vmap(self._of_row)(tokens_BL, ends_B)
+        return proposals_BK, _written(tokens_BL, proposals_BK, ends_B + 1)
+
+    def keep(self, state: Array, taken_B: Array) -> Array:
+        """The text ends where the rows' counts say."""
+        del taken_B
+        return state
+
+    def _of_row(self, tokens_L: Array, end: Array) -> Array:
+        place_L = jnp.arange(tokens_L.shape[0])
+        agrees_L, length_L = place_L < end, jnp.zeros_like(place_L)
+        for back in range(self.longest):
+            is_alike_L = jnp.roll(tokens_L, back) == tokens_L[jnp.maximum(end - back, 0)]
+            agrees_L = agrees_L & (place_L >= back) & is_alike_L
+            length_L = length_L + agrees_L
+        length_L = jnp.where(place_L < end, length_L, -1)
+        last = tokens_L.shape[0] - 1 - jnp.argmax(length_L[::-1])
+        follow = jnp.maximum(end - last, 1)
+        return tokens_L[jnp.minimum(last, end) + 1 + jnp.arange(self.tokens) % follow]
+
+
+def _written(tokens_BL: Array, new_BX: Array, at_B: Array) -> Array:
+    return jax.vmap(partial(lax.dynamic_update_slice_in_dim, axis=0))(tokens_BL, new_BX, at_B)

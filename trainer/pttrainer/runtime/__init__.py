@@ -1,0 +1,1 @@
+"""What a process needs whatever it trains: devices, storage, reporting."""

@@ -1,0 +1,1 @@
+"""Processes, devices, meshes and shardings."""

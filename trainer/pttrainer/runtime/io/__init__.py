@@ -1,0 +1,1 @@
+"""Files on disk, in buckets and on the Hugging Face hub."""

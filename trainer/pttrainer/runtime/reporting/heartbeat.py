@@ -1,0 +1,53 @@
+"""A sign of life per process, in the run directory: who looks from outside sees which process stays behind.
+
+Only runs of several processes write it; for one, `progress.json` says the same. A write that hangs is not waited for,
+and no other is begun meanwhile.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import UTC, datetime
+
+from ptapi import run_directory
+from pttrainer.errors import StorageError
+from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.reporting.progress import Beat
+
+EVERY_S = 30.0
+
+
+class Heartbeats:
+    """Writes one file, again and again. `tell` never blocks and never raises."""
+
+    def __init__(self, place: Place, process: int, every_s: float = EVERY_S) -> None:
+        self._place, self._process, self._every_s = place, process, every_s
+        self._told = float("-inf")
+        self._writer: threading.Thread | None = None
+
+    def tell(self, beat: Beat) -> None:
+        """Writes what this process does, if it is time and the last write is over."""
+        now = time.monotonic()
+        if now - self._told < self._every_s or (self._writer is not None and self._writer.is_alive()):
+            return
+        self._told = now
+        self._writer = threading.Thread(target=self._write, args=(beat,), name="heartbeat", daemon=True)
+        self._writer.start()
+
+    def _write(self, beat: Beat) -> None:
+        document = run_directory.Heartbeat(
+            process=self._process,
+            host=socket.gethostname(),
+            attempt=beat.attempt,
+            stage=beat.stage,
+            step=beat.step,
+            updated=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        try:
+            self._place.write(
+                run_directory.heartbeat_file(self._process), document.model_dump_json(by_alias=True).encode()
+            )
+        except (OSError, StorageError):
+            return  # the next one may get through; a run is not ended by a sign of life

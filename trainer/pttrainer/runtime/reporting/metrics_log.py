@@ -1,0 +1,70 @@
+"""Numbers of a run: `metrics.jsonl` (one object a step) and TensorBoard.
+
+A resumed run writes again the steps after its checkpoint; their old lines are dropped first, so a step is
+never there twice. A line that a kill cut in half is dropped with them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ptapi import run_directory
+from pttrainer.runtime.io.storage import Directory, Place
+
+
+class MetricsLog:
+    """Writes the metrics of one attempt, which continues after `step` finished steps."""
+
+    def __init__(self, place: Place, step: int, *, tensorboard: bool) -> None:
+        self._place = place
+        self._resumed = step
+        self._tensorboard = tensorboard and isinstance(place, Directory)
+        self._board: Any = None
+        place.write(run_directory.METRICS, b"".join(_lines_until(place.read(run_directory.METRICS) or b"", step)))
+
+    def write(self, step: int, metrics: Mapping[str, float], time_s: float) -> None:
+        """One step: `time_s` is seconds since the epoch."""
+        # JSON has no word for them, and a reader that meets one should see a gap, not stop.
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        line = {"step": step, "time": round(time_s, 3), **finite}
+        self._place.append(run_directory.METRICS, (json.dumps(line) + "\n").encode())
+        if self._tensorboard:
+            for name, value in finite.items():
+                if value is not None:
+                    self._writer().add_scalar(name, value, step, walltime=time_s)
+
+    def write_text(self, step: int, tag: str, text: str) -> None:
+        """Markdown for TensorBoard's text tab."""
+        if self._tensorboard:
+            self._writer().add_text(tag, text, step)
+
+    def close(self) -> None:
+        """Flushes what is still in memory."""
+        if self._board is not None:
+            self._board.close()
+
+    def _writer(self) -> Any:
+        if self._board is None:
+            # Imported here: it takes half a second, and the first step has been computed by now.
+            from tensorboardX import SummaryWriter
+
+            assert isinstance(self._place, Directory)
+            purge = self._resumed + 1 if self._resumed else None
+            self._board = SummaryWriter(
+                str(self._place.path / run_directory.TENSORBOARD), flush_secs=5, purge_step=purge
+            )
+        return self._board
+
+
+def _lines_until(content: bytes, step: int) -> list[bytes]:
+    kept = []
+    for line in content.splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + b"\n")
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue
+    return kept if step else []

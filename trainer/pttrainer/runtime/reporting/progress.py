@@ -1,0 +1,218 @@
+"""What the run is doing, for whoever watches: `progress.json`, a line per step, a bar on a terminal.
+
+`progress.json` is what the operator reads. It is replaced atomically, at once when the stage changes and
+otherwise at most every `MIN_INTERVAL_S`. Lines of steps go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from ptapi import run_directory
+from ptapi.run_directory import BestRef, CheckpointRef, Progress, Stage
+from pttrainer.runtime.io.storage import Place
+
+MIN_INTERVAL_S = 1.0
+ALIVE_S = 30.0
+LINE_METRICS = (
+    (run_directory.LOSS, "loss {:.4f}"),
+    (run_directory.REWARD, "reward {:.3f}"),
+    (run_directory.COMPLETION_LENGTH, "length {:.0f}"),
+    (run_directory.KL, "kl {:.4f}"),
+    (run_directory.ENTROPY, "entropy {:.3f}"),
+    (run_directory.GRAD_NORM, "grad {:.3f}"),
+    (run_directory.LEARNING_RATE, "lr {:.2e}"),
+    (run_directory.TOKENS_PER_SECOND, "{:.0f} tok/s"),
+)
+"""What a step's line shows of its metrics, in this order."""
+
+_TIMED: dict[Stage, str] = {
+    "loading": "loading",
+    "compiling": "compiling",
+    "restoring": "restoring",
+    "training": "training",
+    "evaluating": "evaluating",
+    "saving": "saving",
+    "exporting": "saving",
+}
+"""Stage to the field of `TimeSplit` that its seconds count for."""
+
+
+class Beat(NamedTuple):
+    """The last sign of life: since when (`time.monotonic`) nothing was heard, in which stage, after which step, what a
+    step of this attempt takes, and which attempt it is."""
+
+    stage: Stage
+    since: float
+    step: int
+    typical_s: float | None
+    attempt: int
+
+
+class Reporter:
+    """Keeps the progress document up to date. On processes that do not lead, everything is a no-op."""
+
+    def __init__(self, place: Place, job_uid: str, *, leader: bool) -> None:
+        self._place = place
+        self._leader = leader
+        before = _read(place)
+        self._document = Progress(job_uid=job_uid, started=_now())
+        if before is not None and before.job_uid == job_uid:
+            # Until this attempt knows better, the run stands where the one before left it.
+            changes = {"attempt": before.attempt + 1, "stage": "loading", "eta_seconds": None}
+            self._document = before.model_copy(update={**changes, "started": before.started or _now()})
+        self._stage_since = self._heard = time.monotonic()
+        self._written, self._writing = 0.0, threading.Lock()
+        self._durations: deque[float] = deque(maxlen=50)
+        self._bar: Any = None
+
+    @property
+    def step(self) -> int:
+        """The last step that was reported."""
+        return self._document.step
+
+    def beat(self) -> Beat:
+        """What the watchdog looks at; every process has it, whether it leads or not."""
+        typical = statistics.median(self._durations) if self._durations else None
+        document = self._document
+        return Beat(document.stage, self._heard, document.step, typical, document.attempt)
+
+    def goodput(self) -> float:
+        """Share of the time since the first attempt began that went into training steps."""
+        now = datetime.now(UTC)
+        training = self._document.time.training
+        if self._document.stage == "training":
+            training += time.monotonic() - self._stage_since
+        passed = (now - datetime.fromisoformat(self._document.started)).total_seconds()
+        share = min(1.0, training / passed) if passed > 0 else 0.0
+        self._update(goodput=share)
+        return share
+
+    def note(self, text: str) -> None:
+        """Tells a person something on stderr; a sign of life, too."""
+        self._heard = time.monotonic()
+        if self._leader:
+            self._print(text, file=sys.stderr)
+
+    def alive(self) -> None:
+        """A sign of life of whoever waits for something that has a limit of its own; from any thread."""
+        self._heard = time.monotonic()
+        self._write(every_s=ALIVE_S)
+
+    def stage(self, stage: Stage) -> None:
+        """Enters a stage; seconds of the one before are booked."""
+        now = time.monotonic()
+        field = _TIMED.get(self._document.stage)
+        split = self._document.time
+        if field is not None:
+            split = split.model_copy(update={field: getattr(split, field) + now - self._stage_since})
+        self._stage_since = self._heard = now
+        self._update(stage=stage, time=split)
+        self._write(every_s=0.0)
+
+    def start(self, step: int, total: int) -> None:
+        """Training begins after `step` finished steps."""
+        kept = self._document.checkpoint if step else None
+        self._update(step=step, total_steps=total, checkpoint=kept)
+        if self._leader and sys.stderr.isatty():
+            self._bar = _bar(step, total)
+
+    def finished_step(self, step: int, metrics: Mapping[str, float], seconds: float) -> None:
+        """A step is done: its line, the bar, the document."""
+        self._heard = time.monotonic()
+        self._durations.append(seconds)
+        typical = statistics.median(self._durations)
+        self._update(
+            step=step,
+            metrics=_finite(metrics),
+            seconds_per_step=typical,
+            eta_seconds=typical * (self._document.total_steps - step),
+        )
+        self._write(every_s=0.0 if step == self._document.total_steps else MIN_INTERVAL_S)
+        if self._leader:
+            shown = "  ".join(_shown(name, form, metrics[name]) for name, form in LINE_METRICS if name in metrics)
+            self._print(f"step {step}/{self._document.total_steps}  {shown}  {seconds:.2f} s", file=sys.stdout)
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], completed=step)
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done."""
+        if metrics:
+            self._update(metrics={**self._document.metrics, **_finite(metrics)})
+            self.note(f"eval at step {step}  " + "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+
+    def checkpoint(self, step: int, uri: str, best: BestRef | None = None) -> None:
+        """A checkpoint is committed; `best`: the best one of the run."""
+        self._update(best=best)
+        if self._document.checkpoint is None or self._document.checkpoint.step != step:
+            self._update(checkpoint=CheckpointRef(step=step, uri=uri, time=_now()))
+
+    def close(self) -> None:
+        """Takes the bar down."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _update(self, **changes: Any) -> None:
+        self._document = self._document.model_copy(update=changes)
+
+    def _write(self, *, every_s: float) -> None:
+        with self._writing:
+            now = time.monotonic()
+            if self._leader and now - self._written >= every_s:
+                self._written = now
+                document = self._document.model_copy(update={"updated": _now()})
+                self._place.write(run_directory.PROGRESS, document.model_dump_json(by_alias=True, indent=2).encode())
+
+    def _print(self, text: str, file: Any) -> None:
+        if self._bar is not None and file.isatty():
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=file, flush=True)
+
+
+def _shown(name: str, form: str, value: float) -> str:
+    """A step without a reward has none, which is no number; a loss that is none must be seen."""
+    return "no reward" if name == run_directory.REWARD and math.isnan(value) else form.format(value)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no word for the others."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _read(place: Place) -> Progress | None:
+    content = place.read(run_directory.PROGRESS)
+    try:
+        return None if content is None else Progress.model_validate_json(content)
+    except ValueError:
+        return None  # written by hand or by another version: counting starts again
+
+
+def _bar(step: int, total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True))
+    bar.add_task("training", total=total, completed=step)
+    bar.start()
+    return bar
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

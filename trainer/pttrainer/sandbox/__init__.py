@@ -1,0 +1,1 @@
+"""Users' code in child processes: confined, limited in time, killable."""

@@ -1,0 +1,223 @@
+"""Child processes that answer requests with a wall-clock limit each.
+
+Every child answers one request at a time. One that takes too long is killed, with what it started, and
+replaced; so is one that dies. The pool lives as long as the run: no process is started per request, and none
+is forked from this one (which has jax's threads). What a request is, the child's source says (`handlers`).
+
+However bad the user's code is, a call ends: a child that cannot be loaded again is not tried twice in a call, and
+where many requests in a row took too long or killed their child, the rest of the call is not made.
+
+A pool is used from the thread that made it: on Linux, children die with that thread.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pttrainer.errors import UserCodeError
+from pttrainer.sandbox.captured_output import Gate
+from pttrainer.sandbox.process import Dead, Process
+
+Alive = Callable[[], None]
+"""Called again and again while children are waited for: each of them has a limit, so the wait is no hang."""
+WAKE_S = 1.0
+"""The longest time between two calls of it."""
+LOAD_TIMEOUT_S = 120.0
+"""For the child's start and the import of the user's file, which may import much."""
+MAX_CHILDREN = 8
+STDERR = 2
+STOPS_IN_A_ROW = 8
+"""For each child: so many requests without an answer, and no answer in between, end a call."""
+
+
+class Request(NamedTuple):
+    """message: JSON for the child. home: the number of the child that must answer; unset, any."""
+
+    message: Any
+    limit_s: float
+    home: int | None = None
+
+
+class Reply(NamedTuple):
+    """A value, or why there is none. stopped: the limit passed, or the child died. seconds: that it took."""
+
+    value: Any
+    error: str = ""
+    stopped: bool = False
+    seconds: float = 0.0
+
+
+def default_children() -> int:
+    """As many as there are cores, up to `MAX_CHILDREN`."""
+    return min(os.cpu_count() or 1, MAX_CHILDREN)
+
+
+class Pool:
+    """Answers requests. field: what of the job it serves, for messages."""
+
+    def __init__(self, field: str, source: Mapping[str, Any], children: int | None = None) -> None:
+        self._children = [_Child(source) for _ in range(children or default_children())]
+        try:
+            with selectors.DefaultSelector() as selector:
+                while any(child.is_loading for child in self._children):
+                    _attend(selector, [child for child in self._children if child.is_loading])
+        except BaseException:
+            self.close()
+            raise
+        broken = next((child.broken for child in self._children if child.broken), "")
+        if broken:
+            self.close()
+            raise UserCodeError(f"{field}: {broken}")
+        self.loaded = self._children[0].told
+        """What the child said about its source."""
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def call(self, requests: Sequence[Request], alive: Alive) -> list[Reply]:
+        """A reply per request, in order; requests of one home are answered in order."""
+        replies: dict[int, Reply] = {}
+        waiting: dict[int | None, deque[int]] = {None: deque()}
+        for index, request in enumerate(requests):
+            waiting.setdefault(request.home, deque()).append(index)
+        for child in self._children:
+            if child.broken:
+                child.start()
+        stops = 0
+        with selectors.DefaultSelector() as selector:
+            while len(replies) < len(requests):
+                if stops >= STOPS_IN_A_ROW * len(self._children):
+                    _give_up(replies, waiting, f"not asked: {stops} calls in a row had no answer")
+                for place, child in enumerate(self._children):
+                    queue = waiting.get(place) or waiting[None]
+                    if queue and child.is_idle:
+                        child.ask(queue[0], requests[queue.popleft()])
+                    elif child.broken:
+                        _give_up(replies, {place: waiting.get(place, deque())}, child.broken)
+                if all(child.broken for child in self._children):
+                    _give_up(replies, waiting, self._children[0].broken)
+                alive()
+                for index, reply in _attend(selector, self._children):
+                    replies[index] = reply
+                    stops = stops + 1 if reply.stopped else 0
+        return [replies[index] for index in range(len(requests))]
+
+    def close(self) -> None:
+        """Ends all children."""
+        for child in self._children:
+            child.end()
+
+
+def _give_up(replies: dict[int, Reply], waiting: Mapping[int | None, deque[int]], why: str) -> None:
+    """No reply for what nobody has begun."""
+    for queue in waiting.values():
+        while queue:
+            replies[queue.popleft()] = Reply(None, why, stopped=True)
+
+
+class _Child:
+    """A process that is loading its source, idle, busy with a request, or broken: it could not load it."""
+
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        self._source = dict(source)
+        self._gate = Gate()
+        self.told: dict[str, Any] = {}
+        self.start()
+
+    def start(self) -> None:
+        """A new process, which begins to load."""
+        self.process = Process()
+        self.broken = ""
+        self.is_loading = True
+        self._request: int | None = None
+        self._begin(self._source, LOAD_TIMEOUT_S)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.is_loading or self.broken or self._request is not None)
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self.is_loading or self._request is not None
+
+    def ask(self, index: int, request: Request) -> None:
+        """Begins with a request, which is told by its index."""
+        self._request = index
+        self._begin(request.message, request.limit_s)
+
+    def _begin(self, message: Any, limit_s: float) -> None:
+        self._began, self._limit_s, self._died = time.monotonic(), limit_s, ""
+        try:
+            self.process.ask(message)
+        except Dead as dead:
+            self._died = str(dead)
+
+    @property
+    def deadline(self) -> float:
+        """When to look after it at the latest."""
+        return self._began + (0.0 if self._died else self._limit_s)
+
+    def attend(self, *, is_ready: bool) -> tuple[int, Reply] | None:
+        """Goes on as far as it can; the reply to its request, where there is one now."""
+        answer = None
+        try:
+            if is_ready and not self._died:
+                self._show(self.process.printed())
+                self.process.send()
+                answer = self.process.hear()
+        except Dead as dead:
+            self._died = str(dead)
+        seconds = time.monotonic() - self._began
+        if answer is None and not self._died and seconds < self._limit_s:
+            return None
+        if self.is_loading:
+            self._loaded(answer)
+            return None
+        index, self._request = self._request, None
+        assert index is not None
+        if answer is not None:
+            return index, Reply(answer.get("value"), answer.get("error", ""), seconds=seconds)
+        why = self._died or f"no answer within {round(self._limit_s, 2):g} s"
+        self.end()
+        self.start()
+        return index, Reply(None, why, stopped=True, seconds=seconds)
+
+    def _show(self, printed: bytes) -> None:
+        if printed and (passed := self._gate.passed(printed, time.monotonic())):
+            os.write(STDERR, passed)
+
+    def end(self) -> None:
+        """No more of this process; its last words are shown."""
+        self._show(self.process.printed())
+        self.process.kill()
+
+    def _loaded(self, answer: dict[str, Any] | None) -> None:
+        self.is_loading = False
+        if answer is not None and "error" not in answer:
+            self.told = answer
+            return
+        late = f"not imported within {self._limit_s:g} s; hint: what takes long at import belongs into the function"
+        why = f"{self._died} while the file was loaded" if self._died else late
+        self.broken = answer["error"] if answer else f"{self._source['path']}: {why}" if "path" in self._source else why
+        self.end()
+
+
+def _attend(selector: selectors.BaseSelector, children: Sequence[_Child]) -> list[tuple[int, Reply]]:
+    """Waits until one of the children can go on, or its time is over, and not long; what they replied."""
+    waited = [child for child in children if child.is_waited_for]
+    for child in waited:
+        for file, event in child.process.waits_for():
+            selector.register(file, event, child)
+    soonest = min((child.deadline for child in waited), default=0.0)
+    patience_s = min(max(0.0, soonest - time.monotonic()), WAKE_S)
+    ready = {key.data for key, _ in selector.select(patience_s)} if waited else set()
+    for key in list(selector.get_map().values()):
+        selector.unregister(key.fileobj)
+    now = time.monotonic()
+    due = [child for child in waited if child in ready or child.deadline <= now]
+    return [found for child in due if (found := child.attend(is_ready=child in ready)) is not None]

@@ -1,0 +1,1 @@
+"""Optimizers: update rules, schedules, frozen parts, averages, where their state lives."""

@@ -1,0 +1,70 @@
+"""Which weights a job keeps as they are (`training.freeze`), by layer.
+
+A pattern is a word (`embeddings`, `head`, `norms`, `layers.0-3`, `layers.7`) or a glob over Hugging Face's names
+(`model.layers.[0-3].*`, `*.mlp.*`). Layers are stacked, so a weight is held whole, or in some of its layers. Experts of
+a layer are held together: their number in a name is written `*`. How a step leaves them alone: `freezing`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from pttrainer.errors import ConfigError
+from pttrainer.models import ModelConfig
+from pttrainer.models.weights.hf_names import Path, table
+
+WORDS = {"embeddings": "model.embed_tokens.weight", "head": "lm_head.weight", "norms": "*norm*.weight"}
+_LAYERS = re.compile(r"layers\.(\d+)(?:-(\d+))?")
+
+
+def by_layer(patterns: Sequence[str], config: ModelConfig) -> dict[Path, tuple[bool, ...]]:
+    """Of each weight whether it is held, for each of its layers (one, outside the layers); raises ConfigError where a
+    pattern matches nothing, or all do."""
+    names = {path: _names(stored.name, config.layers) for path, stored in table(config).items()}
+    every = [name for of_path in names.values() for name in of_path]
+    globs: list[str] = []
+    for pattern in patterns:
+        own = _globs(pattern)
+        if not any(_matches(name, own) for name in every):
+            raise ConfigError(_no_match(pattern, config, [of_path[0] for of_path in names.values()]))
+        globs += own
+    if all(_matches(name, globs) for name in every):
+        raise ConfigError(f"spec.training.freeze: {_shown(patterns)}: freezes every weight; accepted: less than that")
+    return {path: tuple(_matches(name, globs) for name in of_path) for path, of_path in names.items()}
+
+
+def whole(patterns: Sequence[str], config: ModelConfig) -> frozenset[Path]:
+    """The weights that are held in all of their layers."""
+    return frozenset(path for path, held in by_layer(patterns, config).items() if all(held))
+
+
+def _names(stored: str, layers: int) -> list[str]:
+    """One name per layer; one, of a weight outside the layers."""
+    name = stored.replace("{e}", "*")
+    return [name.replace("{i}", str(i)) for i in range(layers)] if "{i}" in name else [name]
+
+
+def _globs(pattern: str) -> list[str]:
+    layers = _LAYERS.fullmatch(pattern)
+    if layers is None:
+        return [WORDS.get(pattern, pattern)]
+    first, last = int(layers[1]), int(layers[2] or layers[1])
+    return [f"model.layers.{i}.*" for i in range(first, last + 1)]
+
+
+def _matches(name: str, globs: list[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _no_match(pattern: str, config: ModelConfig, names: list[str]) -> str:
+    why = " (the head is the embedding here)" if pattern == "head" and config.tied_head else ""
+    return (
+        f"spec.training.freeze: {pattern}: matches no weight{why}; accepted: {', '.join(WORDS)}, layers.0-"
+        f"{config.layers - 1}, or patterns of these names, of layer 0: {', '.join(names)}"
+    )
+
+
+def _shown(patterns: Sequence[str]) -> str:
+    return f"[{', '.join(patterns)}]"

@@ -1,0 +1,76 @@
+"""Learning rates, clipping and weight decay around an update rule (`update_rules`).
+
+The decay always ends at the run's last step, because its length is the run's length and not a number of its
+own. Weight decay acts on matrices only: shrinking a norm's scale towards zero regularises nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import optax
+
+from ptapi.defaults import LEARNING_RATES
+from ptapi.spec import Optimizer, Schedule, Training
+from ptapi.spec.training import Ema
+from pttrainer.models import Params
+from pttrainer.train_step.optimizer import ema, freeze, update_rules
+
+LORA_FACTOR = 10.0
+"""Adapters learn best at about ten times the rate of all weights, whatever the rank."""
+
+
+def peak_rate(training: Training, kind: str) -> float:
+    """The job's peak learning rate, or the one that fits its algorithm and what is trained."""
+    usual = LEARNING_RATES[kind] * (1.0 if training.lora is None else LORA_FACTOR)
+    usual *= update_rules.DEFAULTS[training.optimizer.name].rate
+    return training.optimizer.learning_rate or usual
+
+
+CRITIC_FACTOR = 10.0
+"""A critic learns at ten times the rate of a policy whose weights are all trained: it starts from nothing."""
+
+
+def critic_rate(training: Training, kind: str) -> float:
+    """The peak learning rate of a critic that fits its policy's."""
+    return peak_rate(training, kind) * (CRITIC_FACTOR if training.lora is None else 1.0)
+
+
+def schedule(spec: Schedule, peak: float, total_steps: int) -> optax.Schedule:
+    """Learning rate of step 0, 1, …: linear warm-up (the first step already moves), then the chosen shape."""
+    warmup = round(spec.warmup_fraction * total_steps)
+    final = peak * spec.final_fraction
+    # The last of `total_steps` steps has index total − 1 and gets the final rate.
+    decay_steps = max(total_steps - 1 - warmup, 1)
+    after = {
+        "constant": optax.constant_schedule(peak),
+        "linear": optax.linear_schedule(peak, final, decay_steps),
+        "cosine": optax.cosine_decay_schedule(peak, decay_steps, alpha=spec.final_fraction),
+    }[spec.kind]
+    if warmup == 0:
+        return after
+    return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1)), after], [warmup])
+
+
+def build(
+    spec: Optimizer,
+    rate: optax.Schedule,
+    axes: Params | None = None,
+    *,
+    held: Any = None,
+    average: Ema | None = None,
+) -> optax.GradientTransformation:
+    """Clip to the global norm, then the update rule; around both, what is frozen and the average of the weights.
+
+    axes: of the trained weights, for rules that work on matrices. held: as `freezing` makes it.
+    """
+    rule = update_rules.build(spec, rate, _matrices, axes)
+    built = optax.chain(optax.clip_by_global_norm(spec.max_grad_norm), rule)
+    built = built if held is None else freeze.around(built, held)
+    return built if average is None else ema.around(built, average.decay)
+
+
+def _matrices(params: Any) -> Any:
+    """True for weights that are matrices. Stacked layers add an axis, so norms are known by their name."""
+    return jax.tree_util.tree_map_with_path(lambda path, x: "scale" not in jax.tree_util.keystr(path), params)

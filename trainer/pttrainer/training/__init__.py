@@ -1,0 +1,1 @@
+"""The training loop: set up, load, step, log, save."""

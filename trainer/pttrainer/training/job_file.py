@@ -1,0 +1,36 @@
+"""The job as the trainer takes it: read from its file and checked. Imports no jax."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ptapi import load
+from ptapi.errors import SpecError
+from ptapi.spec import PostTrainJob
+from pttrainer.algorithms import MODULES
+from pttrainer.errors import ConfigError
+
+
+def read_job(path: Path) -> PostTrainJob:
+    """Return the checked job in a file; raise ConfigError with every finding."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    return check_job(text)
+
+
+def check_job(text: str) -> PostTrainJob:
+    """Return the checked job in a text; raise ConfigError with every finding."""
+    try:
+        job = load.load_job(text)
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
+    if not job.spec.runtime.is_native:
+        raise ConfigError("spec.runtime: not native: posttrain's trainer does not run it; hint: start its own command")
+    if job.spec.algorithm.kind not in MODULES:
+        accepted = ", ".join(MODULES)
+        raise ConfigError(f"spec.algorithm: {job.spec.algorithm.kind}: not supported yet; accepted: {accepted}")
+    return job

@@ -1,0 +1,114 @@
+"""What a run is loaded with before any algorithm knows of it: its directory, its devices, and the model on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+
+from ptapi.spec import PostTrainJob, Training
+from pttrainer.checkpoint import fork
+from pttrainer.models import Model, Params
+from pttrainer.models.loading.model_loader import Assembled, assemble
+from pttrainer.rollout.disaggregated import device_meshes, placement
+from pttrainer.rollout.disaggregated.device_meshes import Meshes
+from pttrainer.runtime.distributed import logical_axes, processes, sharding
+from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.reporting.progress import Reporter
+from pttrainer.train_step.optimizer import freeze
+from pttrainer.training import run_files
+
+
+class Claimed(NamedTuple):
+    """A job and its run directory. leader: whether this process writes there."""
+
+    job: PostTrainJob
+    place: Place
+    leader: bool
+    reporter: Reporter
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The model on its devices. shardings: of all weights; frozen: those that adapters are put on; changed: by how much
+    quantisation changed them, by name of matrix."""
+
+    parts: Assembled
+    shapes: placement.Shapes
+    meshes: Meshes
+    shardings: Params
+    frozen: Params | None
+    changed: Mapping[str, float]
+
+    def trained(self) -> Params:
+        """What is trained, before its first step."""
+        return self.parts.trained(self.shardings)
+
+    def initial_params(self) -> Params:
+        """The weights that the run starts from."""
+        return self.parts.model.whole(self.frozen, self.trained())
+
+
+def claim(job: PostTrainJob, place: Place) -> Claimed:
+    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError or StorageError."""
+    processes.initialize()
+    leader = processes.is_leader()
+    if leader:
+        run_files.claim(place, job)
+    reporter = Reporter(place, job.metadata.uid or "", leader=leader)
+    reporter.stage("loading")
+    return Claimed(job, place, leader, reporter)
+
+
+def load(run: Claimed) -> Loaded:
+    """The model, the meshes of its devices (the trainer's is in context from now on), and its frozen weights; raises
+    ConfigError."""
+    spec, note = run.job.spec, run.reporter.note
+    parts = assemble(spec.model, spec.training, note, run_files.pinned_commits(run.place, run.job))
+    model = parts.model
+    shapes = placement.shapes(spec, model, jax.device_count())
+    meshes = device_meshes.meshes(shapes)
+    _check_divisions(spec.training, model, meshes.trainer)
+    jax.set_mesh(meshes.trainer)
+    shardings = sharding.weight_shardings(meshes.trainer, model.abstract(), model.logical_axes())
+    frozen = parts.frozen(shardings)
+    changed = parts.quantization_errors.relative()
+    if changed:
+        note(_quantised(model, changed))
+    return Loaded(parts, shapes, meshes, shardings, frozen, changed)
+
+
+def _check_divisions(training: Training, model: Model, mesh: jax.sharding.Mesh) -> None:
+    """Raises ConfigError where the mesh does not divide a batch or the experts."""
+    logical_axes.check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
+    experts = model.config.experts
+    logical_axes.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
+
+
+def _quantised(model: Model, changed: Mapping[str, float]) -> str:
+    each = ", ".join(f"{name} {error:.2%}" for name, error in changed.items())
+    return f"frozen weights quantized to {model.quantization}: relative error {each}"
+
+
+def lineage(loaded: Loaded, held: Any, origin: fork.Source | None) -> dict[str, Any]:
+    """What the run is made of, beside what its job says."""
+    parts, adapters = loaded.parts, loaded.parts.origin
+    meshes = {"mesh": loaded.shapes.trainer, "samplerMesh": loaded.shapes.sampler}
+    changed = dict(loaded.changed)
+    return {
+        "modelCommit": parts.commit,
+        **({} if adapters is None else {"adaptersFrom": {"uri": adapters.uri, "commit": adapters.commit}}),
+        "parameters": parts.model.config.parameters,
+        "trainedParameters": freeze.moving(parts.model.trained(parts.model.abstract()), held),
+        "devices": {
+            "count": jax.device_count(),
+            "kind": jax.devices()[0].device_kind,
+            "processes": jax.process_count(),
+        },
+        **{name: dict(zip(logical_axes.MESH_AXES, shape, strict=True)) for name, shape in meshes.items() if shape},
+        "precision": {"params": parts.model.param_dtype, "compute": parts.model.compute_dtype},
+        **({"quantization": {"weights": parts.model.quantization, "relativeError": changed}} if changed else {}),
+        **({} if origin is None else {"fork": {"uri": origin.uri, "step": origin.step}}),
+    }

@@ -1,0 +1,171 @@
+"""The training loop: the same for every algorithm.
+
+    claim the run directory → assemble model and data → restore or initialise → step, step, step → export
+
+It knows steps, checkpoints, evaluations and signals; what a batch is and what its loss is, the algorithm
+knows (`algorithms.protocol`). Metrics of a step are fetched while the next step computes, so the devices
+never wait for the log; they are flushed before every checkpoint, so the log never lacks a step that a
+checkpoint holds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from jax import Array
+
+from ptapi import run_directory
+from ptapi.spec import PostTrainJob
+from pttrainer.batch import Batch
+from pttrainer.checkpoint.export import Words, Writing, export, export_adapters, export_critic
+from pttrainer.data.loss_weights import perplexity
+from pttrainer.errors import Preempted
+from pttrainer.runtime.distributed import processes
+from pttrainer.runtime.io import storage
+from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.training.profiler import Trace
+from pttrainer.training.session import Session
+from pttrainer.training.setup import open_session
+from pttrainer.training.throughput import Work
+
+
+def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
+    """Runs the job to its last step and exports. Raises Preempted when asked to stop."""
+    session = open_session(job, place)
+    attempt.step = session.first_step
+    try:
+        _steps(session, attempt, stop)
+        _export(session)
+    finally:
+        session.close()
+
+
+@dataclass
+class _Log:
+    """The step whose metrics are still on the devices, and the clock."""
+
+    session: Session
+    attempt: Attempt
+    step: int = 0
+    metrics: dict[str, Array] | None = None
+    facts: dict[str, float] = field(default_factory=dict)
+    batch: Batch | None = None
+    work: Work | None = None
+    mark: float = field(default_factory=time.monotonic)
+
+    def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
+        """Keeps a dispatched step until `flush`."""
+        self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
+        self.work = self.session.meter.of_batch(batch)
+
+    def flush(self) -> None:
+        """Waits for the kept step and logs it."""
+        if self.metrics is None or self.batch is None or self.work is None:
+            return
+        values = {name: float(value) for name, value in self.metrics.items()}
+        if run_directory.NLL in values:
+            values[run_directory.PERPLEXITY] = perplexity(values[run_directory.NLL])
+        now = time.monotonic()
+        seconds, self.mark, self.metrics = now - self.mark, now, None
+        values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
+        self.session.log(self.step, values, seconds, self.batch)
+        self.attempt.step = self.step
+
+    def leave_out(self, seconds: float) -> None:
+        """What was just spent on something else."""
+        self.mark += seconds
+
+    def restart_clock(self) -> None:
+        """Time spent on other things is not the next step's."""
+        self.mark = time.monotonic()
+
+
+def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
+    total, algorithm = session.algorithm.total_steps, session.algorithm
+    session.reporter.start(session.first_step, total)
+    trace = Trace(session.job.spec.training.profile, session.place, total, leader=session.leader)
+    if session.first_step == 0 and session.job.spec.evaluation.at_start:
+        facts = _evaluate(session, 0)
+        if facts:
+            session.write_metrics(0, facts)
+    session.reporter.stage("training")
+    log = _Log(session, attempt)
+    for step in range(session.first_step, total):
+        if processes.any_process(stop.signal is not None):
+            log.flush()
+            _stop(session, step, stop.signal or "signal on another process")
+        if algorithm.needs_params:
+            log.flush()
+        with session.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
+            batch, of_batch = algorithm.next_batch(step, session.params)
+        if trace.is_edge(step):
+            log.flush()
+            trace.before(step)
+        placed = session.place_batch(batch)
+        compiled, compile_s = session.compiled(placed)
+        log.leave_out(compile_s)
+        session.state, metrics = compiled(session.state, placed, *session.constants)
+        log.flush()
+        done = step + 1
+        log.begin(done, metrics, dict(of_batch), batch)
+        evaluated = _evaluate(session, done) if _is_due(session, done, total) else {}
+        log.facts |= evaluated
+        if session.saving.is_due(done, total, evaluated):
+            log.flush()
+            _save(session, done)
+            log.restart_clock()
+    log.flush()
+    trace.before(total)
+
+
+def _is_due(session: Session, done: int, total: int) -> bool:
+    evaluation = session.job.spec.evaluation
+    every = evaluation.every_steps
+    return (every > 0 and done % every == 0 and done != total) or (done == total and evaluation.at_end)
+
+
+def _evaluate(session: Session, done: int) -> dict[str, float]:
+    session.reporter.stage("evaluating")
+    facts = dict(session.algorithm.evaluate(done, session.model.whole(session.frozen, session.judged)))
+    session.reporter.evaluated(done, facts)
+    session.reporter.stage("training")
+    return facts
+
+
+def _save(session: Session, done: int) -> None:
+    session.reporter.stage("saving")
+    session.saving.began()
+    session.checkpoints.save(done, session.state, session.algorithm.state())
+    session.reporter.stage("training")
+
+
+def _stop(session: Session, done: int, reason: str) -> None:
+    """Saves and ends the run. Before the attempt's first step there is nothing new to save, nor after a step that has
+    its checkpoint already."""
+    if done > session.first_step and done not in session.checkpoints.steps():
+        _save(session, done)
+    session.wait_for_checkpoint()
+    saved = "checkpoint saved" if done else "nothing to save yet"
+    raise Preempted(f"stopped by {reason} at step {done}: {saved}, run again to continue")
+
+
+def _export(session: Session) -> None:
+    session.wait_for_checkpoint()
+    session.reporter.stage("exporting")
+    session.take_best()
+    kind = session.job.spec.export.format
+    if kind != "none":
+        target = storage.place(f"{session.place.uri}/{run_directory.EXPORT}")
+        words = Words(session.tokenizer, session.chat_template)
+        write = Writing(session.fetch, session.leader)
+        if kind == "peft":
+            export_adapters(target, session.model, session.base, session.judged, words, write)
+        else:
+            export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
+        if session.critic is not None and session.state.critic is not None:
+            beside = storage.place(f"{target.uri}/{run_directory.CRITIC}")
+            export_critic(beside, session.critic, session.state.critic.params, session.frozen, write)
+        session.reporter.note(f"exported to {target.uri}")
+    session.reporter.stage("done")

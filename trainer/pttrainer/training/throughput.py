@@ -1,0 +1,101 @@
+"""What the machine does while a run trains: seconds, throughput, utilisation, memory (docs/reference/metrics.md).
+
+Numbers of a step only; nothing here touches a device or changes what is computed. Seconds are wall-clock seconds from
+the end of one step to the end of the next.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from ptapi import accelerators, run_directory
+from ptapi.spec import Accelerator
+from pttrainer.batch import Batch
+from pttrainer.models import Model, flops
+
+RECENT = 100
+"""Steps whose durations the percentiles look at."""
+PERCENTILES = (50, 90, 99)
+COMPILE = f"{run_directory.SECONDS}compile"
+"""Of what is spent before a step, this is no part of its seconds."""
+GIB = 2**30
+
+
+class Work(NamedTuple):
+    """What a step has to do: tokens, those that are learned, FLOPs; and seconds spent before it, by metric."""
+
+    tokens: int
+    learned: int
+    flops: float
+    spent: Mapping[str, float]
+
+
+class Meter:
+    """Numbers of this attempt's steps. peak_flops: of all chips per second, None where nobody knows it."""
+
+    def __init__(self, model: Model, peak_flops: float | None) -> None:
+        self._model, self._peak = model, peak_flops
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._spent: dict[str, float] = {}
+
+    @contextmanager
+    def spending(self, on: str) -> Iterator[None]:
+        """Books the seconds inside for the next `of_batch`."""
+        began = time.monotonic()
+        yield
+        self._spent[on] = self._spent.get(on, 0.0) + time.monotonic() - began
+
+    def of_batch(self, batch: Batch) -> Work:
+        """What a step has to do, and the seconds that went into getting it ready."""
+        tokens, learned = flops.tokens_of(batch), int((batch.mask_BT > 0).sum())
+        spent, self._spent = self._spent, {}
+        total = flops.of_step(self._model.config, self._model.adapters, batch)
+        return Work(tokens, learned, total, {f"{run_directory.SECONDS}{on}": seconds for on, seconds in spent.items()})
+
+    def facts(self, work: Work, seconds: float) -> dict[str, float]:
+        """The metrics of a step that took so long, compiling left out."""
+        self._recent.append(seconds)
+        within = (spent for on, spent in work.spent.items() if on != COMPILE)
+        train_s = max(seconds - sum(within), 0.0)
+        facts = {
+            run_directory.TOKENS_PER_SECOND: work.tokens / seconds,
+            run_directory.TRAINED_TOKENS_PER_SECOND: work.learned / seconds,
+            run_directory.STEP_SECONDS: seconds,
+            **work.spent,
+            f"{run_directory.SECONDS}train": train_s,
+            **({run_directory.TOKENS_PER_SECOND_OF_TRAINING: work.tokens / train_s} if train_s else {}),
+            **{f"{run_directory.SECONDS}p{p}": float(np.percentile(self._recent, p)) for p in PERCENTILES},
+            **memory(),
+        }
+        if self._peak is not None:
+            facts[run_directory.MFU] = work.flops / (seconds * self._peak)
+        return facts
+
+
+def peak_flops(accelerator: Accelerator) -> float | None:
+    """Of all chips of the job, in bfloat16, per second; None for CPUs, whose peak nobody publishes."""
+    slice_ = accelerators.resolve(accelerator.type, accelerator.topology, accelerator.slices)
+    return None if slice_.peak_bf16_tflops is None else slice_.peak_bf16_tflops * 1e12 * slice_.total_chips
+
+
+def memory() -> dict[str, float]:
+    """GiB: the process's memory, and the most that its first device has held, where jax tells."""
+    found = {}
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        found[run_directory.HOST_MEMORY] = pages * os.sysconf("SC_PAGE_SIZE") / GIB
+    except OSError:
+        pass  # not Linux
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        found[run_directory.HBM_IN_USE] = stats["peak_bytes_in_use"] / GIB
+    return found
