@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "api"), str(ROOT / "operator")]
+sys.path[:0] = [str(ROOT / room) for room in ("api", "kube", "operator")]
 
 from ptoperator.kube.rbac import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, Right, rules  # noqa: E402
 
