@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ptapi import yamltext
@@ -74,9 +74,12 @@ def crd() -> Schema:
     }
 
 
-def crd_yaml() -> str:
-    """The CRD as the file in manifests/crds."""
-    return f"# Generated from api/ptapi by `make crds`; change the models, not this file.\n{yamltext.write(crd())}"
+def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
+    """The CRD as a file: without annotations the one in manifests/crds."""
+    document = crd()
+    if annotations:
+        document["metadata"]["annotations"] = dict(annotations)
+    return f"# Generated from api/ptapi by `make crds`; change the models, not this file.\n{yamltext.write(document)}"
 
 
 def openapi_schema() -> Schema:
