@@ -52,7 +52,7 @@ class Helm:
                 case "uninstall":
                     config.uninstall(asked.name)
                 case "rollback":
-                    config.rollback(asked.name, version=asked.revision)
+                    config.rollback(asked.name)
                 case _:
                     self._install_or_upgrade(config, asked, chart)
 
@@ -82,8 +82,6 @@ def _parser() -> argparse.ArgumentParser:
         of_verb = verbs.add_parser(verb, allow_abbrev=False)
         of_verb.add_argument("name")
         of_verb.add_argument("--namespace", "-n", default="default")
-        if verb == "rollback":
-            of_verb.add_argument("revision", type=int, nargs="?")
         if verb in ("install", "upgrade"):
             of_verb.add_argument("chart")
             of_verb.add_argument("--set", action="append", default=[])
