@@ -12,6 +12,7 @@ COPY api api
 COPY operator operator
 COPY trainer trainer
 COPY cli cli
+COPY manifests/demo manifests/demo
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
 
 FROM ${PYTHON_IMAGE} AS base
