@@ -124,10 +124,8 @@ def _tool(wanted: str) -> str:
     for name in [wanted] if wanted else TOOLS:
         if shutil.which(name):
             return name
-    raise ImageError(
-        f"none of {', '.join([wanted] if wanted else TOOLS)} is on PATH; hint: install one of {', '.join(TOOLS)}; "
-        "Debian's and Ubuntu's buildah needs no daemon"
-    )
+    missing = f"IMAGE_TOOL: {wanted}: no such program" if wanted else "no program to build images with is on PATH"
+    raise ImageError(f"{missing}; hint: install podman, buildah (needs no daemon) or docker")
 
 
 def _pip_config(name: str) -> str:
