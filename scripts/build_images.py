@@ -113,8 +113,8 @@ def read(environ: Mapping[str, str]) -> Settings:
         registry=environ.get("REGISTRY", ""),
         python_image=environ.get("PYTHON_IMAGE", ""),
         pip_config=_pip_config(environ.get("PIP_CONFIG_FILE", "")),
-        build_flags=tuple(shlex.split(environ.get("IMAGE_BUILD_FLAGS", ""))),
-        run_flags=tuple(shlex.split(environ.get("IMAGE_RUN_FLAGS", ""))),
+        build_flags=_flags("IMAGE_BUILD_FLAGS", environ),
+        run_flags=_flags("IMAGE_RUN_FLAGS", environ),
     )
 
 
@@ -136,8 +136,18 @@ def _pip_config(name: str) -> str:
     return str(Path(name).resolve())
 
 
+def _flags(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    value = environ.get(name, "")
+    try:
+        return tuple(shlex.split(value))
+    except ValueError as error:
+        raise ImageError(f"{name}: {value}: expected words as for a shell ({error})") from None
+
+
 def revision() -> str:
     """Return the commit that is checked out, with -dirty where files differ from it; nothing where git cannot say."""
+    if not shutil.which("git"):
+        return ""
     command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
@@ -191,12 +201,11 @@ def entrypoint(settings: Settings, target: str) -> list[str]:
 def step(what: str, command: list[str], stdin: str = "") -> None:
     """Run a command, its output on the terminal; raise ImageError with the step's name if it fails."""
     print(f"== {what}", flush=True)
-    # Docker before 23 builds with BuildKit, which the Dockerfile's mounts need, only if asked.
-    code = subprocess.run(
-        command, cwd=ROOT, input=stdin, text=True, env=os.environ | {"DOCKER_BUILDKIT": "1"}
-    ).returncode
-    if code:
-        raise ImageError(f"{what}: exit code {code}; the command: {shlex.join(command)}")
+    # Docker before 23 builds with BuildKit, which the Dockerfile's secrets need, only if asked.
+    environ = os.environ | {"DOCKER_BUILDKIT": "1"}
+    done = subprocess.run(command, cwd=ROOT, input=stdin, text=True, env=environ)
+    if done.returncode:
+        raise ImageError(f"{what}: exit code {done.returncode}; the command: {shlex.join(command)}")
 
 
 def output(command: list[str]) -> str:

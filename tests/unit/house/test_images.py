@@ -12,6 +12,8 @@ from tests.builders import image_context
 from tests.builders.image_context import ROOT, copies, is_let_through
 from tests.builders.scripts import load_script
 
+from ptapi.load import load_job
+
 script = load_script("scripts/build_images.py")
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -86,7 +88,13 @@ def test_first_tool_that_is_there_builds(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("ACCELERATOR", "gpu"), ("IMAGE_TOOL", "kaniko"), ("PIP_CONFIG_FILE", "/nowhere/pip.conf")]
+    ("name", "value"),
+    [
+        ("ACCELERATOR", "gpu"),
+        ("IMAGE_TOOL", "kaniko"),
+        ("PIP_CONFIG_FILE", "/nowhere/pip.conf"),
+        ("IMAGE_RUN_FLAGS", "--label 'a"),
+    ],
 )
 def test_wrong_variable_is_named_with_its_value(
     name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +112,10 @@ def test_pip_configuration_is_a_secret_of_the_build_alone(tmp_path: Path) -> Non
     words = script.build_command(settings, "operator", "")
     assert [word for word in words if "pip.conf" in word] == [f"id=pip.conf,src={config}"]
     assert words[words.index(f"id=pip.conf,src={config}") - 1] == "--secret"
+
+
+def test_job_that_the_images_are_tried_with_is_accepted() -> None:
+    assert load_job(script.JOB).spec.training.steps == 3
 
 
 def test_step_that_fails_is_named_with_its_command() -> None:
