@@ -44,11 +44,12 @@ class Preservation(Protocol):
 
 
 class Restored(NamedTuple):
-    """What a run continues from. step: optimizer steps already done."""
+    """What a run continues from. step: optimizer steps already done; record: of those that could learn."""
 
     step: int
     state: TrainState
     algorithm: dict[str, Any]
+    record: Mapping[str, Any]
 
 
 class Checkpoints:
@@ -66,11 +67,13 @@ class Checkpoints:
             self._remove_unfinished()
         self._manager = ocp.CheckpointManager(path, options=options)
 
-    def save(self, step: int, state: TrainState, algorithm: Mapping[str, Any]) -> None:
+    def save(
+        self, step: int, state: TrainState, algorithm: Mapping[str, Any], record: Mapping[str, Any] | None = None
+    ) -> None:
         """Starts to save; returns as soon as the arrays are copied and may be donated."""
         self.wait()  # Orbax would, too; only then is it known what a checkpoint takes and what is still free
         self._check_space(step, state)
-        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state)}
+        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state), "record": dict(record or {})}
         run["checksum"] = _checksum(run)
         items = ocp.args.Composite(state=ocp.args.StandardSave(_stored(state)), run=ocp.args.JsonSave(run))
         self._storage(lambda: self._manager.save(step, args=items, force=True))
@@ -165,7 +168,7 @@ def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> t
         return None, "its position in the data is not what was saved"
     if digests != run["digests"]:
         return None, "its arrays are not those that were saved"
-    return Restored(step, state, run["algorithm"]), ""
+    return Restored(step, state, run["algorithm"], run.get("record", {})), ""  # older ones have none
 
 
 def _stored(state: TrainState) -> dict[str, Any]:
@@ -229,6 +232,11 @@ def _digests(state: TrainState | Params) -> list[int]:
 def _digest_leaves(state: TrainState | Params) -> Array:
     """One number per array."""
     return jnp.stack([digest(leaf) for leaf in jax.tree.leaves(state)])
+
+
+def weight_digests(state: TrainState) -> list[int]:
+    """Of the trained weights; what digests a checkpoint has compiled is used again."""
+    return _digests(state)[: len(jax.tree.leaves(state.params))]
 
 
 def _first_line(error: BaseException) -> str:

@@ -28,6 +28,7 @@ from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
+LONGEST_TEXT = 4096
 
 
 def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -118,6 +119,20 @@ def is_leader() -> bool:
     import jax
 
     return bool(jax.process_index() == 0)
+
+
+def from_leader(text: str) -> str:
+    """The leader's text (its first `LONGEST_TEXT` bytes), on every process. All call it together."""
+    import jax
+
+    if jax.process_count() == 1:
+        return text
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    said = text.encode()[:LONGEST_TEXT].ljust(LONGEST_TEXT, b"\0")
+    told = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(said, np.uint8)))
+    return told.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="ignore")
 
 
 def any_process(flag: bool) -> bool:

@@ -21,6 +21,7 @@ from pttrainer import distributed, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import Words, Writing, export, export_adapters, export_critic
+from pttrainer.faults import Fault
 from pttrainer.meter import Work
 from pttrainer.opening import open_session
 from pttrainer.profile import Trace
@@ -31,11 +32,13 @@ from pttrainer.termination import Attempt, StopRequest
 
 
 def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
-    """Runs the job to its last step and exports. Raises Preempted when asked to stop."""
+    """Runs the job to its last step and exports. Raises Preempted when asked to stop, and the error of its steps' most
+    common fault when too few of them could learn."""
     session = open_session(job, place)
     attempt.step = session.first_step
     try:
         _steps(session, attempt, stop)
+        session.check_learning()
         _export(session)
     finally:
         session.close()
@@ -51,12 +54,14 @@ class _Log:
     metrics: dict[str, Array] | None = None
     facts: dict[str, float] = field(default_factory=dict)
     batch: Batch | None = None
+    fault: Fault | None = None
     work: Work | None = None
     mark: float = field(default_factory=time.monotonic)
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
         """Keeps a dispatched step until `flush`."""
         self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
+        self.fault = self.session.fault
         self.work = self.session.meter.of_batch(batch)
 
     def flush(self) -> None:
@@ -69,8 +74,8 @@ class _Log:
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
         values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
-        self.session.log(self.step, values, seconds, self.batch)
         self.attempt.step = self.step
+        self.session.log(self.step, values, seconds, self.batch, self.fault)
 
     def leave_out(self, seconds: float) -> None:
         """What was just spent on something else."""
@@ -136,7 +141,7 @@ def _evaluate(session: Session, done: int) -> dict[str, float]:
 def _save(session: Session, done: int) -> None:
     session.reporter.stage("saving")
     session.saving.began()
-    session.checkpoints.save(done, session.state, session.algorithm.state())
+    session.checkpoints.save(done, session.state, session.algorithm.state(), session.record.to_json())
     session.reporter.stage("training")
 
 

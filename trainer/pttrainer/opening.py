@@ -17,14 +17,15 @@ import numpy as np
 
 from ptapi import rundir
 from ptapi.spec import DataSpec, PostTrainJob
-from pttrainer import algorithms, compiling, directory, fork, sharding, spikes
+from pttrainer import algorithms, compiling, directory, fork, learning, sharding, spikes
 from pttrainer import step as steps
 from pttrainer.algorithms.protocol import Algorithm, Beginning, Context
 from pttrainer.batch import Batch
-from pttrainer.checkpoint import Checkpoints, path_of
+from pttrainer.checkpoint import Checkpoints, path_of, weight_digests
 from pttrainer.compiling import Early
 from pttrainer.errors import ConfigError
 from pttrainer.heartbeat import Heartbeats
+from pttrainer.learning import Record
 from pttrainer.loading import Claimed, Loaded, claim, lineage, load
 from pttrainer.losses import TokenStats
 from pttrainer.meter import Meter, peak_flops
@@ -62,8 +63,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, run.reporter.note)
     train_step = made.train_step(layout)
     early = _early(train_step, made, layout, algorithm, frozen)
-    state, first = _state(run, loaded, made, layout, checkpoints, algorithm, origin)
-    saving.resumed(checkpoints.steps(), first)
+    state, first, record = _state(run, loaded, made, layout, checkpoints, algorithm, origin)
+    record.first = record.first or weight_digests(state)
+    saving.resumed(checkpoints.steps(), first, record.good)
     return Session(
         job=job,
         place=place,
@@ -89,6 +91,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         samples=tables,
         transfer=transfer,
         early=early,
+        record=record,
     )
 
 
@@ -157,8 +160,9 @@ def _state(
     checkpoints: Checkpoints,
     algorithm: Algorithm,
     origin: fork.Source | None,
-) -> tuple[TrainState, int]:
-    """The newest good checkpoint, or the first state, of this run's own or of the one it forks from."""
+) -> tuple[TrainState, int, Record]:
+    """The newest good checkpoint, or the first state, of this run's own or of the one it forks from; and the record of
+    its steps, where they are this run's own."""
     spec, reporter = run.job.spec.checkpoint, run.reporter
     if spec.resume == "never":
         checkpoints.clear()
@@ -169,17 +173,17 @@ def _state(
         reporter.note(f"resuming after step {restored.step}")
         reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
         algorithm.restore(restored.algorithm)
-        return restored.state, restored.step
+        return restored.state, restored.step, learning.from_json(restored.record)
     reporter.stage("loading")
     if origin is None or spec.fork is None:
-        return _first_state(loaded.trained(), made, layout, algorithm), 0
+        return _first_state(loaded.trained(), made, layout, algorithm), 0, Record()
     is_whole = spec.fork.state == "full"
     reporter.note(f"forking from {origin.uri} ({'full state' if is_whole else 'weights'})")
     if not is_whole:
-        return _first_state(fork.weights(origin, like), made, layout, algorithm), 0
+        return _first_state(fork.weights(origin, like), made, layout, algorithm), 0, Record()
     forked = fork.full(origin, like, algorithm.state().keys())
     algorithm.restore(forked.algorithm)
-    return forked.state, forked.step
+    return forked.state, forked.step, Record()
 
 
 def _first_state(params: Params, made: Program, layout: Layout, algorithm: Algorithm) -> TrainState:

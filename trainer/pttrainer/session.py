@@ -12,18 +12,22 @@ import jax
 from ptapi import rundir
 from ptapi.spec import PostTrainJob
 from pttrainer import (
+    distributed,
     ema,
+    learning,
     nonfinite,
     samples,
     sharding,
 )
-from pttrainer.algorithms.protocol import Algorithm, Criticised, Guided
+from pttrainer.algorithms.protocol import Algorithm, Criticised, Fallible, Guided
 from pttrainer.batch import Batch
-from pttrainer.checkpoint import Checkpoints, path_of, read_params
+from pttrainer.checkpoint import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.compiling import Early
 from pttrainer.critic import Critic, beside
 from pttrainer.errors import StorageError
 from pttrainer.export import Base
+from pttrainer.faults import Fault, Kind
+from pttrainer.learning import Ending, Record
 from pttrainer.meter import Meter
 from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
@@ -72,6 +76,8 @@ class Session:
     """Of weights to the devices that only sample."""
     early: Early | None
     """The step for the batch that is foreseen."""
+    record: Record
+    """Of the steps that could learn, and those that could not."""
     _compiled: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -118,16 +124,26 @@ class Session:
         self.reporter.stage("training")
         return self._compiled[key], time.monotonic() - began
 
-    def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch) -> None:
-        """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped."""
+    @property
+    def fault(self) -> Fault | None:
+        """Why nothing can be learned from the batch that was drawn last."""
+        return self.algorithm.fault if isinstance(self.algorithm, Fallible) else None
+
+    def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch, given: Fault | None) -> None:
+        """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped, and
+        what the last ones failed for when too many could not learn. given: the fault of the batch."""
         limit = self.job.spec.training.max_non_finite_steps
+        fault = self.record.count(step, values, batch, given)
+        self.saving.good = self.record.good
         spike = self.spikes.report(step, values) if self.spikes is not None else ""
         watched = self.watch.report(values) if self.watch is not None else []
-        for warning in filter(None, (nonfinite.warning(step, values, limit), spike, *watched)):
+        skipped = nonfinite.warning(step, values, limit)
+        for warning in filter(None, (skipped or self._told(step, fault), spike, *watched)):
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         shown |= {} if self.transfer is None else self.transfer.facts()
         shown[rundir.GOODPUT] = self.reporter.goodput()
+        shown[rundir.FAILED_STEPS] = float(self.record.failed)
         self._report_checkpoint()
         self.reporter.finished_step(step, shown, seconds)
         self.write_metrics(step, shown)  # after the line: the first time it imports TensorBoard's writer
@@ -136,6 +152,33 @@ class Session:
             if self.leader:
                 self.place.write(file, nonfinite.rows(batch, self.tokenizer))
             raise nonfinite.stop(step, values, f"{self.place.uri}/{file}")
+        self._end(learning.stop(self.record, step, self.job.spec.training.max_failed_steps))
+
+    def check_learning(self) -> None:
+        """Raises what the run failed for, where too few of its steps could learn, or none changed anything."""
+        now = weight_digests(self.state)
+        self._end(learning.verdict(self.record, self.job.spec.training.min_learning_share, now))
+
+    def _told(self, step: int, fault: Fault | None) -> str:
+        if fault is None:
+            return ""
+        return learning.warning(step, fault, self.record.in_a_row, self.job.spec.training.max_failed_steps)
+
+    def _end(self, ending: Ending | None) -> None:
+        """Raises the leader's on every process: the others do not know why a reward failed."""
+        if ending is not None:
+            kind, _, words = distributed.from_leader(f"{ending.kind} {ending.words}").partition(" ")
+            raise Ending(Kind(kind), words).error(self._good())
+
+    def _good(self) -> str:
+        """The checkpoint to go on from, in words: the newest of before the steps that failed last."""
+        self.wait_for_checkpoint()
+        if not self.record.learned:
+            return "none, no step learned"
+        steps = [step for step in self.checkpoints.steps() if step <= self.record.good]
+        return (
+            self.checkpoints.uri(steps[-1]) if steps else f"none, the last step that could learn was {self.record.good}"
+        )
 
     def write_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Metrics of a step into the run directory."""

@@ -34,7 +34,7 @@ from pttrainer.data.prompts import Question
 from pttrainer.losses import TokenStats
 from pttrainer.models import Params
 from pttrainer.reduce import Metric
-from pttrainer.rollout import episodes, groups, held_out, sharing
+from pttrainer.rollout import episodes, groups, held_out, sharing, unjudged
 from pttrainer.rollout.figures import figures
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.held_out import Evaluation
@@ -80,6 +80,8 @@ FIRST_TOLD = 8
 class Grpo(Loss, Rewarded):
     """Batches from rollouts, with advantages of groups."""
 
+    compared = 2
+
     def __init__(
         self,
         context: Context,
@@ -103,21 +105,19 @@ class Grpo(Loss, Rewarded):
         judged = self._draw(step, weights)
         if self._spec.dynamic_sampling is None:
             return judged
-        found, replaced = judged.groups, 0
+        found, replaced, last = judged.groups, 0, judged
         for tries in range(self._spec.dynamic_sampling.max_tries):
             flat = np.flatnonzero(~advantages.has_spread(self._compared(found)))
-            if not flat.size:
-                break
+            if not flat.size or unjudged.fault(last, self.compared) is not None:
+                break  # rewards that fail take long, and would fail again
             self._tell_of(step, tries, len(flat), len(found))
-            more = self._draw(step, weights)
+            last = more = self._draw(step, weights)
             spread = advantages.has_spread(self._compared(more.groups))
             fresh = [group for group, has_spread in zip(more.groups, spread, strict=True) if has_spread]
             for place, group in zip(flat, fresh, strict=False):
                 found[place] = group
                 replaced += 1
-            judged = Judged(
-                found, judged.generate_s + more.generate_s, judged.reward_s + more.reward_s, judged.beside(more)
-            )
+            judged = judged.with_more(found, more)
         return replace(judged, facts={**judged.facts, "groups/replaced": float(replaced)})
 
     def _tell_of(self, step: int, tries: int, flat: int, groups: int) -> None:

@@ -33,6 +33,7 @@ from pttrainer import sharding
 from pttrainer.batch import Batch
 from pttrainer.critic import Critic
 from pttrainer.divergence import Guide, Hearsay
+from pttrainer.faults import Fault
 from pttrainer.losses import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.reduce import Metric
@@ -151,6 +152,14 @@ class Criticised(Protocol):
     def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """Per-token loss of the critic's values [B, T], in the share that the policy's loss leaves it, and metrics."""
         ...
+
+
+@runtime_checkable
+class Fallible(Protocol):
+    """An algorithm whose batches may lack what they are learned from, such as rewards. `fault`: why nothing can be
+    learned from the batch that it gave last; None where something can."""
+
+    fault: Fault | None
 
 
 @runtime_checkable

@@ -20,20 +20,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from ptapi import rundir
+from pttrainer import faults
 from pttrainer.batch import Batch
+from pttrainer.faults import Fault
 from pttrainer.models import Params
 from pttrainer.rollout import saved
 
 
 class Drawn(NamedTuple):
     """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people to read.
-    rewards_N (NaN: none) and ended_N (false: cut): of its rows, where they have rewards."""
+    rewards_N (NaN: none) and ended_N (false: cut): of its rows, where they have rewards. fault: why nothing can be
+    learned from them."""
 
     batch: Batch
     facts: dict[str, float]
     table: list[dict[str, Any]]
     rewards_N: Any = None
     ended_N: Any = None
+    fault: Fault | None = None
 
 
 class _Ahead(NamedTuple):
@@ -130,9 +134,11 @@ _OF_ROWS = ("rewards_N", "ended_N")
 
 def _to_json(drawn: Drawn) -> dict[str, Any]:
     of_rows = {name: saved.encode(x) for name in _OF_ROWS if (x := getattr(drawn, name)) is not None}
-    return {"batch": saved.to_json(drawn.batch), "facts": drawn.facts, "table": drawn.table, **of_rows}
+    told = {"facts": drawn.facts, "table": drawn.table, "fault": faults.to_json(drawn.fault)}
+    return {"batch": saved.to_json(drawn.batch), **told, **of_rows}
 
 
 def _from_json(entry: Mapping[str, Any]) -> Drawn:
     of_rows = {name: saved.decode(entry[name]) for name in _OF_ROWS if name in entry}
-    return Drawn(saved.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), **of_rows)
+    fault = faults.from_json(entry.get("fault"))  # checkpoints of before there was any have none
+    return Drawn(saved.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), fault=fault, **of_rows)
