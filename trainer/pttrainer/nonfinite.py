@@ -64,15 +64,15 @@ def warning(step: int, values: Mapping[str, float], limit: int) -> str:
     )
 
 
-def stop(step: int, values: Mapping[str, float], file: str) -> ConfigError:
-    """The end of a run that makes no more progress. file: where the last batch is."""
+def stop(step: int, values: Mapping[str, float], file: str, good: str) -> ConfigError:
+    """The end of a run that makes no more progress. file: where the last batch is; good: the checkpoint that is."""
     count, rate = int(values[IN_A_ROW]), values[rundir.LEARNING_RATE]
     return ConfigError(
         f"spec.training.maxNonFiniteSteps: {count}: {broken(values)} not finite in {count} steps in a row, the last "
         f"of them step {step} (learning rate {rate:.2e}); all were skipped, the weights are those of step "
-        f"{step - count}; the batch is in {file}; hint: look at that batch; if it is sound, lower "
-        "training.optimizer.learningRate or maxGradNorm, lengthen schedule.warmupFraction, or set precision.compute: "
-        "float32; a model whose own weights are not finite fails at step 1 whatever the batch"
+        f"{step - count}, the checkpoint that is good: {good}; the batch is in {file}; hint: look at that batch; if it "
+        "is sound, lower training.optimizer.learningRate or maxGradNorm, lengthen schedule.warmupFraction, or set "
+        "precision.compute: float32; a model whose own weights are not finite fails at step 1 whatever the batch"
     )
 
 

@@ -151,7 +151,7 @@ class Session:
             file = rundir.batch_file(step)
             if self.leader:
                 self.place.write(file, nonfinite.rows(batch, self.tokenizer))
-            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}")
+            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}", self._good())
         self._end(learning.stop(self.record, step, self.job.spec.training.max_failed_steps))
 
     def check_learning(self) -> None:

@@ -47,11 +47,11 @@ def job(home: Path, rows: Path, source: str, **spec: Any) -> Path:
     })  # fmt: skip
 
 
-def failed(path: Path, code: ExitCode) -> rundir.Termination:
+def failed(path: Path, code: ExitCode, processes: int = 1) -> rundir.Termination:
     """Runs to an end with this exit code and without an export; what it left for the operator."""
-    found, errors = runs.end(*runs.start(path))
-    assert found == code, errors
-    assert "Traceback" not in errors
+    ends = [runs.end(process) for process in runs.start(path, processes)]
+    assert [found for found, _ in ends] == [code] * processes, ends
+    assert all("Traceback" not in errors for _, errors in ends)
     left = path.parent / "runs" / path.stem
     assert not (left / rundir.EXPORT).exists()
     return rundir.Termination.model_validate_json((left / rundir.TERMINATION).read_text())
@@ -81,11 +81,16 @@ def test_a_reward_that_kills_its_process_on_every_sample_ends_a_run_that_goes_on
     assert [line["failed_steps"] for line in runs.metrics(tmp_path / "runs" / "run")] == [1, 2, 3, 4]
 
 
-def test_rewards_that_all_hang_are_waited_for_so_long_and_no_longer(tmp_path: Path, rows: Path) -> None:
-    path = job(tmp_path, rows, f"import time\n{OWN}time.sleep(1e6)\n", training={"steps": 2, "minLearningShare": 0.0})
+def test_rewards_that_all_hang_are_waited_for_so_long_and_no_longer_by_two_processes(
+    tmp_path: Path, rows: Path
+) -> None:
+    path = job(
+        tmp_path, rows, f"import time\n{OWN}time.sleep(1e6)\n",
+        training={"steps": 2, "minLearningShare": 0.0}, accelerator={"type": "cpu-1", "slices": 2},
+    )  # fmt: skip
     path.write_text(path.read_text().replace("timeoutSeconds: 1", "timeoutSeconds: 0.2"))
     began = time.monotonic()
-    said = failed(path, ExitCode.USER_CODE)
+    said = failed(path, ExitCode.USER_CODE, processes=2)
     assert time.monotonic() - began < 60
     assert (
         "spec.training.minLearningShare: 0: 2 of 2 steps could not learn; 2 of them for this reason: " in said.message

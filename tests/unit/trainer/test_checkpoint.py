@@ -15,6 +15,7 @@ import pytest
 from pttrainer import loop
 from pttrainer.checkpoint import Checkpoints
 from pttrainer.errors import Preempted, StorageError
+from pttrainer.learning import Record
 from pttrainer.session import Session
 from pttrainer.step import TrainState
 
@@ -74,6 +75,7 @@ def test_a_run_that_is_stopped_right_after_a_checkpoint_does_not_save_it_again(t
         saving=SimpleNamespace(began=lambda: None),
         reporter=SimpleNamespace(stage=lambda name: None),
         wait_for_checkpoint=checkpoints.wait,
+        record=Record(),
     )
     checkpoints.save(4, state(4), {"cursor": 4})
     for done in (4, 5):

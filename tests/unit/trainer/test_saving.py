@@ -56,6 +56,16 @@ def test_evaluations_among_the_best_are_saved_and_stay(tmp_path: Path) -> None:
     assert [(entry.step, entry.value) for entry in written.checkpoints] == [(70, 1.0), (20, 2.0)]
 
 
+def test_the_newest_checkpoint_of_before_steps_that_cannot_learn_stays(tmp_path: Path) -> None:
+    plan = saving(tmp_path, everySteps=1, keep=2)
+    steps = [2, 4, 6, 8]
+    assert plan.stays(steps) == [False, False, True, True]  # none could learn
+    plan.good = 5
+    assert plan.stays(steps) == [False, True, True, True]
+    plan.good = 8
+    assert plan.stays(steps) == [False, False, True, True]
+
+
 def test_the_larger_value_is_better_where_the_job_says_so(tmp_path: Path) -> None:
     plan = saving(tmp_path, everySteps=100, best={"metric": "eval/reward", "mode": "max"})
     assert [plan.is_due(step, 99, {"eval/reward": v}) for step, v in ((1, 0.2), (2, 0.1), (3, 0.3))] == [
