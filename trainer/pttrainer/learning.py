@@ -2,8 +2,8 @@
 
 A step is one of four:
 
+    level     its rewards are there, and equal: nothing to learn from them, and nobody's fault
     learned   its gradient is finite and not 0
-    level     all its rewards are there, and equal: nothing to learn, and nobody's fault
     still     its gradient is 0 for another reason, as of pairs that are mastered
     failed    something that it needed is missing or broken (`faults`): it could not learn
 
@@ -64,10 +64,10 @@ class Record:
             _add(self.row, fault)
             return fault
         self.good, self.row = step, {}
-        if values[rundir.GRAD_NORM]:
+        if batch.advantages_BT is not None and not np.any(batch.advantages_BT):
+            self.level += 1  # whatever else has a gradient, such as the pull towards a reference
+        elif values[rundir.GRAD_NORM]:
             self.learned += 1
-        elif batch.advantages_BT is not None and not np.any(batch.advantages_BT):
-            self.level += 1
         return None
 
     def to_json(self) -> dict[str, Any]:
