@@ -13,17 +13,20 @@ from pttrainer import directory, distributed, division, fork, freezing, placemen
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
+from pttrainer.resumption import Resumed
 from pttrainer.storage import Place
 from pttrainer.two_meshes import Meshes
 
 
 class Claimed(NamedTuple):
-    """A job and its run directory. leader: whether this process writes there."""
+    """A job and its run directory. leader: whether this process writes there; resumed: where the run has come to, if it
+    goes on."""
 
     job: PostTrainJob
     place: Place
     leader: bool
     reporter: Reporter
+    resumed: Resumed | None = None
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,20 @@ class Loaded:
         return self.parts.model.whole(self.frozen, self.trained())
 
 
-def claim(job: PostTrainJob, place: Place) -> Claimed:
+def claim(job: PostTrainJob, place: Place, resumed: Resumed | None = None) -> Claimed:
     """Joins the other processes, if there are any, and takes the run directory; raises ConfigError or StorageError."""
     distributed.initialize()
     leader = distributed.is_leader()
+    changes = () if resumed is None else resumed.changes
     if leader:
+        if resumed is not None and changes:
+            directory.record(place, resumed.at.step, ((x.field, x.was, x.now) for x in changes))
         directory.claim(place, job)
     reporter = Reporter(place, job.metadata.uid or "", leader=leader)
     reporter.stage("loading")
-    return Claimed(job, place, leader, reporter)
+    for change in changes:
+        reporter.note(f"changed since the last attempt: {change}")
+    return Claimed(job, place, leader, reporter, resumed)
 
 
 def load(run: Claimed) -> Loaded:

@@ -32,6 +32,7 @@ from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.program import Program, program
 from pttrainer.progress import Reporter
+from pttrainer.resumption import Resumed
 from pttrainer.rollout.transfer import Transfer
 from pttrainer.samples import Samples
 from pttrainer.saving import Saving
@@ -43,9 +44,9 @@ from pttrainer.watchdog import Watchdog
 from pttrainer.watching import Watch
 
 
-def open_session(job: PostTrainJob, place: Place) -> Session:
+def open_session(job: PostTrainJob, place: Place, resumed: Resumed | None = None) -> Session:
     """Puts a run together; raises ConfigError, DataError, UserCodeError or StorageError when it cannot be."""
-    run = claim(job, place)
+    run = claim(job, place, resumed)
     watchdog = _watchdog(run)
     loaded = load(run)
     model, frozen = loaded.parts.model, loaded.frozen
@@ -57,7 +58,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     layout = made.layout(loaded.meshes.trainer)
     origin = _origin(run)
     if run.leader:
-        directory.write_lineage(place, job, data, lineage(loaded, made.held, origin))
+        step = None if resumed is None else resumed.at.step
+        for change in directory.write_lineage(place, job, data, lineage(loaded, made.held, origin), step):
+            run.reporter.note(f"changed since the last attempt: {change}")
     saving = Saving(job.spec.checkpoint, place, leader=run.leader)
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, run.reporter.note)
     train_step = made.train_step(layout)
@@ -160,13 +163,14 @@ def _state(
 ) -> tuple[TrainState, int]:
     """The newest good checkpoint, or the first state, of this run's own or of the one it forks from."""
     spec, reporter = run.job.spec.checkpoint, run.reporter
-    if spec.resume == "never":
-        checkpoints.clear()
     reporter.stage("restoring")
     like = made.abstract_state(layout)
     restored = checkpoints.restore(like)
+    total = algorithm.total_steps
     if restored is not None:
-        reporter.note(f"resuming after step {restored.step}")
+        _check_length(restored.step, total, f"{checkpoints.uri(restored.step)}: is of step {restored.step}")
+        done = ", the last one: there is nothing left to train" if restored.step == total else ""
+        reporter.note(f"resuming after step {restored.step}{done}")
         reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
         algorithm.restore(restored.algorithm)
         return restored.state, restored.step
@@ -178,8 +182,17 @@ def _state(
     if not is_whole:
         return _first_state(fork.weights(origin, like), made, layout, algorithm), 0
     forked = fork.full(origin, like, algorithm.state().keys())
+    _check_length(forked.step + 1, total, f"{fork.FIELD}.uri: {origin.uri}: has done {forked.step} steps")
     algorithm.restore(forked.algorithm)
     return forked.state, forked.step
+
+
+def _check_length(least: int, total: int, what: str) -> None:
+    """Refuses a job whose last step is behind it: it would export at once."""
+    if total < least:
+        raise ConfigError(
+            f"{what}, and this job has {total}; accepted: at least {least}; hint: raise spec.training.steps or epochs"
+        )
 
 
 def _first_state(params: Params, made: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
@@ -202,4 +215,5 @@ def _origin(run: Claimed) -> fork.Source | None:
     if spec is None:
         return None
     known = directory.known_lineage(run.place).get("fork") or {}
-    return fork.source(spec, known.get("step"))
+    found = fork.source(spec, known.get("step"))
+    return found if known.get("uri", "").startswith(found.directory) else fork.source(spec, None)

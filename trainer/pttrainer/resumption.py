@@ -1,0 +1,231 @@
+"""Whether a job may go on with the run that its directory holds.
+
+A run that has come to a step is compared with the job before anything is written: its spec.yaml field by field
+(`ptapi.resuming`), and what its lineage says of the files that shape the result (`contents`). What changes the meaning
+is refused, all of it in one error; the rest is told and written into the lineage. A directory without a step holds
+nothing to go on with: any job begins there anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ptapi import resuming, rundir
+from ptapi.errors import SpecError
+from ptapi.resuming import Change, Difference
+from ptapi.spec import PostTrainJob
+from pttrainer import contents, directory
+from pttrainer.contents import File
+from pttrainer.data import formats
+from pttrainer.errors import ConfigError, DataError
+from pttrainer.hub import HUB
+from pttrainer.storage import Directory, Place
+
+COMMITTED = "commit_success.txt"
+"""What Orbax writes last into a checkpoint of a bucket; on a disk it renames."""
+DATA = "spec.data."
+SHOWN = 5
+"""Most files of a field that are named."""
+ABSENT = "not there"
+ANOTHER = ("spec.model.uri", "spec.model.revision", "spec.training.lora", "spec.training.quantization")
+"""Where these differ, the weights of the run are of no use to the job."""
+
+
+class Reached(NamedTuple):
+    """How far a run has come. checkpoint: the step of its newest one, if it has any."""
+
+    step: int
+    checkpoint: int | None
+
+
+class Resumed(NamedTuple):
+    """A run that goes on, and what has changed since its last attempt and may."""
+
+    at: Reached
+    changes: Sequence[Difference] = ()
+
+
+def reached(place: Place) -> Reached | None:
+    """How far the run in this directory has come; None where it has no step, neither saved nor in its metrics."""
+    saved = {int(step) for step in _checkpoints(place)}
+    if saved:
+        return Reached(max(saved), max(saved))
+    steps = [_step(line) for line in (place.read(rundir.METRICS) or b"").splitlines()]
+    return Reached(max(steps), None) if any(steps) else None
+
+
+def compare(job: PostTrainJob, place: Place) -> Resumed | None:
+    """What has changed since the last attempt, or None where the directory holds no step. Writes nothing; raises
+    ConfigError, or DataError where only data differ."""
+    at = reached(place)
+    if at is None:
+        return None
+    if job.spec.checkpoint.resume == "never":
+        raise ConfigError(
+            f"spec.checkpoint.resume: never: {place.uri} holds a run that has come to step {at.step}; accepted: auto, "
+            f"which goes on with it; {_hint(job, place, at, [])}"
+        )
+    before, gone = _before(job, place, at)
+    found = [*gone, *_length(before, job, place, at)]
+    found += [x for x in resuming.differences(before, job) if x.change is not Change.LENGTH]
+    refused = {x.field: [str(x)] for x in found if x.change is Change.MEANING}
+    are_data = not refused
+    for field, lines in _contents(job, directory.known_lineage(place), found):
+        refused[field] = lines
+        are_data = are_data and field.startswith(DATA)
+    if refused:
+        lines = [line for lines in refused.values() for line in lines]
+        raise (DataError if are_data else ConfigError)(_refusal(job, place, at, lines))
+    return Resumed(at, found)
+
+
+def _checkpoints(place: Place) -> Iterator[str]:
+    """The steps of checkpoints that are committed."""
+    for name in place.names(rundir.CHECKPOINTS):
+        _, step, *rest = name.split("/")
+        if step.isdigit() and (isinstance(place, Directory) or rest == [COMMITTED]):
+            yield step
+
+
+def _step(line: bytes) -> int:
+    """Of a line of the metrics; 0 where it was cut off."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _before(job: PostTrainJob, place: Place, at: Reached) -> tuple[PostTrainJob, list[Difference]]:
+    """The job as its last attempt ran, and what of it is no field any more; raises ConfigError."""
+    content = place.read(rundir.SPEC)
+    try:
+        if content is not None and directory.known_lineage(place):
+            return resuming.read_job(content)
+        problem = f"{rundir.SPEC if content is None else rundir.LINEAGE} is not there"
+    except SpecError as error:
+        problem = f"{rundir.SPEC} cannot be read: {error.findings[0]}"
+    except ValueError as error:
+        problem = f"{rundir.LINEAGE} cannot be read: {error}"
+    raise ConfigError(
+        f"{place.uri}: holds a run that has come to step {at.step}, and what it began with is not known: {problem}; "
+        f"accepted: a run directory as the trainer left it; {_hint(job, place, at, [])}"
+    )
+
+
+def _length(before: PostTrainJob, job: PostTrainJob, place: Place, at: Reached) -> Iterator[Difference]:
+    """How the run's length differs: it may become longer."""
+    (old, was), (new, now) = (resuming.length(x.spec.training) for x in (before, job))
+    if (old, was) == (new, now):
+        return
+    least = was if old == new else _total_steps(place)
+    said = f"{was:g}" if old == new else f"{was:g} {old.rpartition('.')[2]}"
+    if new == "spec.training.epochs" and old != new:
+        yield Difference(new, said, f"{now:g}", Change.MEANING, "; accepted: steps, as before")
+    elif now >= least > 0:
+        kind = job.spec.training.schedule.kind
+        yield Difference(new, said, f"{now:g}", Change.LENGTH, f"; the {kind} schedule is laid over all of it")
+    else:
+        saved = "" if at.checkpoint is None else f" (the newest checkpoint is of step {at.checkpoint})"
+        yield Difference(new, said, f"{now:g}", Change.MEANING, f"{saved}; accepted: {least:g} or more")
+
+
+def _total_steps(place: Place) -> int:
+    """What the run's last attempt came to; 0 where that is not known."""
+    try:
+        return rundir.Progress.model_validate_json(place.read(rundir.PROGRESS) or b"{}").total_steps
+    except ValueError:
+        return 0
+
+
+def _contents(
+    job: PostTrainJob, lineage: Mapping[str, Any], found: Sequence[Difference]
+) -> Iterator[tuple[str, list[str]]]:
+    """Fields whose files hold something else than they did, with a line for each."""
+    was, now = contents.known(lineage), {**contents.of_job(job), **dict(_data(job, lineage))}
+    moved: dict[str, list[Difference]] = {}
+    for difference in found:
+        moved.setdefault(_source(difference.field), []).append(difference)
+    for field in dict.fromkeys([*was, *now, *moved]):
+        differences = moved.get(field, [])
+        if any(x.change is not Change.CONTENT for x in differences):
+            continue
+        before, after = was.get(field, []), now.get(field, [])
+        if not differences:
+            lines = _lines(field, before, after) if before and after else []
+        elif _is_pinned(field, job, lineage) or (before and _held(before) == _held(after)):
+            lines = []
+        else:
+            lines = [f"{x}{_holding(before, after)}" for x in differences]
+        if lines:
+            yield field, lines
+
+
+def _data(job: PostTrainJob, lineage: Mapping[str, Any]) -> Iterator[tuple[str, list[File]]]:
+    """What the data's files hold; not of Hugging Face's at the commit that the run began with."""
+    for part, source in directory.parts(job.spec.data):
+        field = f"spec.data.{part}"
+        known = lineage.get("data", {}).get(part, {})
+        is_same = {name: known.get(name) for name in ("uri", "revision")} == directory.named(source)
+        if not (source.uri.startswith(HUB) and (is_same or _is_pinned(field, job, lineage))):
+            yield field, contents.of_data(source, field)
+
+
+def _is_pinned(field: str, job: PostTrainJob, lineage: Mapping[str, Any]) -> bool:
+    """Whether the job now names the commit that the run has had all along."""
+    if field == "spec.model.revision":
+        return job.spec.model.revision is not None and job.spec.model.revision == lineage.get("modelCommit")
+    for part, source in directory.parts(job.spec.data):
+        known = lineage.get("data", {}).get(part, {})
+        if field == f"spec.data.{part}" and source.revision is not None:
+            return bool(known.get("uri") == source.uri and known.get("commit") == source.revision)
+    return False
+
+
+def _source(field: str) -> str:
+    """What `contents` calls the files that a field is about."""
+    parts = field.split(".")
+    is_location = parts[:2] == ["spec", "data"] and parts[-1] in ("uri", "revision")
+    return ".".join(parts[:3]) if is_location else field
+
+
+def _held(files: Sequence[File]) -> list[tuple[str | None, str]]:
+    """What is equal where files hold the same: in which form, in this order."""
+    return [(formats.suffix(file.uri), file.digest) for file in files]
+
+
+def _holding(before: Sequence[File], after: Sequence[File]) -> str:
+    if len(before) == len(after) == 1:
+        return f", which holds something else: was {before[0]}, is {after[0]}"
+    return f", which holds something else: {len(before)} files before, {len(after)} now" if before and after else ""
+
+
+def _lines(field: str, before: Sequence[File], after: Sequence[File]) -> list[str]:
+    was, now = ({file.uri: file for file in files} for files in (before, after))
+    field = f"{field}.uri" if field.startswith(DATA) else field
+    differing = [uri for uri in dict.fromkeys([*was, *now]) if was.get(uri) != now.get(uri)]
+    lines = [f"{field}: {uri}: was {was.get(uri, ABSENT)}, is {now.get(uri, ABSENT)}" for uri in differing[:SHOWN]]
+    more = len(differing) - SHOWN
+    return [*lines, f"{field}: and {more} more files"] if more > 0 else lines
+
+
+def _refusal(job: PostTrainJob, place: Place, at: Reached, lines: list[str]) -> str:
+    return "\n".join(
+        [
+            f"spec: not the job that {place.uri} began with, which has come to step {at.step}:",
+            *lines,
+            f"accepted: the job as it began; what may change: docs/reference/resume.md; {_hint(job, place, at, lines)}",
+        ]
+    )
+
+
+def _hint(job: PostTrainJob, place: Place, at: Reached, lines: Sequence[str]) -> str:
+    """The ways on: another name, with or without the run's weights; this one, with the old run set aside."""
+    ways = ["begin a new run under another metadata.name"]
+    if at.checkpoint is not None and not any(line.startswith(ANOTHER) for line in lines):
+        uri = f"{place.uri}/{rundir.CHECKPOINTS}/{at.checkpoint}"
+        ways[0] += f", from this one's weights with `checkpoint: {{fork: {{uri: {uri}, state: weights}}}}`"
+    if isinstance(place, Directory) and not job.metadata.uid:
+        ways.append("start over under this name with `ptctl train --fresh`, which keeps this run beside the new one")
+    return f"hint: {'; or '.join(ways)}"
