@@ -189,7 +189,9 @@ GROUPS = (
 
 UNSET = "unset"
 HIDDEN = "(not shown)"
-SECRETIVE = "env"
+LONGEST = 1024
+"""Of a text that is shown whole: as long as a URI may be."""
+SECRETIVE = "env["
 """The field whose values may be secrets: they are not repeated anywhere."""
 
 
@@ -280,7 +282,9 @@ def _change(schema: Schema, name: str) -> Change:
 def _shown(value: Any, name: str) -> str:
     if value is None:
         return UNSET
-    return HIDDEN if name.startswith(SECRETIVE) else shown(value)
+    if name.startswith(SECRETIVE):
+        return HIDDEN
+    return value if isinstance(value, str) and 0 < len(value) <= LONGEST and value.isprintable() else shown(value)
 
 
 def _resolved(job: PostTrainJob) -> dict[str, Any]:
