@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ptapi.spec import PostTrainJob, Training
-from pttrainer import directory, distributed, division, fork, freezing, placement, sharding, two_meshes
+from pttrainer import directory, distributed, division, fork, freezing, placement, resumption, sharding, two_meshes
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
@@ -50,10 +50,12 @@ class Loaded:
         return self.parts.model.whole(self.frozen, self.trained())
 
 
-def claim(job: PostTrainJob, place: Place, resumed: Resumed | None = None) -> Claimed:
-    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError or StorageError."""
+def claim(job: PostTrainJob, place: Place) -> Claimed:
+    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError, DataError or
+    StorageError."""
     distributed.initialize()
     leader = distributed.is_leader()
+    resumed = resumption.compare(job, place)  # once more: another process may have written since
     changes = () if resumed is None else resumed.changes
     if leader:
         if resumed is not None and changes:

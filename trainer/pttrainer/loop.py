@@ -25,16 +25,14 @@ from pttrainer.meter import Work
 from pttrainer.opening import open_session
 from pttrainer.profile import Trace
 from pttrainer.reduce import perplexity
-from pttrainer.resumption import Resumed
 from pttrainer.session import Session
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
 
 
-def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest, resumed: Resumed | None = None) -> None:
-    """Runs the job to its last step and exports. Raises Preempted when asked to stop. resumed: where the run in this
-    directory has come to, if it goes on."""
-    session = open_session(job, place, resumed)
+def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
+    """Runs the job to its last step and exports. Raises Preempted when asked to stop."""
+    session = open_session(job, place)
     attempt.step = session.first_step
     try:
         _steps(session, attempt, stop)

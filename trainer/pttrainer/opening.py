@@ -32,7 +32,6 @@ from pttrainer.metrics import MetricsLog
 from pttrainer.models import Model, Params
 from pttrainer.program import Program, program
 from pttrainer.progress import Reporter
-from pttrainer.resumption import Resumed
 from pttrainer.rollout.transfer import Transfer
 from pttrainer.samples import Samples
 from pttrainer.saving import Saving
@@ -44,9 +43,9 @@ from pttrainer.watchdog import Watchdog
 from pttrainer.watching import Watch
 
 
-def open_session(job: PostTrainJob, place: Place, resumed: Resumed | None = None) -> Session:
+def open_session(job: PostTrainJob, place: Place) -> Session:
     """Puts a run together; raises ConfigError, DataError, UserCodeError or StorageError when it cannot be."""
-    run = claim(job, place, resumed)
+    run = claim(job, place)
     watchdog = _watchdog(run)
     loaded = load(run)
     model, frozen = loaded.parts.model, loaded.frozen
@@ -58,7 +57,7 @@ def open_session(job: PostTrainJob, place: Place, resumed: Resumed | None = None
     layout = made.layout(loaded.meshes.trainer)
     origin = _origin(run)
     if run.leader:
-        step = None if resumed is None else resumed.at.step
+        step = None if run.resumed is None else run.resumed.at.step
         for change in directory.write_lineage(place, job, data, lineage(loaded, made.held, origin), step):
             run.reporter.note(f"changed since the last attempt: {change}")
     saving = Saving(job.spec.checkpoint, place, leader=run.leader)

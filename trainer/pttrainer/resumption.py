@@ -8,7 +8,6 @@ nothing to go on with: any job begins there anew.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,10 +20,9 @@ from pttrainer.contents import File
 from pttrainer.data import formats
 from pttrainer.errors import ConfigError, DataError
 from pttrainer.hub import HUB
+from pttrainer.reached import Reached, reached
 from pttrainer.storage import Directory, Place
 
-COMMITTED = "commit_success.txt"
-"""What Orbax writes last into a checkpoint of a bucket; on a disk it renames."""
 DATA = "spec.data."
 SHOWN = 5
 """Most files of a field that are named."""
@@ -33,27 +31,11 @@ ANOTHER = ("spec.model.uri", "spec.model.revision", "spec.training.lora", "spec.
 """Where these differ, the weights of the run are of no use to the job."""
 
 
-class Reached(NamedTuple):
-    """How far a run has come. checkpoint: the step of its newest one, if it has any."""
-
-    step: int
-    checkpoint: int | None
-
-
 class Resumed(NamedTuple):
     """A run that goes on, and what has changed since its last attempt and may."""
 
     at: Reached
     changes: Sequence[Difference] = ()
-
-
-def reached(place: Place) -> Reached | None:
-    """How far the run in this directory has come; None where it has no step, neither saved nor in its metrics."""
-    saved = {int(step) for step in _checkpoints(place)}
-    if saved:
-        return Reached(max(saved), max(saved))
-    steps = [_step(line) for line in (place.read(rundir.METRICS) or b"").splitlines()]
-    return Reached(max(steps), None) if any(steps) else None
 
 
 def compare(job: PostTrainJob, place: Place) -> Resumed | None:
@@ -79,22 +61,6 @@ def compare(job: PostTrainJob, place: Place) -> Resumed | None:
         lines = [line for lines in refused.values() for line in lines]
         raise (DataError if are_data else ConfigError)(_refusal(job, place, at, lines))
     return Resumed(at, found)
-
-
-def _checkpoints(place: Place) -> Iterator[str]:
-    """The steps of checkpoints that are committed."""
-    for name in place.names(rundir.CHECKPOINTS):
-        _, step, *rest = name.split("/")
-        if step.isdigit() and (isinstance(place, Directory) or rest == [COMMITTED]):
-            yield step
-
-
-def _step(line: bytes) -> int:
-    """Of a line of the metrics; 0 where it was cut off."""
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return 0
 
 
 def _before(job: PostTrainJob, place: Place, at: Reached) -> tuple[PostTrainJob, list[Difference]]:

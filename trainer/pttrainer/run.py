@@ -19,6 +19,7 @@ from ptapi.spec import PostTrainJob
 from pttrainer import directory, distributed, outofmemory, resumption, termination
 from pttrainer.algorithms import MODULES
 from pttrainer.errors import ConfigError
+from pttrainer.reached import reached
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
 
@@ -37,11 +38,11 @@ def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
         place = directory.open_run(job)
         if is_fresh:
             _set_aside(place)
-        resumed = resumption.compare(job, place)
+        resumption.compare(job, place)
         attempt.place = place  # from here on it is ours to write in
         with _importing():
             from pttrainer.loop import train
-        train(job, place, attempt, stop, resumed)
+        train(job, place, attempt, stop)
     except BaseException as error:
         code = termination.exit_code(error)
         termination.show(error, code)
@@ -56,7 +57,7 @@ def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
 
 
 def _set_aside(place: Place) -> None:
-    at = resumption.reached(place)
+    at = reached(place)
     if distributed.processes() > 1:
         raise ConfigError("--fresh: this run has several processes; accepted: one; hint: move its directory yourself")
     if at is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.builders import bucketserver
 
 from ptapi import rundir
 from ptapi.load import parse_job
@@ -394,3 +395,36 @@ def test_large_weights_are_sampled_and_others_of_the_same_size_differ(
     second.write_bytes(bytes(7 * 2**20) + b"\x01" * 2**20)
     assert checksums.weights(first).startswith("sampled:")
     assert checksums.weights(first) != checksums.weights(second)
+
+
+def test_on_a_bucket_objects_are_compared_by_the_service_s_checksum_and_nothing_is_set_aside(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bucketserver.serve() as buckets:
+        for name, value in buckets.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+        files = {"chat.jinja": "{{ messages }}", "model/config.json": "{}", "model/model.safetensors": "1234"}
+        for name, text in (files | {"rows/train.jsonl": '{"prompt": "1", "answer": "1"}\n'}).items():
+            buckets.put("b", name, text.encode())
+        mine = job(
+            home,
+            ("model", {"uri": "gs://b/model", "chatTemplate": "gs://b/chat.jinja"}),
+            ("data.train.uri", "gs://b/rows/*.jsonl"),
+            ("output.uri", "gs://b/runs"),
+        )
+        place = storage.place("gs://b/runs/sums")
+        directory.claim(place, mine)
+        directory.write_lineage(place, mine, mine.spec.data, {})
+        place.write(f"{rundir.CHECKPOINTS}/8/run/metadata", b"{}")
+        assert resumption.compare(mine, place) is None  # not committed
+        place.write(f"{rundir.CHECKPOINTS}/8/commit_success.txt", b"")
+        assert resumption.compare(mine, place) == ((8, 8), [])
+        for name in (*files, "rows/train.jsonl"):
+            kept = buckets.content("b", name)
+            buckets.put("b", name, kept + b" ")
+            with pytest.raises((ConfigError, DataError), match=rf"gs://b/{name}: was {len(kept)} bytes \("):
+                resumption.compare(mine, place)
+            buckets.put("b", name, kept)
+        with pytest.raises(ConfigError, match=r"--fresh: gs://b/runs/sums holds .* gcloud storage mv gs://b/runs/sums"):
+            directory.set_aside(place, 8)
