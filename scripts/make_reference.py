@@ -94,8 +94,9 @@ def failures_page() -> str:
 def resume_page() -> str:
     intro = (
         "A run that comes back is compared with what it began with ([resume](../concepts/resume.md)). Fields that are "
-        "*refused* change the meaning; *by content*: another place is accepted where files hold the same; *may grow*: "
-        "more is accepted, less is not; *may change*: said in the log and in `lineage.json`."
+        "*refused* change the meaning; *by content*: another place is accepted where files hold the same; *above "
+        "what is done*: not what the newest checkpoint has behind it; *may change*: said in the log and in "
+        "`lineage.json`."
     )
     rows = ((group.change.value, group.why, _names(group.fields)) for group in GROUPS)
     return _page([HEAD, "# What a resumed run may change", intro, _table(("Changed", "What it is", "Fields"), rows)])

@@ -1,9 +1,9 @@
 """What of a job may change between two attempts of one run, field by field.
 
 A run that comes back is the run that began, so whatever shapes its result is refused when it differs (`MEANING`), or is
-decided by what the files hold that it names (`CONTENT`); a run may become longer (`LENGTH`); the rest is how and where
-it is computed, and what is kept and shown of it (`FREE`). The one idea: every field of the spec stands in `GROUPS`, a
-test goes through all of them, and a field that is missing there would be refused.
+decided by what the files hold that it names (`CONTENT`); its end may move, before it (`LENGTH`); the rest is how and
+where it is computed, and what is kept and shown of it (`FREE`). The one idea: every field of the spec stands in
+`GROUPS`, a test goes through all of them, and a field that is missing there would be refused.
 
 Left out: the cluster, where nothing of a job changes after creation (`immutable`), and what files hold, which the
 trainer compares.
@@ -34,7 +34,7 @@ class Change(StrEnum):
     """The result would be another one."""
     CONTENT = "by content"
     """Where something is: the same content at another place is the same."""
-    LENGTH = "may grow"
+    LENGTH = "above what is done"
     """How long the run is."""
     FREE = "may change"
     """Said in the log and in the lineage; the result is the same, at most to rounding."""
@@ -49,7 +49,11 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group(Change.LENGTH, "more steps: the schedule is laid over all of them", "training.steps training.epochs"),
+    Group(
+        Change.LENGTH,
+        "how long the run is, and the schedule with it: steps beyond the newest checkpoint, or more epochs",
+        "training.steps training.epochs",
+    ),
     Group(
         Change.CONTENT,
         "where rows, templates and code of yours are: what the files hold is compared",
@@ -187,6 +191,7 @@ GROUPS = (
     ),
 )
 
+STEPS = "spec.training.steps"
 UNSET = "unset"
 HIDDEN = "(not shown)"
 LONGEST = 1024
@@ -253,7 +258,7 @@ def read_job(content: bytes) -> tuple[PostTrainJob, list[Difference]]:
 def length(training: Training) -> tuple[str, float]:
     """The field that says how long the run is, and its number."""
     if training.steps is not None:
-        return "spec.training.steps", training.steps
+        return STEPS, training.steps
     return "spec.training.epochs", 1.0 if training.epochs is None else training.epochs
 
 

@@ -50,7 +50,7 @@ def compare(job: PostTrainJob, place: Place) -> Resumed | None:
             f"which goes on with it; {_hint(job, place, at, [])}"
         )
     before, gone = _before(job, place, at)
-    found = [*gone, *_length(before, job, place, at)]
+    found = [*gone, *_length(before, job, at)]
     found += [x for x in resuming.differences(before, job) if x.change is not Change.LENGTH]
     refused = {x.field: [str(x)] for x in found if x.change is Change.MEANING}
     are_data = not refused
@@ -80,29 +80,23 @@ def _before(job: PostTrainJob, place: Place, at: Reached) -> tuple[PostTrainJob,
     )
 
 
-def _length(before: PostTrainJob, job: PostTrainJob, place: Place, at: Reached) -> Iterator[Difference]:
-    """How the run's length differs: it may become longer."""
+def _length(before: PostTrainJob, job: PostTrainJob, at: Reached) -> Iterator[Difference]:
+    """How the run's length differs. What an epoch comes to is known only when the rows are read, so of these there may
+    only be more."""
     (old, was), (new, now) = (resuming.length(x.spec.training) for x in (before, job))
     if (old, was) == (new, now):
         return
-    least = was if old == new else _total_steps(place)
-    said = f"{was:g}" if old == new else f"{was:g} {old.rpartition('.')[2]}"
-    if new == "spec.training.epochs" and old != new:
-        yield Difference(new, said, f"{now:g}", Change.MEANING, "; accepted: steps, as before")
-    elif now >= least > 0:
-        kind = job.spec.training.schedule.kind
+    said, done = f"{was:g}" if old == new else f"{was:g} {old.rpartition('.')[2]}", at.checkpoint or 0
+    kind = job.spec.training.schedule.kind
+    if now > (done if new == resuming.STEPS else was) and (old == new or new == resuming.STEPS):
         yield Difference(new, said, f"{now:g}", Change.LENGTH, f"; the {kind} schedule is laid over all of it")
+    elif new == resuming.STEPS:
+        note = f"; the newest checkpoint is of step {done}; accepted: more than {done}"
+        yield Difference(new, said, f"{now:g}", Change.MEANING, note)
     else:
-        saved = "" if at.checkpoint is None else f" (the newest checkpoint is of step {at.checkpoint})"
-        yield Difference(new, said, f"{now:g}", Change.MEANING, f"{saved}; accepted: {least:g} or more")
-
-
-def _total_steps(place: Place) -> int:
-    """What the run's last attempt came to; 0 where that is not known."""
-    try:
-        return rundir.Progress.model_validate_json(place.read(rundir.PROGRESS) or b"{}").total_steps
-    except ValueError:
-        return 0
+        more = f"more than {was:g}, or " if old == new else ""
+        note = f"; accepted: {more}spec.training.steps, more than the {done} of the newest checkpoint"
+        yield Difference(new, said, f"{now:g}", Change.MEANING, note)
 
 
 def _contents(

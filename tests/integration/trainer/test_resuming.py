@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "loss": ({"algorithm": {"sft": {"lossOnPrompt": True}}}, "spec.algorithm.sft.lossOnPrompt: was false, is true"),
     "model": ({"model": {"uri": "random://small"}}, "spec.model.uri: was random://tiny, is random://small"),
-    "steps": ({"training": {"steps": 1}}, "accepted: 6 or more"),
+    "steps": ({"training": {"steps": 1}}, "spec.training.steps: was 6, is 1; the newest checkpoint is of step"),
     "data": (
         {"data": "{home}/other.jsonl"},
         "/other.jsonl, which holds something else: was",
