@@ -4,7 +4,7 @@
     owner.json          which job owns this directory (another job is refused)
     spec.yaml           the job as it runs, defaults filled in
     preflight.json      whether the job fits its chips, as the operator's preflight found before they were obtained
-    lineage.json        versions, data digests, model revision, seed, image
+    lineage.json        versions, digests of data and other files, model revision, seed, image, changes between attempts
     progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
     metrics.jsonl       one object a step: step, time, and every metric
     samples/step-00000010.jsonl   prompts, completions, rewards, advantages

@@ -108,11 +108,6 @@ class Checkpoints:
         """Of all checkpoints that are there, ascending."""
         return sorted(self._manager.all_steps())
 
-    def clear(self) -> None:
-        """Removes all checkpoints (`checkpoint.resume: never`)."""
-        for step in self._manager.all_steps():
-            self._manager.delete(step)
-
     def close(self) -> None:
         """Stops the background writer."""
         self._manager.close()

@@ -9,18 +9,19 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import yaml
 
 from ptapi import rundir
 from ptapi.spec import DataSource, DataSpec, PostTrainJob
-from pttrainer import storage
+from pttrainer import contents, storage
 from pttrainer.data import files
 from pttrainer.errors import ConfigError
 from pttrainer.sources import NOTHING_PINNED, Pinned
-from pttrainer.storage import Place
+from pttrainer.storage import Directory, Place
 
 PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
 
@@ -47,20 +48,67 @@ def claim(place: Place, job: PostTrainJob) -> None:
     place.write(rundir.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
 
 
-def write_lineage(place: Place, job: PostTrainJob, data: DataSpec, facts: Mapping[str, Any]) -> None:
-    """What this run was made of, so that it can be made again. data: the job's, pinned to commits."""
+def record(place: Place, step: int, changes: Iterable[tuple[str, str, str]]) -> None:
+    """Adds to the lineage what of the job has changed after `step`: field, what it was, what it is."""
+    lineage = known_lineage(place)
+    there = lineage.setdefault("changes", [])
+    for field, was, now in changes:
+        change = {"step": step, "field": field, "from": was, "to": now}
+        if change not in there:  # by an attempt that ended before it wrote the new spec
+            there.append(change)
+    place.write(rundir.LINEAGE, _json(lineage))
+
+
+def set_aside(place: Place, step: int) -> str:
+    """Moves a run that has come to `step` out of the way, so that another may begin; where to. Raises ConfigError."""
+    if not isinstance(place, Directory):
+        raise ConfigError(
+            f"--fresh: {place.uri} holds a run that has come to step {step}, and a bucket moves nothing at once; "
+            f"accepted: runs in file://; hint: another metadata.name, or: gcloud storage mv {place.uri} "
+            f"{place.uri}.previous-1"
+        )
+    free = next(
+        path for n in count(1) if not (path := place.path.with_name(f"{place.path.name}.previous-{n}")).exists()
+    )
+    try:
+        place.path.rename(free)
+    except OSError as error:
+        raise storage.write_error(f"file://{free}", error) from error
+    return f"file://{free}"
+
+
+def write_lineage(
+    place: Place, job: PostTrainJob, data: DataSpec, facts: Mapping[str, Any], resumed_at: int | None = None
+) -> list[str]:
+    """What this run was made of, so that it can be made again; what of its surroundings has changed since the attempt
+    before. data: the job's, pinned to commits; resumed_at: the step that a run that goes on has come to."""
     document = {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "image": job.spec.image,
         "model": {"uri": job.spec.model.uri, "revision": job.spec.model.revision},
         "data": {
-            part: {**_named(getattr(job.spec.data, part)), **files.facts(source, f"spec.data.{part}")}
-            for part, source in _parts(data)
+            part: {**named(getattr(job.spec.data, part)), **files.facts(source, f"spec.data.{part}")}
+            for part, source in parts(data)
         },
+        "files": contents.facts(contents.of_job(job)),
         "seed": job.spec.training.seed,
         **facts,
     }
-    place.write(rundir.LINEAGE, _json(document))
+    before = {} if resumed_at is None else known_lineage(place)
+    moved = list(_surroundings(before, document))
+    place.write(rundir.LINEAGE, _json({**document, "changes": before.get("changes", [])}))
+    if resumed_at is not None and moved:
+        record(place, resumed_at, moved)
+    return [f"{name}: was {was}, is {now}" for name, was, now in moved]
+
+
+def _surroundings(before: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Versions and devices that differ, where both are known."""
+    for part in ("versions", "devices", "mesh", "samplerMesh"):
+        was, now = before.get(part, {}), document.get(part, {})
+        for name in now:
+            if name in was and was[name] != now[name]:
+                yield f"{part}.{name}", str(was[name]), str(now[name])
 
 
 def known_lineage(place: Place) -> dict[str, Any]:
@@ -85,9 +133,9 @@ def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
     content = place.read(rundir.LINEAGE)
     before = json.loads(content)["data"] if content is not None else {}
     sources = {}
-    for part, source in _parts(job.spec.data):
+    for part, source in parts(job.spec.data):
         known = before.get(part, {})
-        same = {name: known.get(name) for name in ("uri", "revision")} == _named(source)
+        same = {name: known.get(name) for name in ("uri", "revision")} == named(source)
         sources[part] = files.pinned(source, f"spec.data.{part}", known.get("commit") if same else None)
     return job.spec.data.model_copy(update=sources)
 
@@ -108,11 +156,13 @@ def _same(owner: rundir.Owner, job: rundir.Owner) -> bool:
     return owner.uid == job.uid if owner.uid and job.uid else owner.name == job.name
 
 
-def _parts(data: DataSpec) -> list[tuple[str, DataSource]]:
+def parts(data: DataSpec) -> list[tuple[str, DataSource]]:
+    """The data sources that there are, by name."""
     return [(part, source) for part in ("train", "eval") if (source := getattr(data, part)) is not None]
 
 
-def _named(source: DataSource) -> dict[str, Any]:
+def named(source: DataSource) -> dict[str, Any]:
+    """A source as the lineage names it."""
     return {"uri": source.uri, "revision": source.revision}
 
 

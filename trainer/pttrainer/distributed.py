@@ -86,6 +86,11 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
     jax.distributed.initialize(address, num_processes=processes, process_id=rank)
 
 
+def processes(environ: MutableMapping[str, str] = os.environ) -> int:
+    """How many processes the run has, before they have joined."""
+    return int(environ.get("JAX_NUM_PROCESSES", "1")) if environ.get("JAX_COORDINATOR_ADDRESS") else 1
+
+
 def is_pathways(environ: MutableMapping[str, str] = os.environ) -> bool:
     """Whether Pathways' proxy stands between this process and the chips."""
     return "proxy" in environ.get("JAX_PLATFORMS", "").split(",")

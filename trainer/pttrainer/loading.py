@@ -9,21 +9,24 @@ from typing import Any, NamedTuple
 import jax
 
 from ptapi.spec import PostTrainJob, Training
-from pttrainer import directory, distributed, division, fork, freezing, placement, sharding, two_meshes
+from pttrainer import directory, distributed, division, fork, freezing, placement, resumption, sharding, two_meshes
 from pttrainer.assemble import Assembled, assemble
 from pttrainer.models import Model, Params
 from pttrainer.progress import Reporter
+from pttrainer.resumption import Resumed
 from pttrainer.storage import Place
 from pttrainer.two_meshes import Meshes
 
 
 class Claimed(NamedTuple):
-    """A job and its run directory. leader: whether this process writes there."""
+    """A job and its run directory. leader: whether this process writes there; resumed: where the run has come to, if it
+    goes on."""
 
     job: PostTrainJob
     place: Place
     leader: bool
     reporter: Reporter
+    resumed: Resumed | None = None
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,21 @@ class Loaded:
 
 
 def claim(job: PostTrainJob, place: Place) -> Claimed:
-    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError or StorageError."""
+    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError, DataError or
+    StorageError."""
     distributed.initialize()
     leader = distributed.is_leader()
+    resumed = resumption.compare(job, place)  # once more: another process may have written since
+    changes = () if resumed is None else resumed.changes
     if leader:
+        if resumed is not None and changes:
+            directory.record(place, resumed.at.step, ((x.field, x.was, x.now) for x in changes))
         directory.claim(place, job)
     reporter = Reporter(place, job.metadata.uid or "", leader=leader)
     reporter.stage("loading")
-    return Claimed(job, place, leader, reporter)
+    for change in changes:
+        reporter.note(f"changed since the last attempt: {change}")
+    return Claimed(job, place, leader, reporter, resumed)
 
 
 def load(run: Claimed) -> Loaded:

@@ -58,7 +58,9 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     layout = made.layout(loaded.meshes.trainer)
     origin = _origin(run)
     if run.leader:
-        directory.write_lineage(place, job, data, lineage(loaded, made.held, origin))
+        step = None if run.resumed is None else run.resumed.at.step
+        for change in directory.write_lineage(place, job, data, lineage(loaded, made.held, origin), step):
+            run.reporter.note(f"changed since the last attempt: {change}")
     saving = Saving(job.spec.checkpoint, place, leader=run.leader)
     checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, run.reporter.note)
     train_step = made.train_step(layout)
@@ -164,13 +166,14 @@ def _state(
     """The newest good checkpoint, or the first state, of this run's own or of the one it forks from; and the record of
     its steps, where they are this run's own."""
     spec, reporter = run.job.spec.checkpoint, run.reporter
-    if spec.resume == "never":
-        checkpoints.clear()
     reporter.stage("restoring")
     like = made.abstract_state(layout)
     restored = checkpoints.restore(like)
+    total = algorithm.total_steps
     if restored is not None:
-        reporter.note(f"resuming after step {restored.step}")
+        _check_length(restored.step, total, f"{checkpoints.uri(restored.step)}: is of step {restored.step}")
+        done = ", the last one: there is nothing left to train" if restored.step == total else ""
+        reporter.note(f"resuming after step {restored.step}{done}")
         reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
         algorithm.restore(restored.algorithm)
         return restored.state, restored.step, learning.from_json(restored.record)
@@ -182,8 +185,17 @@ def _state(
     if not is_whole:
         return _first_state(fork.weights(origin, like), made, layout, algorithm), 0, Record()
     forked = fork.full(origin, like, algorithm.state().keys())
+    _check_length(forked.step + 1, total, f"{fork.FIELD}.uri: {origin.uri}: has done {forked.step} steps")
     algorithm.restore(forked.algorithm)
     return forked.state, forked.step, Record()
+
+
+def _check_length(least: int, total: int, what: str) -> None:
+    """Refuses a job whose last step is behind it: it would export at once."""
+    if total < least:
+        raise ConfigError(
+            f"{what}, and this job has {total}; accepted: at least {least}; hint: raise spec.training.steps or epochs"
+        )
 
 
 def _first_state(params: Params, made: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
@@ -206,4 +218,5 @@ def _origin(run: Claimed) -> fork.Source | None:
     if spec is None:
         return None
     known = directory.known_lineage(run.place).get("fork") or {}
-    return fork.source(spec, known.get("step"))
+    found = fork.source(spec, known.get("step"))
+    return found if known.get("uri", "").startswith(found.directory) else fork.source(spec, None)

@@ -16,14 +16,17 @@ from ptapi import load
 from ptapi.errors import SpecError
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
-from pttrainer import directory, distributed, outofmemory, termination
+from pttrainer import directory, distributed, outofmemory, resumption, termination
 from pttrainer.algorithms import MODULES
 from pttrainer.errors import ConfigError
+from pttrainer.reached import reached
+from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
 
 
-def run_job(path: Path) -> ExitCode:
-    """Runs the job in a file to its end, or until it is asked to stop."""
+def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
+    """Runs the job in a file to its end, or until it is asked to stop. is_fresh: from its first step, and what its run
+    directory holds is set aside."""
     stop = StopRequest()
     stop.listen()
     termination.quiet_background_threads()
@@ -32,7 +35,11 @@ def run_job(path: Path) -> ExitCode:
     try:
         job = read_job(path)
         distributed.prepare_environment(job.spec.accelerator.type)
-        place = attempt.place = directory.open_run(job)
+        place = directory.open_run(job)
+        if is_fresh:
+            _set_aside(place)
+        resumption.compare(job, place)
+        attempt.place = place  # from here on it is ours to write in
         with _importing():
             from pttrainer.loop import train
         train(job, place, attempt, stop)
@@ -47,6 +54,15 @@ def run_job(path: Path) -> ExitCode:
         return code
     termination.report(ExitCode.OK, "done", attempt)
     return ExitCode.OK
+
+
+def _set_aside(place: Place) -> None:
+    at = reached(place)
+    if distributed.processes() > 1:
+        raise ConfigError("--fresh: this run has several processes; accepted: one; hint: move its directory yourself")
+    if at is not None:
+        kept = directory.set_aside(place, at.step)
+        print(f"starting over; the run that had come to step {at.step} is kept as {kept}", file=sys.stderr)
 
 
 @contextmanager

@@ -97,4 +97,6 @@ def _read(spec: BestCheckpoints | None, place: Place) -> Best | None:
         return None
     empty = Best(metric=spec.metric, mode=spec.mode)
     content = place.read(rundir.BEST)
-    return empty if content is None else Best.model_validate_json(content)
+    known = empty if content is None else Best.model_validate_json(content)
+    # Values of another metric say nothing about this one: the best are chosen anew.
+    return known if (known.metric, known.mode) == (spec.metric, spec.mode) else empty

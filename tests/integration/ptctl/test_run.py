@@ -84,17 +84,26 @@ def test_data_that_a_run_would_end_on_are_a_failure_that_names_them(job: Make, t
 
 
 def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ptctl", "train", "-f", "-", "--set", "training.steps=2"],
-        input=job("solo"),
-        text=True,
-        capture_output=True,
-        timeout=900,
-        cwd=tmp_path,
-    )
+    def train(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ptctl", "train", "-f", "-", *words],
+            input=job("solo"),
+            text=True,
+            capture_output=True,
+            timeout=900,
+            cwd=tmp_path,
+        )
+
+    done = train("--set", "training.steps=2")
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stdout
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
+    shorter = train("--set", "training.steps=1")
+    assert shorter.returncode == 1
+    assert "spec.training.steps: was 2, is 1; the newest checkpoint is of step 2" in shorter.stderr
+    fresh = train("--set", "training.steps=1", "--fresh")
+    assert fresh.returncode == 0, fresh.stderr
+    assert (tmp_path / "runs" / "solo.previous-1" / "export").is_dir()
 
 
 def test_train_passes_a_failure_on_as_exit_1_without_a_traceback(job: Make, tmp_path: Path) -> None:

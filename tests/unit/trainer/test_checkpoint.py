@@ -153,14 +153,6 @@ def test_a_step_can_be_saved_again_after_its_checkpoint_was_damaged(tmp_path: Pa
     assert int(restored(tmp_path)[0].state.step) == 9
 
 
-def test_checkpoints_can_be_cleared(tmp_path: Path) -> None:
-    saved(tmp_path, 3, 7)
-    checkpoints = Checkpoints(tmp_path, 5, print)
-    checkpoints.clear()
-    assert checkpoints.restore(like()) is None
-    checkpoints.close()
-
-
 def test_a_checkpoint_that_would_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, 3)
     checkpoints = Checkpoints(tmp_path, 5, print)

@@ -86,6 +86,13 @@ def test_a_best_checkpoint_that_a_kill_prevented_is_forgotten(tmp_path: Path) ->
     assert again.is_due(20, 99, {"eval/loss": 2.5})
 
 
+def test_values_of_another_metric_are_not_compared_with_those_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    assert saving(tmp_path, **BEST).is_due(10, 99, {"eval/loss": 0.1})
+    again = saving(tmp_path, best={"metric": "eval/perplexity"})
+    assert again.is_due(11, 99, {"eval/loss": 0.2, "eval/perplexity": 1.2})
+    assert rundir.Best.model_validate_json((tmp_path / rundir.BEST).read_text()).metric == "eval/perplexity"
+
+
 def test_a_metric_that_no_evaluation_has_is_named_with_those_there_are(tmp_path: Path) -> None:
     plan = saving(tmp_path, best={"metric": "eval/f1"})
     with pytest.raises(ConfigError, match=r"best.metric: eval/f1: .*accepted: eval/loss, eval/perplexity"):

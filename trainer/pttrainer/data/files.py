@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import glob
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ptapi.spec import DataSource
-from pttrainer import distributed, hub, storage
+from pttrainer import checksums, distributed, hub, storage
 from pttrainer.data import formats, selection
 from pttrainer.downloads import download_all
 from pttrainer.errors import ConfigError, DataError, StorageError
@@ -61,20 +62,13 @@ def find(source: DataSource, field: str, note: Note) -> list[DataFile]:
 
 def read(file: DataFile) -> bytes:
     """The content; raises DataError."""
-    try:
+    with _readable(file):
         return file.path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file.uri}: cannot be read: {error.strerror or error}") from error
 
 
 def facts(source: DataSource, field: str) -> dict[str, Any]:
     """What the lineage keeps of a (pinned) source: its commit, every file's size and hash."""
-    files = [
-        {"uri": file.uri, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        for file in find(source, field, silent)
-        for content in (read(file),)
-    ]
-    return {"commit": source.revision, "files": files}
+    return {"commit": source.revision, "files": [_facts(file) for file in find(source, field, silent)]}
 
 
 def pinned(source: DataSource, field: str, commit: str | None) -> DataSource:
@@ -86,6 +80,19 @@ def pinned(source: DataSource, field: str, commit: str | None) -> DataSource:
         with hub.told(_at(source, f"{field}.uri: {source.uri}"), "data set", DataError):
             commit = hub.dataset_commit(repository, source.revision)
     return source.model_copy(update={"revision": commit})
+
+
+def _facts(file: DataFile) -> dict[str, Any]:
+    with _readable(file):
+        return {"uri": file.uri, "sha256": checksums.sha256(file.path), "bytes": file.path.stat().st_size}
+
+
+@contextmanager
+def _readable(file: DataFile) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{file.uri}: cannot be read: {error.strerror or error}") from error
 
 
 def _list(source: DataSource, where: str, note: Note) -> Listing:
