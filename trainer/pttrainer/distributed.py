@@ -13,6 +13,8 @@ The environment is read here and nowhere else (but for GLIBC_TUNABLES, by `large
                                                                  (`compiler_flags`)
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; a platform
                                                                  `proxy` is Pathways: one process sees all chips
+    HOSTNAME                                                     the pod's name, for whoever finds it writing
+    POSTTRAIN_LEASE_SECONDS                                      a silent process keeps its run directory so long (30 s)
     the one that spec.rewards[].judge.apiKeyEnv names            the key of a judge's endpoint (`secret`)
 """
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -57,6 +60,19 @@ def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ
             "{secretKeyRef: …}}], or set it where you run the trainer"
         )
     return value
+
+
+def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
+    """How long a process that is not heard of keeps the run directory; raises ConfigError."""
+    text = environ.get("POSTTRAIN_LEASE_SECONDS", "30")
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 1:
+        raise ConfigError(f"environment: POSTTRAIN_LEASE_SECONDS: {text}: accepted: seconds, at least 1")
+    return float(text)
+
+
+def pod(environ: MutableMapping[str, str] = os.environ) -> str:
+    """The name of the pod, in one."""
+    return environ.get("HOSTNAME") or socket.gethostname()
 
 
 def initialize(environ: MutableMapping[str, str] = os.environ) -> None:

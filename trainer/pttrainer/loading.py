@@ -48,8 +48,7 @@ class Loaded:
 
 
 def claim(job: PostTrainJob, place: Place) -> Claimed:
-    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError or StorageError."""
-    distributed.initialize()
+    """Writes in the run directory whose it is; raises StorageError."""
     leader = distributed.is_leader()
     if leader:
         directory.claim(place, job)

@@ -28,11 +28,18 @@ def run_job(path: Path) -> ExitCode:
     stop.listen()
     termination.quiet_background_threads()
     attempt = Attempt()
+    try:
+        return _run(path, attempt, stop)
+    finally:
+        attempt.release()
+
+
+def _run(path: Path, attempt: Attempt, stop: StopRequest) -> ExitCode:
     job: PostTrainJob | None = None
     try:
         job = read_job(path)
         distributed.prepare_environment(job.spec.accelerator.type)
-        place = attempt.place = directory.open_run(job)
+        place = directory.open_run(job)
         with _importing():
             from pttrainer.loop import train
         train(job, place, attempt, stop)
