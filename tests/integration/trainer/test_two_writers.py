@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.builders import runs
+from tests.builders import runs, writer
 from tests.builders.forked import Process
 from tests.builders.runs import end, lines, metrics, write_job
 
@@ -101,3 +101,17 @@ def test_a_trainer_that_was_stopped_writes_nothing_more_once_another_has_taken_o
     assert "resuming after step" in errors
     assert is_as_if_nothing_had_happened(run, whole)
     assert rundir.Termination.model_validate_json((run / rundir.TERMINATION).read_text()).exit_code == ExitCode.OK
+
+
+def test_of_a_run_of_two_processes_both_are_refused_where_somebody_writes(home: Path) -> None:
+    path, uri = job(home, "pair"), f"file://{home}/runs/pair"
+    other = writer.start(uri, "--host", "laptop-a")
+    try:
+        writer.taken(other)
+        ends = [end(process) for process in runs.start(path, processes=2)]
+    finally:
+        other.kill()
+    assert [code for code, _ in ends] == [ExitCode.OUTPUT_CONFLICT] * 2, ends
+    assert f"{uri}: ptctl train on laptop-a, pid {other.pid} (since " in ends[0][1]
+    assert "the leading process may not write there" in ends[1][1]
+    assert sorted(file.name for file in (home / "runs" / "pair").iterdir()) == [rundir.LEASE, writer.LINES]
