@@ -25,12 +25,14 @@ import re
 import socket
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 from ptapi.compiler_flags import init_args
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
+_LEADER_SAYS, _DAY_MS = "posttrain/leader-says", 86_400_000
 
 
 def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -134,6 +136,22 @@ def is_leader() -> bool:
     import jax
 
     return bool(jax.process_index() == 0)
+
+
+def leader_says(word: str | None) -> str:
+    """The leader's word, on every process; word: given on the leader alone, and not empty. However long it takes: a
+    collective would give up."""
+    import jax
+
+    if jax.process_count() == 1:
+        return word or ""
+    from jax._src.distributed import global_state  # the store by which processes found each other has no public name
+
+    store: Any = global_state.client
+    if word is None:
+        return str(store.blocking_key_value_get(_LEADER_SAYS, _DAY_MS))
+    store.key_value_set(_LEADER_SAYS, word)
+    return word
 
 
 def any_process(flag: bool) -> bool:

@@ -139,11 +139,19 @@ def take(place: Place, job: PostTrainJob, attempt: Attempt, stop: StopRequest) -
             directory.open_run(job)  # another job may have claimed it since we looked
         except TrainerError as error:
             refusal = error
-    if distributed.any_process(refusal is not None):
-        raise refusal or OutputConflict(f"{place.uri}: the leading process may not write there; hint: its log says why")
+    verdict = f"{ExitCode.OK}:" if refusal is None else f"{refusal.exit_code}:{refusal}"
+    code, _, message = distributed.leader_says(verdict if leader else None).partition(":")
+    if int(code) != ExitCode.OK:
+        raise refusal or _refused(ExitCode(int(code)), f"the leading process: {message}")
     if not leader:
         place.fence = follower(place)
     attempt.place = place
+
+
+def _refused(code: ExitCode, message: str) -> TrainerError:
+    error = TrainerError(message)
+    error.exit_code = code
+    return error
 
 
 @contextmanager

@@ -28,10 +28,10 @@ def run_job(path: Path) -> ExitCode:
     stop.listen()
     termination.quiet_background_threads()
     attempt = Attempt()
-    try:
-        return _run(path, attempt, stop)
-    finally:
+    code = _run(path, attempt, stop)
+    if code != ExitCode.STORAGE:  # a full bucket takes no word; its clients' threads should not get the time for theirs
         attempt.release()
+    return code
 
 
 def _run(path: Path, attempt: Attempt, stop: StopRequest) -> ExitCode:

@@ -113,5 +113,5 @@ def test_of_a_run_of_two_processes_both_are_refused_where_somebody_writes(home: 
         other.kill()
     assert [code for code, _ in ends] == [ExitCode.OUTPUT_CONFLICT] * 2, ends
     assert f"{uri}: ptctl train on laptop-a, pid {other.pid} (since " in ends[0][1]
-    assert "the leading process may not write there" in ends[1][1]
+    assert f"error: the leading process: spec.output.uri: {uri}: ptctl train on laptop-a" in ends[1][1]
     assert sorted(file.name for file in (home / "runs" / "pair").iterdir()) == [rundir.LEASE, writer.LINES]
