@@ -29,7 +29,7 @@ from pttrainer.digest import digest
 from pttrainer.errors import ConfigError, StorageError
 from pttrainer.models import Params
 from pttrainer.step import TrainState
-from pttrainer.storage import is_service_problem, is_storage_problem, split, storage_reason
+from pttrainer.storage import is_service_problem, is_storage_problem, no_fence, split, storage_reason
 
 # Orbax tells its own story, with tracebacks of its threads; what matters is raised here and told once.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -55,14 +55,17 @@ class Restored(NamedTuple):
 class Checkpoints:
     """The `checkpoints/` directory of a run, on a disk or on gs://."""
 
-    def __init__(self, path: Path | epath.Path, keep: int | Preservation, note: Callable[[str], None]) -> None:
-        """keep: how many of the newest stay, or what says which."""
-        self._path = path
-        self._note = note
-        if isinstance(keep, int):
-            options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
-        else:
-            options = ocp.CheckpointManagerOptions(preservation_policy=keep, create=True)
+    def __init__(
+        self,
+        path: Path | epath.Path,
+        keep: int | Preservation,
+        note: Callable[[str], None],
+        fence: Callable[[], None] = no_fence,
+    ) -> None:
+        """keep: how many of the newest stay, or what says which. fence: as of a `Place`."""
+        self._path, self._note, self._fence = path, note, fence
+        stays: dict[str, Any] = {"max_to_keep": keep} if isinstance(keep, int) else {"preservation_policy": keep}
+        options = ocp.CheckpointManagerOptions(**stays, create=True, temporary_path_class=_committing(path, fence))
         if distributed.is_leader():
             self._remove_unfinished()
         self._manager = ocp.CheckpointManager(path, options=options)
@@ -71,6 +74,7 @@ class Checkpoints:
         self, step: int, state: TrainState, algorithm: Mapping[str, Any], record: Mapping[str, Any] | None = None
     ) -> None:
         """Starts to save; returns as soon as the arrays are copied and may be donated."""
+        self._fence()
         self.wait()  # Orbax would, too; only then is it known what a checkpoint takes and what is still free
         self._check_space(step, state)
         run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state), "record": dict(record or {})}
@@ -101,6 +105,7 @@ class Checkpoints:
             if restored is not None and not distributed.any_process(bool(problem)):
                 return restored
             self._note(f"warning: checkpoint of step {step} is damaged and skipped: {problem or 'on another process'}")
+            self._fence()
             self._manager.delete(step)
         return None
 
@@ -132,6 +137,7 @@ class Checkpoints:
         """What a kill or a full disk left half written takes space and is never read. On gs:// Orbax does it."""
         if not isinstance(self._path, Path):
             return
+        self._fence()
         for unfinished in self._path.glob("*.orbax-checkpoint-tmp"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -146,6 +152,18 @@ class Checkpoints:
                     "intact; hint: free space or lower spec.checkpoint.keep, then run again"
                 ) from error
             raise
+
+
+def _committing(path: Path | epath.Path, fence: Callable[[], None]) -> type[Any]:
+    """As Orbax commits a checkpoint on this storage, after asking the fence."""
+    kinds = ocp.path.atomicity
+    kind = kinds.AtomicRenameTemporaryPath if isinstance(path, Path) else kinds.CommitFileTemporaryPath
+
+    async def finalize(self: Any) -> None:
+        fence()
+        await kind.finalize(self)
+
+    return type("Fenced", (kind,), {"finalize": finalize})
 
 
 def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[Restored | None, str]:

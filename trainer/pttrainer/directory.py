@@ -1,7 +1,7 @@
 """The run directory as the trainer uses it: claimed once, then filled (layout: `ptapi.rundir`).
 
-A directory belongs to one job. Another job is refused before anything is written, because two writers would
-mix their checkpoints without anyone noticing.
+A directory belongs to one job from its first step on. Another job is refused before anything is written: it would go
+on from checkpoints that are not its own. That no two processes of one job write there, the `lease` sees to.
 """
 
 from __future__ import annotations
@@ -17,32 +17,42 @@ import yaml
 
 from ptapi import rundir
 from ptapi.spec import DataSource, DataSpec, PostTrainJob
-from pttrainer import contents, storage
+from pttrainer import contents, holder, storage
 from pttrainer.data import files
 from pttrainer.errors import ConfigError
+from pttrainer.reached import reached
 from pttrainer.sources import NOTHING_PINNED, Pinned
 from pttrainer.storage import Directory, Place
 
 PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
 
 
+_OF_NOBODY = (rundir.PROGRESS, rundir.TERMINATION, rundir.LINEAGE, rundir.BEST, rundir.METRICS)
+_FOLDERS = (rundir.SAMPLES, rundir.JUDGE, rundir.NON_FINITE, rundir.TENSORBOARD, rundir.STACKS, rundir.HEARTBEATS)
+
+
 def open_run(job: PostTrainJob) -> Place:
     """The job's run directory, after checking that it is nobody else's. Writes nothing."""
     place = storage.place(rundir.run_uri(job.spec.output.uri, job.metadata.name))
-    content = place.read(rundir.OWNER)
-    if content is not None:
-        owner = rundir.Owner.model_validate_json(content)
-        if not _same(owner, owner_of(job)):
-            raise ConfigError(
-                f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/{owner.name}"
-                f", uid {owner.uid or 'none'}); accepted: a directory that is new or this job's own; "
-                "hint: change spec.output.uri or the job's name, or remove the directory"
-            )
+    owner = _owner(place)
+    if owner is not None and not _same(owner, owner_of(job)) and reached(place) is not None:
+        writer = holder.of_place(place)
+        raise ConfigError(
+            f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/"
+            f"{owner.name or 'no name that can be read'}, uid {owner.uid or 'none'}); accepted: a directory that is "
+            f"new, has no step yet, or is this job's own{f'; {writer} writes there' if writer else ''}; hint: change "
+            "spec.output.uri or the job's name, or remove the directory; to go on from its checkpoints, change the "
+            f"name and add checkpoint: {{fork: {{uri: {place.uri}, state: full}}}}"
+        )
     return place
 
 
 def claim(place: Place, job: PostTrainJob) -> None:
-    """Writes owner and spec; call on one process only."""
+    """Writes owner and spec, after clearing away what an owner without a step left; call on one process only."""
+    owner = _owner(place)
+    if owner is not None and not _same(owner, owner_of(job)):
+        for name in (*_OF_NOBODY, *(file for folder in _FOLDERS for file in place.names(folder))):
+            place.remove(name)
     place.write(rundir.OWNER, _json(owner_of(job).model_dump(by_alias=True)))
     spec = job.model_dump(by_alias=True, exclude_none=True, mode="json")
     place.write(rundir.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
@@ -152,8 +162,16 @@ def owner_of(job: PostTrainJob) -> rundir.Owner:
 
 
 def _same(owner: rundir.Owner, job: rundir.Owner) -> bool:
-    """By uid in a cluster; a laptop has only names."""
-    return owner.uid == job.uid if owner.uid and job.uid else owner.name == job.name
+    """By uid in a cluster; a laptop has only names. One of each may be two jobs, so they are."""
+    return owner.uid == job.uid if owner.uid or job.uid else owner.name == job.name
+
+
+def _owner(place: Place) -> rundir.Owner | None:
+    content = place.read(rundir.OWNER)
+    try:
+        return None if content is None else rundir.Owner.model_validate_json(content)
+    except ValueError:
+        return rundir.Owner(name="")  # somebody
 
 
 def parts(data: DataSpec) -> list[tuple[str, DataSource]]:

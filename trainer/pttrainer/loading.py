@@ -51,9 +51,7 @@ class Loaded:
 
 
 def claim(job: PostTrainJob, place: Place) -> Claimed:
-    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError, DataError or
-    StorageError."""
-    distributed.initialize()
+    """Writes in the run directory whose it is; raises ConfigError, DataError or StorageError."""
     leader = distributed.is_leader()
     resumed = resumption.compare(job, place)  # once more: another process may have written since
     changes = () if resumed is None else resumed.changes

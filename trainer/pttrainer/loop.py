@@ -1,6 +1,6 @@
 """The training loop: the same for every algorithm.
 
-    claim the run directory → assemble model and data → restore or initialise → step, step, step → export
+    take the lease of the run directory → assemble model and data → restore or initialise → step, step, step → export
 
 It knows steps, checkpoints, evaluations and signals; what a batch is and what its loss is, the algorithm
 knows (`algorithms.protocol`). Metrics of a step are fetched while the next step computes, so the devices
@@ -17,7 +17,7 @@ from jax import Array
 
 from ptapi import rundir
 from ptapi.spec import PostTrainJob
-from pttrainer import distributed, storage
+from pttrainer import distributed, lease, storage
 from pttrainer.batch import Batch
 from pttrainer.errors import Preempted
 from pttrainer.export import Words, Writing, export, export_adapters, export_critic
@@ -34,6 +34,7 @@ from pttrainer.termination import Attempt, StopRequest
 def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
     """Runs the job to its last step and exports. Raises Preempted when asked to stop, and the error of its steps' most
     common fault when too few of them could learn."""
+    lease.take(place, job, attempt, stop)
     session = open_session(job, place)
     attempt.step = session.first_step
     try:
@@ -161,7 +162,7 @@ def _export(session: Session) -> None:
     session.take_best()
     kind = session.job.spec.export.format
     if kind != "none":
-        target = storage.place(f"{session.place.uri}/{rundir.EXPORT}")
+        target = storage.below(session.place, rundir.EXPORT)
         words = Words(session.tokenizer, session.chat_template)
         write = Writing(session.fetch, session.leader)
         if kind == "peft":
@@ -169,7 +170,7 @@ def _export(session: Session) -> None:
         else:
             export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
         if session.critic is not None and session.state.critic is not None:
-            beside = storage.place(f"{target.uri}/{rundir.CRITIC}")
+            beside = storage.below(target, rundir.CRITIC)
             export_critic(beside, session.critic, session.state.critic.params, session.frozen, write)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

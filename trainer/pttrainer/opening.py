@@ -62,7 +62,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         for change in directory.write_lineage(place, job, data, lineage(loaded, made.held, origin), step):
             run.reporter.note(f"changed since the last attempt: {change}")
     saving = Saving(job.spec.checkpoint, place, leader=run.leader)
-    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, run.reporter.note)
+    checkpoints = Checkpoints(path_of(f"{place.uri}/{rundir.CHECKPOINTS}"), saving, run.reporter.note, place.fence)
     train_step = made.train_step(layout)
     early = _early(train_step, made, layout, algorithm, frozen)
     state, first, record = _state(run, loaded, made, layout, checkpoints, algorithm, origin)

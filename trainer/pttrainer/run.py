@@ -16,9 +16,9 @@ from ptapi import load
 from ptapi.errors import SpecError
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
-from pttrainer import directory, distributed, outofmemory, resumption, termination
+from pttrainer import directory, distributed, holder, outofmemory, resumption, termination
 from pttrainer.algorithms import MODULES
-from pttrainer.errors import ConfigError
+from pttrainer.errors import ConfigError, OutputConflict
 from pttrainer.reached import reached
 from pttrainer.storage import Place
 from pttrainer.termination import Attempt, StopRequest
@@ -31,6 +31,13 @@ def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
     stop.listen()
     termination.quiet_background_threads()
     attempt = Attempt()
+    code = _run(path, attempt, stop, is_fresh=is_fresh)
+    if code != ExitCode.STORAGE:  # a full bucket takes no word; its clients' threads should not get the time for theirs
+        attempt.release()
+    return code
+
+
+def _run(path: Path, attempt: Attempt, stop: StopRequest, *, is_fresh: bool) -> ExitCode:
     job: PostTrainJob | None = None
     try:
         job = read_job(path)
@@ -39,7 +46,6 @@ def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
         if is_fresh:
             _set_aside(place)
         resumption.compare(job, place)
-        attempt.place = place  # from here on it is ours to write in
         with _importing():
             from pttrainer.loop import train
         train(job, place, attempt, stop)
@@ -60,6 +66,11 @@ def _set_aside(place: Place) -> None:
     at = reached(place)
     if distributed.processes() > 1:
         raise ConfigError("--fresh: this run has several processes; accepted: one; hint: move its directory yourself")
+    if writer := holder.of_place(place):
+        raise OutputConflict(
+            f"--fresh: {place.uri}: {writer} writes there; accepted: a run that nobody writes; hint: wait for its end, "
+            "or end it"
+        )
     if at is not None:
         kept = directory.set_aside(place, at.step)
         print(f"starting over; the run that had come to step {at.step} is kept as {kept}", file=sys.stderr)
