@@ -75,7 +75,7 @@ def read(content: bytes | None) -> Lease | None:
 
 def of_place(place: Place) -> str:
     """Who writes in a run directory; empty for nobody."""
-    lease = read(place.read(LEASE))
+    lease = read(place.read_versioned(LEASE).content)
     if lease is None or lease.released or life(lease) == "gone":
         return ""
     return told(lease)
