@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static unit integration format crds golden docs bench learning bench-peers parity vllm references aot clean
+.PHONY: help demo test check static unit integration format crds golden docs bench learning bench-peers parity vllm references aot images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -116,6 +116,9 @@ $(AOT)/.ready: pyproject.toml
 
 aot: $(AOT)/.ready  ## compile training and decoding for TPUs that are not here (its own environment, 1.4 GB, 2 minutes)
 	JAX_PLATFORMS=cpu $(AOT)/bin/python -m pytest tests/integration/trainer/test_tpu_compile.py tests/integration/trainer/test_tpu_decode.py tests/integration/trainer/test_preflight.py tests/integration/trainer/test_mesh_of_tpus.py tests/unit/trainer/test_pathways.py -q
+
+images: $(VENV)/.python  ## build both images with podman, buildah or docker, and try them (ACCELERATOR=tpu REGISTRY=… PYTHON_IMAGE=…)
+	$(BIN)/python scripts/build_images.py
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) $(PARITY) $(VLLM) $(TUNIX) $(AOT) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

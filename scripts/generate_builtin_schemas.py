@@ -29,6 +29,8 @@ ROOTS = [
     "V1Lease",
     "V1Job",
     "V1Deployment",
+    "V1PodDisruptionBudget",
+    "V1NetworkPolicy",
     "V1PriorityClass",
     "V1CustomResourceDefinition",
     "V1Role",
@@ -73,6 +75,7 @@ MAP_KEYS: dict[tuple[str, str], list[str]] = {
     ("NodeStatus", "addresses"): ["type"],
     ("NamespaceStatus", "conditions"): ["type"],
     ("DeploymentStatus", "conditions"): ["type"],
+    ("PodDisruptionBudgetStatus", "conditions"): ["type"],
     ("CustomResourceDefinitionStatus", "conditions"): ["type"],
     ("PersistentVolumeClaimStatus", "conditions"): ["type"],
     ("ServiceStatus", "conditions"): ["type"],
@@ -107,6 +110,9 @@ INT_OR_STRING = {
     ("ServicePort", "targetPort"),
     ("RollingUpdateDeployment", "maxSurge"),
     ("RollingUpdateDeployment", "maxUnavailable"),
+    ("PodDisruptionBudgetSpec", "maxUnavailable"),
+    ("PodDisruptionBudgetSpec", "minAvailable"),
+    ("NetworkPolicyPort", "port"),
 }
 # Only those that are keys of a list: a manifest may leave them out and still name its item.
 DEFAULTS = {("ContainerPort", "protocol"): "TCP", ("ServicePort", "protocol"): "TCP"}

@@ -7,14 +7,19 @@ from pathlib import Path
 from ptapi.crd.definition import crd_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = ("manifests/crds/posttrain.dev_posttrainjobs.yaml", "charts/posttrain/files/posttrain.dev_posttrainjobs.yaml")
+NAME = "posttrain.dev_posttrainjobs.yaml"
+TARGETS = {
+    "manifests/crds": {},
+    # Helm would delete the CRD with the release, and the API server every job with the CRD.
+    "charts/posttrain/files": {"helm.sh/resource-policy": "keep"},
+}
 
 
 def main() -> None:
-    for target in TARGETS:
-        path = ROOT / target
+    for folder, marks in TARGETS.items():
+        path = ROOT / folder / NAME
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(crd_yaml())
+        path.write_text(crd_yaml(marks))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Write the reference pages that follow from the code: spec, status, failures, accelerators, flags of XPK. `make docs`.
+"""Write the reference pages that follow from the code: spec, status, failures, accelerators, flags of XPK, and what a
+resumed run may change. `make docs`.
 
 A test compares, so the pages describe the present. The one idea: a page is a table per model, made of the same
 schema and the same words that refuse a wrong job.
@@ -23,6 +24,7 @@ from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.crd.immutable_fields import CHANGEABLE
 from ptapi.crd.openapi_schema import Schema, structural
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass, Reaction
+from ptapi.resume import GROUPS
 from ptapi.spec import PostTrainJobSpec
 from ptapi.status import PostTrainJobStatus
 from ptapi.text import kubectl_yaml
@@ -49,6 +51,7 @@ def pages() -> dict[str, str]:
         "failures.md": failures_page(),
         "accelerators.md": accelerators_page(),
         "xpk-flags.md": foreign_flags_page(),
+        "resume.md": resume_page(),
     }
 
 
@@ -87,6 +90,21 @@ def failures_page() -> str:
     parts += [_table(("Class", "Started again", "Charged"), rows)]
     parts += ["## Exit codes of the trainer", _table(("Code", "Meaning", "Class"), codes)]
     return _page(parts)
+
+
+def resume_page() -> str:
+    intro = (
+        "A run that comes back is compared with what it began with ([resume](../concepts/resume.md)). Fields that are "
+        "*refused* change the meaning; *by content*: another place is accepted where files hold the same; *above "
+        "what is done*: not what the newest checkpoint has behind it; *may change*: said in the log and in "
+        "`lineage.json`."
+    )
+    rows = ((group.change.value, group.why, _names(group.fields)) for group in GROUPS)
+    return _page([HEAD, "# What a resumed run may change", intro, _table(("Changed", "What it is", "Fields"), rows)])
+
+
+def _names(fields: str) -> str:
+    return ", ".join(f"`{field}`" for field in fields.split())
 
 
 def _retried(reaction: Reaction) -> str:

@@ -24,6 +24,7 @@ class FailureClass(StrEnum):
     HANG = "Hang"
     IMAGE_PULL = "ImagePull"
     STORAGE = "Storage"
+    OUTPUT_CONFLICT = "OutputConflict"
     DATA_ERROR = "DataError"
     CONFIG_ERROR = "ConfigError"
     USER_CODE = "UserCode"
@@ -54,6 +55,8 @@ class ExitCode(IntEnum):
     """The host's memory ran out."""
     HANG = 72
     """The trainer's own watchdog saw no progress."""
+    OUTPUT_CONFLICT = 73
+    """Another process writes the run directory."""
     STORAGE = 74
     """The run directory cannot be written (full, or not permitted)."""
     PREEMPTED_SAVED = 75
@@ -83,6 +86,7 @@ REACTIONS: dict[FailureClass, Reaction] = {
     FailureClass.HANG: Reaction(charged=True, retried=True),
     FailureClass.IMAGE_PULL: Reaction(charged=True, retried=False),
     FailureClass.STORAGE: Reaction(charged=True, retried=False),
+    FailureClass.OUTPUT_CONFLICT: Reaction(charged=True, retried=False),
     FailureClass.DATA_ERROR: Reaction(charged=True, retried=False),
     FailureClass.CONFIG_ERROR: Reaction(charged=True, retried=False),
     FailureClass.USER_CODE: Reaction(charged=True, retried=False),
@@ -100,6 +104,7 @@ EXIT_CLASSES: dict[int, FailureClass] = {
     ExitCode.OUT_OF_MEMORY_HBM: FailureClass.OUT_OF_MEMORY_HBM,
     ExitCode.OUT_OF_MEMORY_HOST: FailureClass.OUT_OF_MEMORY_HOST,
     ExitCode.HANG: FailureClass.HANG,
+    ExitCode.OUTPUT_CONFLICT: FailureClass.OUTPUT_CONFLICT,
     ExitCode.STORAGE: FailureClass.STORAGE,
     ExitCode.PREEMPTED_SAVED: FailureClass.PREEMPTED,
 }

@@ -2,9 +2,10 @@
 
 <output.uri>/<job name>/
     owner.json          which job owns this directory (another job is refused)
+    lease.json          `Lease`: which process writes here now (a second one is refused)
     spec.yaml           the job as it runs, defaults filled in
     preflight.json      whether the job fits its chips, as the operator's preflight found before they were obtained
-    lineage.json        versions, data digests, model revision, seed, image
+    lineage.json        versions, digests of data and other files, model revision, seed, image, changes between attempts
     progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
     metrics.jsonl       one object a step: step, time, and every metric
     samples/step-00000010.jsonl   prompts, completions, rewards, advantages
@@ -29,6 +30,7 @@ from pydantic.alias_generators import to_camel
 from ptapi.status import PreflightStatus
 
 OWNER = "owner.json"
+LEASE = "lease.json"
 SPEC = "spec.yaml"
 PREFLIGHT = "preflight.json"
 LINEAGE = "lineage.json"
@@ -111,11 +113,39 @@ class Document(BaseModel):
 
 
 class Owner(Document):
-    """Who owns a run directory. Two jobs are the same when uid is equal, or, without a cluster, name is."""
+    """Who owns a run directory. Two jobs are the same when uid is equal, or, where neither has one, name is."""
 
     name: str
     namespace: str = ""
     uid: str = ""
+
+
+class Lease(Document):
+    """Which process writes in a run directory. It is the holder's as long as its heartbeat changes, and for so many
+    seconds after; times are RFC 3339."""
+
+    holder: str = "an unknown process"
+    """For people."""
+    host: str = ""
+    boot: str = ""
+    """Kernel's identifier of the host's current boot; with `pidNamespace` it says where `pid` means something."""
+    pid_namespace: str = ""
+    pid: int = 0
+    process_started: int = 0
+    """In clock ticks since that boot: a process number is given out again."""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    """Of the job."""
+    attempt: int = 1
+    token: str = ""
+    """Another one for each process that ever held the lease."""
+    acquired: str = ""
+    heartbeat: str = ""
+    renewals: int = 0
+    limit_seconds: float = 30.0
+    released: str = ""
+    """When the holder ended; empty while it holds the lease."""
 
 
 Stage = Literal["loading", "compiling", "restoring", "training", "evaluating", "saving", "exporting", "done"]
@@ -225,6 +255,8 @@ GRAD_NORM = "grad_norm"
 LEARNING_RATE = "learning_rate"
 SKIPPED_STEPS = "skipped_steps"
 """Steps so far whose loss or gradient was not finite: they changed nothing."""
+FAILED_STEPS = "failed_steps"
+"""Steps so far that could not learn: those that were skipped, and those whose rewards or tokens were missing."""
 EVAL_LOSS = "eval/loss"
 EVAL_REWARD = "eval/reward"
 """Mean reward of greedy completions of `data.eval`; with the one reward `gsm8k` this is the accuracy."""

@@ -1,7 +1,7 @@
 """A stand-in for Google Cloud Storage's JSON API: enough for its Python client, gcsfs and tensorstore.
 
 Objects live in memory. Left out: access control, metadata, versions (the newest alone is kept; generations count up,
-and preconditions on them are checked).
+and preconditions on them are checked in the moment of the write, as the service does).
 """
 
 from __future__ import annotations
@@ -31,23 +31,36 @@ RANGE = re.compile(r"bytes=(\d+)-(\d*)$")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)$")
 
 
+class StaleError(Exception):
+    """A precondition does not hold."""
+
+
 @dataclass
 class Buckets:
-    """All objects, by (bucket, name), and where they are served. `full` makes every write fail."""
+    """All objects, by (bucket, name), and where they are served. `full` makes every write fail; of so many uploads as
+    `unanswered` says the answer is lost: they are done, and the client hears of a fault."""
 
     objects: dict[tuple[str, str], tuple[int, bytes]] = field(default_factory=dict)
-    uploads: dict[str, tuple[str, str, bytearray]] = field(default_factory=dict)
+    uploads: dict[str, tuple[str, str, str | None, bytearray]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     generation: int = 0
     full: bool = False
+    unanswered: int = 0
     url: str = ""
 
-    def put(self, bucket: str, name: str, content: bytes) -> dict[str, Any]:
-        """Replaces an object; returns its resource."""
+    def put(self, bucket: str, name: str, content: bytes, match: str | None = None) -> dict[str, Any]:
+        """Replaces an object; returns its resource. Raises StaleError where `match` is not its generation (0: none)."""
         with self.lock:
+            self.check(bucket, name, match)
             self.generation += 1
             self.objects[bucket, name] = (self.generation, content)
-        return self.resource(bucket, name)
+            return self.resource(bucket, name)
+
+    def check(self, bucket: str, name: str, match: str | None) -> None:
+        """Raises StaleError where `match` is not the object's generation."""
+        there = self.objects.get((bucket, name), (0, b""))[0]
+        if match is not None and int(match) != there:
+            raise StaleError(f"generation is {there}")
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """Objects of a bucket, sorted."""
@@ -113,6 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle_one_request()
         except (BrokenPipeError, ConnectionResetError):  # a client that was killed
             self.close_connection = True
+        except StaleError as error:
+            self._error(412, str(error))
 
     def do_GET(self) -> None:
         path, query = self._target()
@@ -157,14 +172,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         _, query = self._target()
         body = self._body()
-        bucket, name, content = self.buckets.uploads[query["upload_id"]]
+        bucket, name, match, content = self.buckets.uploads[query["upload_id"]]
         found = CONTENT_RANGE.match(self.headers.get("Content-Range", f"bytes 0-{len(body) - 1}/{len(body)}"))
         if found and found[1] is not None:
             del content[int(found[1]) :]
             content += body
         if found and found[3] != "*" and int(found[3]) == len(content):
             del self.buckets.uploads[query["upload_id"]]
-            return self._json(200, self.buckets.put(bucket, name, bytes(content)))
+            return self._json(200, self.buckets.put(bucket, name, bytes(content), match))
         self._respond(308, b"", {"Range": f"bytes=0-{len(content) - 1}"} if content else {})
         return None
 
@@ -173,9 +188,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_DELETE(self) -> None:
-        path, _ = self._target()
+        path, query = self._target()
         found = OBJECT.search(path)
         with self.buckets.lock:
+            if found:
+                self.buckets.check(unquote(found[1]), unquote(found[2]), query.get("ifGenerationMatch"))
             gone = found and self.buckets.objects.pop((unquote(found[1]), unquote(found[2])), None)
         if gone is None:
             return self._error(404, f"No such object: {path}")
@@ -187,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "resumable":
             name = query.get("name") or json.loads(body)["name"]
             identifier = f"upload-{len(self.buckets.uploads)}-{self.buckets.generation}-{id(body)}"
-            self.buckets.uploads[identifier] = (bucket, name, bytearray())
+            self.buckets.uploads[identifier] = (bucket, name, query.get("ifGenerationMatch"), bytearray())
             where = f"{self.buckets.url}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={identifier}"
             return self._respond(200, b"", {"Location": where})
         if kind == "multipart":
@@ -200,11 +217,11 @@ class _Handler(BaseHTTPRequestHandler):
             name, content = json.loads(about)["name"], media[:-2] if media.endswith(b"\r\n") else media[:-1]
         else:
             name, content = query["name"], body
-        wanted = query.get("ifGenerationMatch")
-        there = self.buckets.objects.get((bucket, name), (0, b""))[0]
-        if wanted is not None and int(wanted) != there:
-            return self._error(412, f"generation is {there}")
-        self._json(200, self.buckets.put(bucket, name, content))
+        made = self.buckets.put(bucket, name, content, query.get("ifGenerationMatch"))
+        if self.buckets.unanswered:
+            self.buckets.unanswered -= 1
+            return self._error(503, "the answer is lost")
+        self._json(200, made)
         return None
 
     def _list(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:

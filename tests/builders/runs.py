@@ -94,6 +94,7 @@ def killed_and_resumed(path: Path, steps: int) -> str:
     assert code == -signal.SIGKILL, errors
     errors = run(path)
     assert "resuming after step" in errors
+    assert "waiting for" not in errors, "a process that was killed here holds nothing"
     return errors
 
 

@@ -19,6 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run a job to its end, or resume it")
     run.add_argument("job", type=Path, help="file that holds a PostTrainJob")
+    run.add_argument(
+        "--fresh", action="store_true", help="start over: what the run directory holds is kept as NAME.previous-N"
+    )
     run.set_defaults(run=_run)
     for verb in (data, logits, export, preflight):
         verb.add_to(commands)
@@ -30,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
     from pttrainer.commands.run import run_job
     from pttrainer.runtime.reporting import termination
 
-    code = run_job(options.job)
+    code = run_job(options.job, is_fresh=options.fresh)
     if code == ExitCode.STORAGE or termination.is_compiling():
         # Everything is said. Threads of libraries that still write would add their tracebacks; a compiler takes long.
         sys.stdout.flush()

@@ -45,6 +45,12 @@ class StorageError(TrainerError):
     exit_code = ExitCode.STORAGE
 
 
+class OutputConflict(TrainerError):
+    """Another process writes the run directory."""
+
+    exit_code = ExitCode.OUTPUT_CONFLICT
+
+
 class TransferError(TrainerError):
     """The devices that sample do not hold the weights that were sent; starting again may help."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ptapi.crd.immutable_fields import MESSAGE, QUEUE, QUEUE_MESSAGE, frozen_fields, queue_rule, transition_rule
@@ -75,9 +75,14 @@ def crd() -> Schema:
     }
 
 
-def crd_yaml() -> str:
-    """The CRD as the file in manifests/crds."""
-    return f"# Generated from api/ptapi by `make crds`; change the models, not this file.\n{kubectl_yaml.write(crd())}"
+def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
+    """The CRD as a file: without annotations the one in manifests/crds."""
+    document = crd()
+    if annotations:
+        document["metadata"]["annotations"] = dict(annotations)
+    return (
+        f"# Generated from api/ptapi by `make crds`; change the models, not this file.\n{kubectl_yaml.write(document)}"
+    )
 
 
 def openapi_schema() -> Schema:

@@ -73,7 +73,8 @@ class Checkpoint(SpecModel):
     fork: Fork | None = None
     """Begin from a checkpoint of another run. Unset: from `model.uri`."""
     resume: Literal["auto", "never"] = "auto"
-    """`auto` continues from the newest good checkpoint of this job's run directory."""
+    """`auto` continues from the newest good checkpoint of this job's run directory. `never` refuses a directory that
+    holds a run already, so that what was interrupted stays so, until it is started over on purpose."""
 
 
 class Export(SpecModel):

@@ -153,6 +153,13 @@ class Training(SpecModel):
     max_non_finite_steps: PositiveInt = 5
     """A step whose loss or gradient is not finite is skipped; after this many in a row the run stops and keeps the
     batch. Single ones come from single rows; five in a row have a cause that does not go away."""
+    max_failed_steps: PositiveInt = 5
+    """A step could not learn when it was skipped as not finite, when its rewards failed (no prompt has enough samples
+    with one), or when it has no token to train on; after this many in a row the run stops. Rewards that are all equal
+    are no failure. Five, as for steps that are not finite: each may take as long as the rewards' time limits allow."""
+    min_learning_share: Fraction = 0.5
+    """A run of which a smaller share of steps could learn fails instead of exporting. Half: what has learned from fewer
+    is not the run that was asked for. At 0 one step that learned is enough; one it must be."""
     seed: NonNegativeInt = 0
     """Seed of everything random: weights, shuffling, sampling."""
     parallelism: Parallelism = Parallelism()

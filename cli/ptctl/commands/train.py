@@ -12,15 +12,20 @@ from ptctl.ui.options import assignments, job_file
 _EXAMPLES = """
 ptctl train -f job.yaml
 ptctl train -f job.yaml --set training.steps=3 --set output.uri=file:///tmp/runs
+ptctl train -f job.yaml --set training.optimizer.learningRate=3e-6 --fresh     # keeps the old run as NAME.previous-1
 """
 
 
 @click.command("train", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
 @job_file()
 @assignments
+@click.option("--fresh", is_flag=True, help="Start over; the run that is there is kept as NAME.previous-N.")
 @pass_app
-def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:
+def train(app: App, filename: str, assignments: tuple[str, ...], fresh: bool) -> int:
     """Run a job's trainer here, without a cluster.
+
+    A run that was interrupted goes on from its checkpoint. Of an edited job it takes what leaves its meaning alone
+    (more steps, other intervals); for the rest give it another name, or start over with --fresh.
 
     The same program that a pod runs (`python -m pttrainer run`); its own exit code is told where it is not 0. Needs
     the trainer's packages: pip install 'posttrain[trainer-cpu]'.
@@ -29,4 +34,4 @@ def train(app: App, filename: str, assignments: tuple[str, ...]) -> int:
     from ptctl.trainer_process import run_trainer
 
     job = read_changed(filename, assignments)
-    return run_trainer(app, check(job, filename))
+    return run_trainer(app, check(job, filename), "run", *(["--fresh"] if fresh else []))

@@ -24,7 +24,8 @@ Left out on purpose, because it exists for laptops and tests:
 - users, roles, quotas, admission webhooks and policies: whoever holds the token may do everything; RBAC objects are
   stored and not enforced;
 - controllers: garbage collection, jobs, JobSets and pods are ordinary clients beside it. Two exceptions: it empties
-  namespaces and definitions that are being deleted. Deployments are stored, and nothing runs them;
+  namespaces and definitions that are being deleted. Deployments, disruption
+  budgets and network policies are stored, and nothing carries them out;
 - conversion between versions of a custom resource (all versions have the same fields), and writing through /scale;
 - exec, attach, port-forward, proxy; metrics beyond a few counters;
 - lists at an exact older resourceVersion, and pages that show one moment: later pages show objects as they are now;

@@ -56,6 +56,10 @@ class GarbageCollector:
         if item is not None and _may_need_work(item):
             owners = {uid: self._state(item, owner) for uid, owner in _references(item)}
             self._carry_out(resource, item, owner_references.judge(item, owners, self._dependents_of(item)))
+            if any(state != "gone" and uid not in self._place_of for uid, state in owners.items()):
+                return (
+                    _AGAIN_S  # no watch has shown that owner, so none may show its end: those of a new CRD begin late
+                )
         return None
 
     def _discover(self) -> bool:

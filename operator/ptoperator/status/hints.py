@@ -17,6 +17,7 @@ _ADVICE: dict[FailureClass, str] = {
     "longer needs runPolicy.hangTimeoutSeconds",
     FailureClass.IMAGE_PULL: "check spec.image and spec.imagePullSecrets",
     FailureClass.STORAGE: "check that output.uri exists, is writable and has space",
+    FailureClass.OUTPUT_CONFLICT: "end what writes there, or create the job again under another name or output.uri",
     FailureClass.DATA_ERROR: "mend the data and create the job again under this or another name",
     FailureClass.CONFIG_ERROR: "mend the job and create it again",
     FailureClass.USER_CODE: "mend the reward file and create the job again",

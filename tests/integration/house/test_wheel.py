@@ -1,4 +1,4 @@
-"""The wheel as a user installs it."""
+"""The wheel as a user and the images install it, built from the files that the Dockerfile copies, and no others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.builders import image_context
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(out), str(ROOT)]
+    source, out = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("dist")
+    image_context.lay_out(image_context.copied_now(), source)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(out), str(source)]
     subprocess.run(command, check=True, timeout=900)
     return next(out.glob("posttrain-*.whl"))
 
@@ -24,6 +26,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_holds_the_six_packages_and_nothing_named_operator(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist() if ".dist-info" not in name}
     assert tops == {"ptapi", "ptkube", "ptoperator", "pttrainer", "ptctl", "ptlocal"}
+
+
+def test_wheel_of_the_images_holds_every_file_that_one_of_the_checkout_does(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    made = {name for name in names if ".dist-info/" in name}
+    assert names - made == set(image_context.included().values())
+    assert {"ptctl/demo/jobs/sft.yaml", "ptctl/demo/jobs/grpo.yaml"} <= names
 
 
 def test_wheel_without_extras_validates_a_job(wheel: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class OperatorProcess:
         self.port = port
         self._kubeconfig = kubeconfig
         self._namespace = namespace
-        self._env = env or {}
+        self.env = env or {}
         self._process: forked.Process | None = None
 
     @property
@@ -61,10 +61,10 @@ class OperatorProcess:
             "POSTTRAIN_PROGRESS_SECONDS": "0.5",
             "POSTTRAIN_QUEUE_SECONDS": "1",
             "POSTTRAIN_SHARED_FILESYSTEM": "true",
-            **self._env,
+            **self.env,
         }
         words = ("ptoperator", "-n", self._namespace, "--port", str(self.port))
-        imported = WITH_GKE if "POSTTRAIN_GKE_PROJECT" in self._env else IMPORTED
+        imported = WITH_GKE if "POSTTRAIN_GKE_PROJECT" in self.env else IMPORTED
         with self.log.open("ab") as log:
             self._process = forked.start(imported, words, env, stdout=log.fileno(), stderr=subprocess.STDOUT)
 

@@ -44,7 +44,9 @@ def test_a_job_is_submitted_followed_and_looked_at(ptctl: Run, job: Make, tmp_pa
     assert (tmp_path / "runs" / "a" / "export").is_dir(), "results outlive the job"
 
 
-def test_a_job_whose_data_is_missing_fails_with_its_own_message(ptctl: Run, job: Make, tmp_path: Path) -> None:
+def test_a_job_whose_data_is_missing_says_so_and_runs_when_it_is_created_again(
+    ptctl: Run, job: Make, tmp_path: Path
+) -> None:
     text = job("a", suspend=False, data=tmp_path / "nowhere.jsonl")
     assert ptctl("workload", "create", "-f", "-", stdin=text).returncode == 0
     done = ptctl("workload", "wait", "a", "--timeout", "600")
@@ -52,6 +54,39 @@ def test_a_job_whose_data_is_missing_fails_with_its_own_message(ptctl: Run, job:
     assert "DataError" in done.stderr
     assert "nowhere.jsonl" in done.stderr
     assert "Traceback" not in done.stderr
+    assert ptctl("workload", "delete", "a", "--wait").returncode == 0
+    assert ptctl("workload", "create", "-f", "-", stdin=job("a", suspend=False)).returncode == 0
+    again = ptctl("workload", "wait", "a", "--timeout", "600")
+    assert again.returncode == 0, again.stderr
+
+
+def test_train_beside_a_job_of_the_cluster_is_refused_with_its_pod(ptctl: Run, job: Make, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "a"
+    assert ptctl("workload", "create", "-f", "-", stdin=job("a", steps=100_000, suspend=False)).returncode == 0
+    give_up = time.monotonic() + 300
+    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < 3:
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+    owner = (run / "owner.json").read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-m", "ptctl", "train", "-f", "-"],
+        input=job("a", steps=100_000),
+        text=True,
+        capture_output=True,
+        timeout=900,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    holder = json.loads((run / "lease.json").read_text())["holder"]
+    assert holder.startswith("pod a-")
+    assert f"{holder} (since " in done.stderr
+    assert "belongs to another job" in done.stderr
+    assert (run / "owner.json").read_bytes() == owner
+    assert not (run / "termination.json").exists()
+    assert ptctl("workload", "delete", "a", "--wait").returncode == 0
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, len(steps) + 1))
 
 
 def test_data_are_looked_at_without_training(job: Make, tmp_path: Path) -> None:
@@ -84,17 +119,26 @@ def test_data_that_a_run_would_end_on_are_a_failure_that_names_them(job: Make, t
 
 
 def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ptctl", "train", "-f", "-", "--set", "training.steps=2"],
-        input=job("solo"),
-        text=True,
-        capture_output=True,
-        timeout=900,
-        cwd=tmp_path,
-    )
+    def train(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ptctl", "train", "-f", "-", *words],
+            input=job("solo"),
+            text=True,
+            capture_output=True,
+            timeout=900,
+            cwd=tmp_path,
+        )
+
+    done = train("--set", "training.steps=2")
     assert done.returncode == 0, done.stderr
     assert "step 2/2" in done.stdout
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
+    shorter = train("--set", "training.steps=1")
+    assert shorter.returncode == 1
+    assert "spec.training.steps: was 2, is 1; the newest checkpoint is of step 2" in shorter.stderr
+    fresh = train("--set", "training.steps=1", "--fresh")
+    assert fresh.returncode == 0, fresh.stderr
+    assert (tmp_path / "runs" / "solo.previous-1" / "export").is_dir()
 
 
 def test_train_passes_a_failure_on_as_exit_1_without_a_traceback(job: Make, tmp_path: Path) -> None:

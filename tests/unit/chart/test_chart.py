@@ -51,9 +51,11 @@ def test_helm_lint_finds_nothing() -> None:
     assert report["errors"] in (None, [], "")
 
 
-def test_chart_carries_the_generated_crd() -> None:
-    generated = ROOT / "manifests" / "crds" / "posttrain.dev_posttrainjobs.yaml"
-    assert of_kind({}, "CustomResourceDefinition") == [yaml.safe_load(generated.read_text())]
+def test_chart_carries_the_generated_crd_and_helm_may_not_delete_it() -> None:
+    generated = yaml.safe_load((ROOT / "manifests" / "crds" / "posttrain.dev_posttrainjobs.yaml").read_text())
+    assert "annotations" not in generated["metadata"]
+    kept = generated["metadata"] | {"annotations": {"helm.sh/resource-policy": "keep"}}
+    assert of_kind({}, "CustomResourceDefinition") == [generated | {"metadata": kept}]
     assert of_kind({"crds": {"install": False}}, "CustomResourceDefinition") == []
 
 
@@ -200,6 +202,8 @@ def test_digest_wins_over_tag() -> None:
         ({"logLevel": "loud"}, "logLevel"),
         ({"image": {"repository": "x", "digest": "latest"}}, "digest"),
         ({"progressSeconds": 0}, "progressSeconds"),
+        ({"trainer": {"serviceAccount": {"create": True}}}, "trainer.serviceAccount.name: default"),
+        ({"serviceAccount": {"name": "default"}}, "serviceAccount.name: default"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: Values, word: str) -> None:

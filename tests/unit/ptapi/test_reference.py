@@ -10,7 +10,9 @@ from tests.builders.scripts import load_script
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("name", ["spec.md", "status.md", "failures.md", "accelerators.md", "xpk-flags.md"])
+@pytest.mark.parametrize(
+    "name", ["spec.md", "status.md", "failures.md", "accelerators.md", "xpk-flags.md", "resume.md"]
+)
 def test_page_is_up_to_date(name: str) -> None:
     assert (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8") == load_script(
         "scripts/make_reference.py"

@@ -16,6 +16,7 @@ from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import Preempted, StorageError
 from pttrainer.train_step.step import TrainState
 from pttrainer.training import loop
+from pttrainer.training.learning_record import Record
 from pttrainer.training.session import Session
 
 
@@ -74,6 +75,7 @@ def test_a_run_that_is_stopped_right_after_a_checkpoint_does_not_save_it_again(t
         saving=SimpleNamespace(began=lambda: None),
         reporter=SimpleNamespace(stage=lambda name: None),
         wait_for_checkpoint=checkpoints.wait,
+        record=Record(),
     )
     checkpoints.save(4, state(4), {"cursor": 4})
     for done in (4, 5):
@@ -149,14 +151,6 @@ def test_a_step_can_be_saved_again_after_its_checkpoint_was_damaged(tmp_path: Pa
     checkpoints.wait()
     checkpoints.close()
     assert int(restored(tmp_path)[0].state.step) == 9
-
-
-def test_checkpoints_can_be_cleared(tmp_path: Path) -> None:
-    saved(tmp_path, 3, 7)
-    checkpoints = Checkpoints(tmp_path, 5, print)
-    checkpoints.clear()
-    assert checkpoints.restore(like()) is None
-    checkpoints.close()
 
 
 def test_a_checkpoint_that_would_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

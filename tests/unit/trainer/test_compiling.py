@@ -74,8 +74,10 @@ def trained(home: Path, kind: str, output: str) -> list[dict[str, Any]]:
     """The figures of a run here."""
     document = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "run"}}
     job = parse_job({**document, "spec": spec(home, kind, output)})
+    attempt = Attempt()
     with jax.set_mesh(sharding.make_mesh((8,))):  # put back afterwards
-        loop.train(job, storage.place(f"file://{home}/{output}/run"), Attempt(), StopRequest())
+        loop.train(job, storage.place(f"file://{home}/{output}/run"), attempt, StopRequest())
+    attempt.release()
     return runs.metrics(home / output / "run")
 
 

@@ -57,8 +57,10 @@ def trained(home: Path, name: str, **rollout: Any) -> Path:
     }
     kind = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "run"}}
     run = home / name / "run"
+    attempt = Attempt()
     with jax.set_mesh(sharding.make_mesh((8,))):  # put back afterwards
-        loop.train(parse_job({**kind, "spec": spec}), storage.place(f"file://{run}"), Attempt(), StopRequest())
+        loop.train(parse_job({**kind, "spec": spec}), storage.place(f"file://{run}"), attempt, StopRequest())
+    attempt.release()
     return run
 
 

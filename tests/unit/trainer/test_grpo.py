@@ -268,6 +268,20 @@ def test_dynamic_sampling_replaces_groups_without_spread_and_gives_up_in_the_end
     assert {row["prompt"] for row in context.saved[1]} >= {QUESTIONS[Order(6, 0)[3]].text}
 
 
+def test_dynamic_sampling_ends_with_a_draw_that_has_no_reward_and_its_fault_survives_a_restart() -> None:
+    """Rewards that fail take up to their limit, each: they are not asked once more for every try."""
+    sampler = FakeSampler(lambda call, p, g: float("nan"))
+    grpo, _ = make(GrpoSpec(group_size=2, dynamic_sampling=DynamicSampling(max_tries=40)), sampler)
+    grpo.next_batch(0, {})
+    assert len(sampler.asked) == 1
+    fault = grpo.fault
+    assert fault is not None
+    assert fault.words == "reward own: 4 of 4 samples have no reward"
+    resumed, _ = make(GrpoSpec(group_size=2), sampler)
+    resumed.restore(json.loads(json.dumps(grpo.state())))
+    assert resumed.fault == fault
+
+
 def test_a_step_that_goes_on_drawing_in_vain_says_so_at_every_doubling() -> None:
     sampler = FakeSampler(lambda call, p, g: 1.0)
     grpo, context = make(GrpoSpec(group_size=2, dynamic_sampling=DynamicSampling(max_tries=40)), sampler)

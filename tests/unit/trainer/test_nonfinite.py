@@ -94,12 +94,12 @@ def test_the_warning_names_the_step_what_is_broken_and_when_the_run_stops() -> N
 
 def test_the_end_is_a_job_that_cannot_run_as_written_and_says_what_to_try() -> None:
     values = {"loss": 2.0, "grad_norm": float("inf"), nonfinite.IN_A_ROW: 3.0, "learning_rate": 1e-2}
-    error = nonfinite.stop(12, values, "file:///runs/a/non-finite/step-00000012.jsonl")
+    error = nonfinite.stop(12, values, "file:///runs/a/non-finite/step-00000012.jsonl", "file:///runs/a/checkpoints/9")
     assert error.exit_code == ExitCode.CONFIG_ERROR
     for words in (
         "spec.training.maxNonFiniteSteps: 3: grad_norm is not finite in 3 steps in a row",
         "the last of them step 12 (learning rate 1.00e-02)",
-        "the weights are those of step 9",
+        "the weights are those of step 9, the checkpoint that is good: file:///runs/a/checkpoints/9; the batch is in",
         "file:///runs/a/non-finite/step-00000012.jsonl",
         "hint: look at that batch",
     ):

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptapi.failures import ExitCode
 from ptapi.spec import Reward
 from pttrainer.errors import ConfigError, UserCodeError
 from pttrainer.rewards import Sample
 from pttrainer.rewards.llm_judge import endpoint
 from pttrainer.rewards.runner import Runner
 from pttrainer.runtime.io.storage import Directory
+from pttrainer.runtime.reporting import step_faults
+from pttrainer.runtime.reporting.step_faults import Kind
 
 SAMPLES = [Sample("1+1?", text, {"answer": "2"}) for text in ("good", "bad", "good")]
 
@@ -108,7 +111,10 @@ def test_a_service_that_stays_away_is_no_reward_and_never_ends_the_run(service: 
         assert np.isnan(judge.judge(SAMPLES).total).all()
     service.server.shutdown()
     service.server.server_close()
-    assert np.isnan(judge.judge(SAMPLES).total).all()
+    scores = judge.judge(SAMPLES)
+    assert np.isnan(scores.total).all()
+    (first,) = scores.failures.values()
+    assert (first.kind, step_faults.ENDS[first.kind].error.exit_code) == (Kind.SERVICE, ExitCode.SERVICE_LOST)
 
 
 @pytest.mark.parametrize("reply", ["I like it", "Score: 11", {"choices": []}, {"choices": [{"message": {}}]}, [1]])
@@ -138,7 +144,9 @@ def test_a_spent_budget_is_no_reward_also_after_a_restart(service: Service, tmp_
     np.testing.assert_allclose(again.judge(SAMPLES).total, [0.8, np.nan, 0.8])
     assert len(service.asked) == 1
     by_tokens = runner(service, concurrency=1, budget={"tokens": 10})
-    np.testing.assert_allclose(by_tokens.judge(SAMPLES).total, [0.8, np.nan, 0.8])
+    scores = by_tokens.judge(SAMPLES)
+    np.testing.assert_allclose(scores.total, [0.8, np.nan, 0.8])
+    assert [verdict.kind for verdict in scores.failures.values()] == [Kind.BUDGET]
 
 
 def test_a_judge_that_refuses_from_the_start_ends_the_run_and_hides_the_key(

@@ -121,7 +121,7 @@ def test_integers_and_numpy_floats_are_numbers(load: Load) -> None:
         ("def reward(p, c, row)\n    return 1.0\n", "line 1: is not valid Python"),
         ("import not_there\n", "cannot be imported: ModuleNotFoundError: No module named 'not_there' (line 1)"),
         ("raise SystemExit(3)\n", "cannot be imported: SystemExit: 3"),
-        ("import os\nos._exit(1)\n", "its process died while the file was loaded"),
+        ("import os\nos._exit(1)\n", "its process died (exit code 1) while the file was loaded"),
     ],
 )
 def test_a_reward_file_that_cannot_work_is_refused_before_the_first_step(

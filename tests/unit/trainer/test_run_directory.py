@@ -64,12 +64,61 @@ def test_without_a_cluster_the_name_says_whose_it_is(tmp_path: Path) -> None:
     assert run_files.open_run(job(tmp_path))
 
 
-def test_the_directory_of_another_job_is_refused_and_not_touched(tmp_path: Path) -> None:
-    place = claimed(tmp_path, uid="u-1")
+@pytest.mark.parametrize(("owner", "other"), [("u-1", "u-2"), ("u-1", None), (None, "u-2")])
+@pytest.mark.parametrize("step", [run_directory.METRICS, f"{run_directory.CHECKPOINTS}/20/_METADATA"])
+def test_the_directory_of_another_job_is_refused_and_not_touched(
+    tmp_path: Path, owner: str | None, other: str | None, step: str
+) -> None:
+    place = claimed(tmp_path, uid=owner)
+    place.write(step, b'{"step": 1}\n')
     before = {name: place.read(name) for name in place.names()}
-    with pytest.raises(ConfigError, match=r"belongs to another job \(no namespace/sums, uid u-1\); accepted"):
-        run_files.open_run(job(tmp_path, uid="u-2"))
+    said = rf"belongs to another job \(no namespace/sums, uid {owner or 'none'}\); accepted"
+    with pytest.raises(ConfigError, match=said + rf"(.|\n)*fork: {{uri: file://{tmp_path}/sums, state: full}}"):
+        run_files.open_run(job(tmp_path, uid=other))
     assert {name: place.read(name) for name in place.names()} == before
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"{"])
+def test_an_owner_that_cannot_be_read_is_another_job(tmp_path: Path, content: bytes) -> None:
+    place = claimed(tmp_path)
+    place.write(run_directory.METRICS, b'{"step": 1}\n')
+    place.write(run_directory.OWNER, content)
+    with pytest.raises(ConfigError, match="no namespace/no name that can be read, uid none"):
+        run_files.open_run(job(tmp_path))
+
+
+def test_the_refusal_says_who_writes_there_now(tmp_path: Path) -> None:
+    place = claimed(tmp_path, uid="u-1")
+    place.write(run_directory.METRICS, b'{"step": 1}\n')
+    lease = run_directory.Lease(holder="pod sums-0 (namespace team)", token="a", heartbeat="2026-01-02T03:04:05Z")
+    place.write(run_directory.LEASE, lease.model_dump_json(by_alias=True).encode())
+    with pytest.raises(ConfigError, match=r"pod sums-0 \(namespace team\) \(.*2026-01-02T03:04:05Z\) writes there"):
+        run_files.open_run(job(tmp_path))
+
+
+@pytest.mark.parametrize(("owner", "other"), [("u-1", "u-2"), ("u-1", None), (None, "u-2")])
+def test_a_directory_without_a_step_is_anybodys_and_nothing_in_it_misleads(
+    tmp_path: Path, owner: str | None, other: str | None
+) -> None:
+    place = claimed(tmp_path, uid=owner)
+    left = (
+        run_directory.PROGRESS,
+        run_directory.TERMINATION,
+        run_directory.LINEAGE,
+        run_directory.sample_file(1),
+        run_directory.stack_file(1, 0),
+    )
+    for name in (
+        *left,
+        run_directory.PREFLIGHT,
+        run_directory.METRICS,
+        f"{run_directory.CHECKPOINTS}/2.orbax-checkpoint-tmp/_METADATA",
+    ):
+        place.write(name, b"" if name == run_directory.METRICS else b"{}")
+    claimed(tmp_path, uid=other)
+    assert not any(place.read(name) for name in left)
+    assert place.read(run_directory.PREFLIGHT) == b"{}"  # the new job's own: it is made before its run
+    assert json.loads(place.read(run_directory.OWNER) or b"")["uid"] == (other or "")
 
 
 def test_opening_writes_nothing(tmp_path: Path) -> None:

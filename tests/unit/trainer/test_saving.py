@@ -56,6 +56,16 @@ def test_evaluations_among_the_best_are_saved_and_stay(tmp_path: Path) -> None:
     assert [(entry.step, entry.value) for entry in written.checkpoints] == [(70, 1.0), (20, 2.0)]
 
 
+def test_the_newest_checkpoint_of_before_steps_that_cannot_learn_stays(tmp_path: Path) -> None:
+    plan = saving(tmp_path, everySteps=1, keep=2)
+    steps = [2, 4, 6, 8]
+    assert plan.stays(steps) == [False, False, True, True]  # none could learn
+    plan.good = 5
+    assert plan.stays(steps) == [False, True, True, True]
+    plan.good = 8
+    assert plan.stays(steps) == [False, False, True, True]
+
+
 def test_the_larger_value_is_better_where_the_job_says_so(tmp_path: Path) -> None:
     plan = saving(tmp_path, everySteps=100, best={"metric": "eval/reward", "mode": "max"})
     assert [plan.is_due(step, 99, {"eval/reward": v}) for step, v in ((1, 0.2), (2, 0.1), (3, 0.3))] == [
@@ -74,6 +84,15 @@ def test_a_best_checkpoint_that_a_kill_prevented_is_forgotten(tmp_path: Path) ->
     assert again.best is not None
     assert again.best.step == 10
     assert again.is_due(20, 99, {"eval/loss": 2.5})
+
+
+def test_values_of_another_metric_are_not_compared_with_those_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    assert saving(tmp_path, **BEST).is_due(10, 99, {"eval/loss": 0.1})
+    again = saving(tmp_path, best={"metric": "eval/perplexity"})
+    assert again.is_due(11, 99, {"eval/loss": 0.2, "eval/perplexity": 1.2})
+    assert (
+        run_directory.Best.model_validate_json((tmp_path / run_directory.BEST).read_text()).metric == "eval/perplexity"
+    )
 
 
 def test_a_metric_that_no_evaluation_has_is_named_with_those_there_are(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from pttrainer.losses import policy_gradient, policy_metrics
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.loss_traits import by_token
 from pttrainer.models import Params
-from pttrainer.rollout import groups, multi_turn, prompt_sharing
+from pttrainer.rollout import groups, missing_rewards, multi_turn, prompt_sharing
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Drawn
 from pttrainer.rollout.evaluation import evaluator
@@ -81,6 +81,8 @@ FIRST_TOLD = 8
 class Grpo(Loss, Rewarded):
     """Batches from rollouts, with advantages of groups."""
 
+    compared = 2
+
     def __init__(
         self,
         context: Context,
@@ -104,21 +106,19 @@ class Grpo(Loss, Rewarded):
         judged = self._draw(step, weights)
         if self._spec.dynamic_sampling is None:
             return judged
-        found, replaced = judged.groups, 0
+        found, replaced, last = judged.groups, 0, judged
         for tries in range(self._spec.dynamic_sampling.max_tries):
             flat = np.flatnonzero(~advantages.has_spread(self._compared(found)))
-            if not flat.size:
-                break
+            if not flat.size or missing_rewards.fault(last, self.compared) is not None:
+                break  # rewards that fail take long, and would fail again
             self._tell_of(step, tries, len(flat), len(found))
-            more = self._draw(step, weights)
+            last = more = self._draw(step, weights)
             spread = advantages.has_spread(self._compared(more.groups))
             fresh = [group for group, has_spread in zip(more.groups, spread, strict=True) if has_spread]
             for place, group in zip(flat, fresh, strict=False):
                 found[place] = group
                 replaced += 1
-            judged = Judged(
-                found, judged.generate_s + more.generate_s, judged.reward_s + more.reward_s, judged.beside(more)
-            )
+            judged = judged.with_more(found, more)
         return replace(judged, facts={**judged.facts, "groups/replaced": float(replaced)})
 
     def _tell_of(self, step: int, tries: int, flat: int, groups: int) -> None:

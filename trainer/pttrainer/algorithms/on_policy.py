@@ -23,13 +23,15 @@ from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.losses import loss_traits
 from pttrainer.models import Params
-from pttrainer.rollout import batch_json, groups
+from pttrainer.rollout import batch_json, groups, missing_rewards
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Drawn, Pipeline
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.prompt_stream import Deck
 from pttrainer.rollout.sampler import Judged, Sampler, rollout_facts, training_sampling
+from pttrainer.runtime.reporting import step_faults
+from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.train_step.optimizer.total_steps import total_steps
 
 
@@ -46,6 +48,8 @@ class Rewarded(ABC):
 
     needs_params = True
     temperature: float
+    compared = 1
+    """Samples of a prompt that must have a reward, so that anything follows from it."""
 
     def __init__(
         self, context: Context, train: list[Question], sampler: Sampler, evaluation: Evaluation | None
@@ -58,6 +62,7 @@ class Rewarded(ABC):
         self._reference: Params | None = context.initial_params() if algorithm.reference_coefficient > 0 else None
         self._batch: Batch | None = None
         self._facts: dict[str, float] = {}
+        self.fault: Fault | None = None
         self.total_steps = total_steps(training, len(train), prompts, self._updates)
         bound = context.spec.rollout.max_staleness
         self._ahead = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
@@ -109,7 +114,8 @@ class Rewarded(ABC):
         in_use = self._batch if self._updates > 1 else None
         ahead = self._ahead.state()  # first: it waits for what still draws prompts
         batch = None if in_use is None else batch_json.to_json(in_use)
-        return {"drawn": self._deck.drawn, "batch": batch, "facts": self._facts, "ahead": ahead}
+        fault = step_faults.to_json(self.fault)
+        return {"drawn": self._deck.drawn, "batch": batch, "facts": self._facts, "ahead": ahead, "fault": fault}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
@@ -117,6 +123,7 @@ class Rewarded(ABC):
         self._batch = None if state["batch"] is None else batch_json.from_json(state["batch"])
         self._facts = dict(state["facts"])
         self._ahead.restore(state.get("ahead", ()))  # checkpoints of before there was any have none
+        self.fault = step_faults.from_json(state.get("fault"))
 
     def _is_first_update(self, step: int) -> bool:
         return step % self._updates == 0
@@ -131,6 +138,7 @@ class Rewarded(ABC):
             facts = {**facts, "seconds/reference": time.monotonic() - began}
         done = self._completed(drawn._replace(batch=batch, facts=facts), params)
         self._context.save_samples(step + 1, done.table)
+        self.fault = done.fault
         return done.batch, {**done.facts, "seconds/score": time.monotonic() - began}
 
     def _roll_out(self, step: int, weights: Params) -> Drawn:
@@ -140,7 +148,8 @@ class Rewarded(ABC):
         laid = self._laid_out(judged.groups, rewards_PG)
         table = groups.table(step + 1, judged.groups, laid.advantages_PG, groups.MAX_TABLE_ROWS)
         ended_N = np.array([sample.ended for group in judged.groups for sample in group.samples])
-        return Drawn(laid.batch, {**rollout_facts(judged), **laid.facts}, table, rewards_PG.reshape(-1), ended_N)
+        facts, fault = {**rollout_facts(judged), **laid.facts}, missing_rewards.fault(judged, self.compared)
+        return Drawn(laid.batch, facts, table, rewards_PG.reshape(-1), ended_N, fault)
 
     def _logps(self, params: Params, batch: Batch) -> Any:
         return self._context.score(params, batch, self.temperature).logps_BT

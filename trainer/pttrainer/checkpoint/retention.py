@@ -1,9 +1,10 @@
 """When a checkpoint is written and which ones stay.
 
 Written: every N steps, at the end, when so much time has passed, and after an evaluation that is among the best.
-Stay: the newest, every k-th, and the best. All processes must decide alike, because saving is done together; what a
-process knows alone (its clock) is asked of all. The best are listed in `best.json`, before their checkpoint is
-written: an entry whose checkpoint a kill prevented is dropped when the run comes back.
+Stay: the newest, every k-th, the best, and the newest of before steps that cannot learn. All processes must decide
+alike, because saving is done together; what a process knows alone (its clock) is asked of all. The best are listed in
+`best.json`, before their checkpoint is written: an entry whose checkpoint a kill prevented is dropped as the run comes
+back.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Saving:
         self._spec, self._place, self._leader = spec, place, leader
         self._best = _read(spec.best, place)
         self._began = time.monotonic()
+        self.good = 0
+        """The last step that could learn: while those after it cannot, the newest checkpoint of before them stays."""
 
     @property
     def best(self) -> BestRef | None:
@@ -43,8 +46,9 @@ class Saving:
         """A save began."""
         self._began = time.monotonic()
 
-    def resumed(self, steps: Sequence[int], step: int) -> None:
+    def resumed(self, steps: Sequence[int], step: int, good: int = 0) -> None:
         """The run goes on after `step` with the checkpoints of these steps; entries of others are forgotten."""
+        self.good = good
         if self._best is not None:
             there = [entry for entry in self._best.checkpoints if entry.step in steps and entry.step <= step]
             self._best = self._best.model_copy(update={"checkpoints": there})
@@ -53,7 +57,7 @@ class Saving:
         """Which of these checkpoints (ascending) stay."""
         best = [] if self._best is None else [entry.step for entry in self._best.checkpoints]
         every = self._spec.keep_every_steps
-        newest = steps[-self._spec.keep :]
+        newest = {*steps[-self._spec.keep :], max((step for step in steps if step <= self.good), default=0)}
         return [step in newest or step in best or (every is not None and step % every == 0) for step in steps]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
@@ -93,4 +97,6 @@ def _read(spec: BestCheckpoints | None, place: Place) -> Best | None:
         return None
     empty = Best(metric=spec.metric, mode=spec.mode)
     content = place.read(run_directory.BEST)
-    return empty if content is None else Best.model_validate_json(content)
+    known = empty if content is None else Best.model_validate_json(content)
+    # Values of another metric say nothing about this one: the best are chosen anew.
+    return known if (known.metric, known.mode) == (spec.metric, spec.mode) else empty

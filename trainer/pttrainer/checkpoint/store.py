@@ -28,7 +28,7 @@ from pttrainer.errors import ConfigError, StorageError
 from pttrainer.models import Params
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.distributed.checksum import digest
-from pttrainer.runtime.io.storage import is_service_problem, is_storage_problem, split, storage_reason
+from pttrainer.runtime.io.storage import is_service_problem, is_storage_problem, no_fence, split, storage_reason
 from pttrainer.train_step.step import TrainState
 
 # Orbax tells its own story, with tracebacks of its threads; what matters is raised here and told once.
@@ -44,33 +44,40 @@ class Preservation(Protocol):
 
 
 class Restored(NamedTuple):
-    """What a run continues from. step: optimizer steps already done."""
+    """What a run continues from. step: optimizer steps already done; record: of those that could learn."""
 
     step: int
     state: TrainState
     algorithm: dict[str, Any]
+    record: Mapping[str, Any]
 
 
 class Checkpoints:
     """The `checkpoints/` directory of a run, on a disk or on gs://."""
 
-    def __init__(self, path: Path | epath.Path, keep: int | Preservation, note: Callable[[str], None]) -> None:
-        """keep: how many of the newest stay, or what says which."""
-        self._path = path
-        self._note = note
-        if isinstance(keep, int):
-            options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
-        else:
-            options = ocp.CheckpointManagerOptions(preservation_policy=keep, create=True)
+    def __init__(
+        self,
+        path: Path | epath.Path,
+        keep: int | Preservation,
+        note: Callable[[str], None],
+        fence: Callable[[], None] = no_fence,
+    ) -> None:
+        """keep: how many of the newest stay, or what says which. fence: as of a `Place`."""
+        self._path, self._note, self._fence = path, note, fence
+        stays: dict[str, Any] = {"max_to_keep": keep} if isinstance(keep, int) else {"preservation_policy": keep}
+        options = ocp.CheckpointManagerOptions(**stays, create=True, temporary_path_class=_committing(path, fence))
         if processes.is_leader():
             self._remove_unfinished()
         self._manager = ocp.CheckpointManager(path, options=options)
 
-    def save(self, step: int, state: TrainState, algorithm: Mapping[str, Any]) -> None:
+    def save(
+        self, step: int, state: TrainState, algorithm: Mapping[str, Any], record: Mapping[str, Any] | None = None
+    ) -> None:
         """Starts to save; returns as soon as the arrays are copied and may be donated."""
+        self._fence()
         self.wait()  # Orbax would, too; only then is it known what a checkpoint takes and what is still free
         self._check_space(step, state)
-        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state)}
+        run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state), "record": dict(record or {})}
         run["checksum"] = _checksum(run)
         items = ocp.args.Composite(state=ocp.args.StandardSave(_stored(state)), run=ocp.args.JsonSave(run))
         self._storage(lambda: self._manager.save(step, args=items, force=True))
@@ -98,17 +105,13 @@ class Checkpoints:
             if restored is not None and not processes.any_process(bool(problem)):
                 return restored
             self._note(f"warning: checkpoint of step {step} is damaged and skipped: {problem or 'on another process'}")
+            self._fence()
             self._manager.delete(step)
         return None
 
     def steps(self) -> list[int]:
         """Of all checkpoints that are there, ascending."""
         return sorted(self._manager.all_steps())
-
-    def clear(self) -> None:
-        """Removes all checkpoints (`checkpoint.resume: never`)."""
-        for step in self._manager.all_steps():
-            self._manager.delete(step)
 
     def close(self) -> None:
         """Stops the background writer."""
@@ -134,6 +137,7 @@ class Checkpoints:
         """What a kill or a full disk left half written takes space and is never read. On gs:// Orbax does it."""
         if not isinstance(self._path, Path):
             return
+        self._fence()
         for unfinished in self._path.glob("*.orbax-checkpoint-tmp"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -148,6 +152,18 @@ class Checkpoints:
                     "intact; hint: free space or lower spec.checkpoint.keep, then run again"
                 ) from error
             raise
+
+
+def _committing(path: Path | epath.Path, fence: Callable[[], None]) -> type[Any]:
+    """As Orbax commits a checkpoint on this storage, after asking the fence."""
+    kinds = ocp.path.atomicity
+    kind = kinds.AtomicRenameTemporaryPath if isinstance(path, Path) else kinds.CommitFileTemporaryPath
+
+    async def finalize(self: Any) -> None:
+        fence()
+        await kind.finalize(self)
+
+    return type("Fenced", (kind,), {"finalize": finalize})
 
 
 def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[Restored | None, str]:
@@ -165,7 +181,7 @@ def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> t
         return None, "its position in the data is not what was saved"
     if digests != run["digests"]:
         return None, "its arrays are not those that were saved"
-    return Restored(step, state, run["algorithm"]), ""
+    return Restored(step, state, run["algorithm"], run.get("record", {})), ""  # older ones have none
 
 
 def _stored(state: TrainState) -> dict[str, Any]:
@@ -229,6 +245,11 @@ def _digests(state: TrainState | Params) -> list[int]:
 def _digest_leaves(state: TrainState | Params) -> Array:
     """One number per array."""
     return jnp.stack([digest(leaf) for leaf in jax.tree.leaves(state)])
+
+
+def weight_digests(state: TrainState) -> list[int]:
+    """Of the trained weights; what digests a checkpoint has compiled is used again."""
+    return _digests(state)[: len(jax.tree.leaves(state.params))]
 
 
 def _first_line(error: BaseException) -> str:

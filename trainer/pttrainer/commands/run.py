@@ -14,25 +14,39 @@ from pathlib import Path
 
 from ptapi.failures import ExitCode
 from ptapi.spec import PostTrainJob
+from pttrainer.errors import ConfigError, OutputConflict
 from pttrainer.preflight.advice import out_of_memory
 from pttrainer.runtime.distributed import processes
+from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training import run_files
+from pttrainer.training import lease_holder, resume_check, run_files
 from pttrainer.training.job_file import read_job
+from pttrainer.training.latest_step import reached
 
 
-def run_job(path: Path) -> ExitCode:
-    """Runs the job in a file to its end, or until it is asked to stop."""
+def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
+    """Runs the job in a file to its end, or until it is asked to stop. is_fresh: from its first step, and what its run
+    directory holds is set aside."""
     stop = StopRequest()
     stop.listen()
     termination.quiet_background_threads()
     attempt = Attempt()
+    code = _run(path, attempt, stop, is_fresh=is_fresh)
+    if code != ExitCode.STORAGE:  # a full bucket takes no word; its clients' threads should not get the time for theirs
+        attempt.release()
+    return code
+
+
+def _run(path: Path, attempt: Attempt, stop: StopRequest, *, is_fresh: bool) -> ExitCode:
     job: PostTrainJob | None = None
     try:
         job = read_job(path)
         processes.prepare_environment(job.spec.accelerator.type)
-        place = attempt.place = run_files.open_run(job)
+        place = run_files.open_run(job)
+        if is_fresh:
+            _set_aside(place)
+        resume_check.compare(job, place)
         with _importing():
             from pttrainer.training.loop import train
         train(job, place, attempt, stop)
@@ -47,6 +61,20 @@ def run_job(path: Path) -> ExitCode:
         return code
     termination.report(ExitCode.OK, "done", attempt)
     return ExitCode.OK
+
+
+def _set_aside(place: Place) -> None:
+    at = reached(place)
+    if processes.processes() > 1:
+        raise ConfigError("--fresh: this run has several processes; accepted: one; hint: move its directory yourself")
+    if writer := lease_holder.of_place(place):
+        raise OutputConflict(
+            f"--fresh: {place.uri}: {writer} writes there; accepted: a run that nobody writes; hint: wait for its end, "
+            "or end it"
+        )
+    if at is not None:
+        kept = run_files.set_aside(place, at.step)
+        print(f"starting over; the run that had come to step {at.step} is kept as {kept}", file=sys.stderr)
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from pttrainer.runtime.reporting.step_faults import Kind
+
 Row = Mapping[str, Any]
 RewardFunction = Callable[[str, str, Row], float]
 
@@ -28,8 +30,9 @@ class Sample(NamedTuple):
 
 class Verdict(NamedTuple):
     """A reward, or why there is none. stopped: it took too long, its process died, or a budget is spent: not the
-    reward's mistake."""
+    reward's mistake. kind: whose mistake it is, where many of them end the run."""
 
     reward: float | None
     error: str = ""
     stopped: bool = False
+    kind: Kind = Kind.REWARD

@@ -30,11 +30,12 @@ ASKED = "look at the judge's url and model, and at the key in the variable that 
 @dataclass(frozen=True)
 class Scores:
     """rewards: by name, [N], NaN where there is none. total: the weighted sum, NaN where any is missing. facts: for
-    the log."""
+    the log. failures: by name, the first verdict without a reward."""
 
     rewards: Mapping[str, np.ndarray]
     total: np.ndarray
     facts: Mapping[str, float] = field(default_factory=dict)
+    failures: Mapping[str, Verdict] = field(default_factory=dict)
 
 
 class Runner:
@@ -67,6 +68,7 @@ class Runner:
         """
         rewards: dict[str, np.ndarray] = {}
         facts: dict[str, float] = {}
+        failures: dict[str, Verdict] = {}
         are_ahead = {name: judge.ahead(samples) for name, judge in self._judges.items()}
         for name in sorted(self._judges, key=are_ahead.__getitem__):
             judge, began = self._judges[name], time.monotonic()
@@ -75,9 +77,10 @@ class Runner:
             facts |= {f"reward/{name}/{fact}": value for fact, value in judge.facts().items()}
             rewards[name] = np.array([np.nan if v.reward is None else v.reward for v in verdicts], np.float64)
             self._report(name, verdicts)
+            failures |= dict([(name, verdict) for verdict in verdicts if verdict.reward is None][:1])
         rewards = {name: rewards[name] for name in self._judges}
         total = sum((self._weights[name] * values for name, values in rewards.items()), np.zeros(len(samples)))
-        return Scores(rewards, np.asarray(total), facts)
+        return Scores(rewards, np.asarray(total), facts, failures)
 
     @property
     def names(self) -> list[str]:

@@ -233,7 +233,7 @@ class EpisodeSampler(Sampler):
         scores = self._with_own(self._judge(asked), episodes)
         made = [_sample(episode, scores, row) for row, episode in enumerate(episodes)]
         grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
-        return Judged(grouped, 0.0, 0.0, scores.facts)
+        return Judged(grouped, 0.0, 0.0, scores.facts, scores.failures)
 
     def _with_own(self, scores: Scores, episodes: Sequence[Episode]) -> Scores:
         """The environment's reward beside the others; an episode that failed has none."""

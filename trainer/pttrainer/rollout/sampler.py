@@ -33,17 +33,20 @@ from pttrainer.rollout.speculative.verify import added, with_rates
 
 @dataclass(frozen=True)
 class Judged:
-    """Groups, and the seconds that went into them."""
+    """Groups, and the seconds that went into them. failures: by reward, the first verdict without one."""
 
     groups: list[Group]
     generate_s: float
     reward_s: float
     facts: Mapping[str, float] = field(default_factory=dict)
     """Seconds and counts of rewards and environment; those of several draws add up."""
+    failures: Mapping[str, rewards.Verdict] = field(default_factory=dict)
 
-    def beside(self, more: Judged) -> dict[str, float]:
-        """The facts of both."""
-        return with_rates(added(self.facts, more.facts))
+    def with_more(self, chosen: list[Group], more: Judged) -> Judged:
+        """The groups that were chosen of both, and what both took."""
+        seconds = self.generate_s + more.generate_s, self.reward_s + more.reward_s
+        facts = with_rates(added(self.facts, more.facts))
+        return Judged(chosen, *seconds, facts, {**self.failures, **more.failures})
 
 
 class Sampler:
@@ -79,7 +82,7 @@ class Sampler:
         made = groups.samples_of(completions, texts, scores)
         grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
         facts = {**scores.facts, **with_rates(completions.facts)}
-        return Judged(grouped, sampled - started, time.monotonic() - sampled, facts)
+        return Judged(grouped, sampled - started, time.monotonic() - sampled, facts, scores.failures)
 
     def _judge(self, samples: Sequence[rewards.Sample]) -> Scores:
         if jax.process_count() == 1:

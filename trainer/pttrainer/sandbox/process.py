@@ -15,6 +15,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +24,8 @@ from pttrainer.sandbox.child import MARK
 LONGEST_ANSWER = 16 << 20
 """Bytes."""
 PIECE = 1 << 16
+DYING_S = 0.1
+"""Between the end of its answers and its own."""
 SWEEPS = 50
 """Most looks for processes that are left; each may have started others since the last look."""
 
@@ -78,7 +81,7 @@ class Process:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            raise Dead("its process died") from None
+            raise Dead(self._death()) from None
 
     def hear(self) -> dict[str, Any] | None:
         """Takes in what the child has said by now: the answer, or None where there is none yet. Raises Dead."""
@@ -87,7 +90,7 @@ class Process:
         except BlockingIOError:
             return None
         if not piece:
-            raise Dead("its process died")
+            raise Dead(self._death())
         self._heard += piece
         if b"\n" in piece:
             *lines, rest = bytes(self._heard).split(b"\n")
@@ -98,6 +101,20 @@ class Process:
         if len(self._heard) > LONGEST_ANSWER:
             raise Dead(f"its answer has more than {LONGEST_ANSWER} bytes")
         return None
+
+    def _death(self) -> str:
+        """How it ended, where that is known. It is only looked at: `kill` ends what it started by its number."""
+        patience_s = time.monotonic() + DYING_S
+        while hasattr(os, "waitid"):  # not on every macOS
+            found = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                is_exit = found.si_code == os.CLD_EXITED
+                status = found.si_status
+                return f"its process died ({f'exit code {status}' if is_exit else _signal(status)})"
+            if time.monotonic() > patience_s:
+                break
+            time.sleep(DYING_S / 20)
+        return "its process died"  # or closed all of its files
 
     def printed(self) -> bytes:
         """Some of what the user's code has printed by now."""
@@ -129,6 +146,10 @@ class Process:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
+
+
+def _signal(number: int) -> str:
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
 
 
 def _answer(line: bytes, word: str) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import ConfigError
 
+CRITIC_GRAD_NORM = "critic/grad_norm"
 IN_A_ROW = "skipped_in_a_row"
 """What a step says beside its metrics: how many steps up to it were skipped, one after the other."""
 
@@ -58,20 +59,20 @@ def warning(step: int, values: Mapping[str, float], limit: int) -> str:
     if not in_a_row:
         return ""
     return (
-        f"warning: step {step}: {_broken(values)} not finite; the step is skipped and the weights stay as they were "
+        f"warning: step {step}: {broken(values)} not finite; the step is skipped and the weights stay as they were "
         f"({in_a_row} in a row, the run stops at {limit}); hint: look for broken rows, or lower the learning rate"
     )
 
 
-def stop(step: int, values: Mapping[str, float], file: str) -> ConfigError:
-    """The end of a run that makes no more progress. file: where the last batch is."""
+def stop(step: int, values: Mapping[str, float], file: str, good: str) -> ConfigError:
+    """The end of a run that makes no more progress. file: where the last batch is; good: the checkpoint that is."""
     count, rate = int(values[IN_A_ROW]), values[run_directory.LEARNING_RATE]
     return ConfigError(
-        f"spec.training.maxNonFiniteSteps: {count}: {_broken(values)} not finite in {count} steps in a row, the last "
+        f"spec.training.maxNonFiniteSteps: {count}: {broken(values)} not finite in {count} steps in a row, the last "
         f"of them step {step} (learning rate {rate:.2e}); all were skipped, the weights are those of step "
-        f"{step - count}; the batch is in {file}; hint: look at that batch; if it is sound, lower "
-        "training.optimizer.learningRate or maxGradNorm, lengthen schedule.warmupFraction, or set precision.compute: "
-        "float32; a model whose own weights are not finite fails at step 1 whatever the batch"
+        f"{step - count}, the checkpoint that is good: {good}; the batch is in {file}; hint: look at that batch; if it "
+        "is sound, lower training.optimizer.learningRate or maxGradNorm, lengthen schedule.warmupFraction, or set "
+        "precision.compute: float32; a model whose own weights are not finite fails at step 1 whatever the batch"
     )
 
 
@@ -93,8 +94,13 @@ def _prompts(batch: Batch) -> np.ndarray | None:
     return None if batch.prompts is None else np.repeat(np.asarray(batch.prompts.tokens_PT), batch.samples, axis=0)
 
 
-def _broken(values: Mapping[str, float]) -> str:
-    names = [name for name in (run_directory.LOSS, run_directory.GRAD_NORM) if not math.isfinite(values[name])]
+def broken(values: Mapping[str, float]) -> str:
+    """Which figures of a skipped step are not finite, with their verb."""
+    names = [
+        name
+        for name in (run_directory.LOSS, run_directory.GRAD_NORM, CRITIC_GRAD_NORM)
+        if not math.isfinite(values.get(name, 0.0))
+    ]
     return " and ".join(names) + (" is" if len(names) == 1 else " are")
 
 

@@ -11,6 +11,7 @@ from pttrainer.data.loss_weights import Metric
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.losses.distillation import Guide, Hearsay
 from pttrainer.models import Params
+from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.train_step.critic import Critic
 
 
@@ -52,6 +53,14 @@ class Criticised(Protocol):
     def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
         """Per-token loss of the critic's values [B, T], in the share that the policy's loss leaves it, and metrics."""
         ...
+
+
+@runtime_checkable
+class Fallible(Protocol):
+    """An algorithm whose batches may lack what they are learned from, such as rewards. `fault`: why nothing can be
+    learned from the batch that it gave last; None where something can."""
+
+    fault: Fault | None
 
 
 @runtime_checkable

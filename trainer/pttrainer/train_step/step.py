@@ -222,7 +222,7 @@ def _updated(
     critic: CriticState | None = None
     if learner is not None and state.critic is not None:
         critic, of_critic = _learned(learner, state.critic, gradient.critic, state.step)
-        is_finite &= jnp.isfinite(of_critic[CRITIC_GRAD_NORM])
+        is_finite &= jnp.isfinite(of_critic[nonfinite.CRITIC_GRAD_NORM])
         facts |= of_critic
     new = (optax.apply_updates(state.params, updates), optimizer_state, critic)
     params, optimizer_state, critic = nonfinite.choose(is_finite, new, (state.params, state.optimizer, state.critic))
@@ -230,13 +230,10 @@ def _updated(
     return TrainState(params, optimizer_state, state.step + 1, skipped, critic), facts | nonfinite.facts(skipped)
 
 
-CRITIC_GRAD_NORM = "critic/grad_norm"
-
-
 def _learned(
     learner: Learner, critic: CriticState, gradient: Params | None, step: Array
 ) -> tuple[CriticState, dict[str, Array]]:
     """The critic after its own update, and what is said of it."""
     updates, optimizer_state = learner.updates.update(gradient, critic.optimizer, critic.params)
-    facts = {CRITIC_GRAD_NORM: optax.tree.norm(gradient), "critic/learning_rate": learner.rate(step)}
+    facts = {nonfinite.CRITIC_GRAD_NORM: optax.tree.norm(gradient), "critic/learning_rate": learner.rate(step)}
     return CriticState(optax.apply_updates(critic.params, updates), optimizer_state), facts

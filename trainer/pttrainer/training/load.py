@@ -18,16 +18,19 @@ from pttrainer.runtime.distributed import logical_axes, processes, sharding
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.train_step.optimizer import freeze
-from pttrainer.training import run_files
+from pttrainer.training import resume_check, run_files
+from pttrainer.training.resume_check import Resumed
 
 
 class Claimed(NamedTuple):
-    """A job and its run directory. leader: whether this process writes there."""
+    """A job and its run directory. leader: whether this process writes there; resumed: where the run has come to, if it
+    goes on."""
 
     job: PostTrainJob
     place: Place
     leader: bool
     reporter: Reporter
+    resumed: Resumed | None = None
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,19 @@ class Loaded:
 
 
 def claim(job: PostTrainJob, place: Place) -> Claimed:
-    """Joins the other processes, if there are any, and takes the run directory; raises ConfigError or StorageError."""
-    processes.initialize()
+    """Writes in the run directory whose it is; raises ConfigError, DataError or StorageError."""
     leader = processes.is_leader()
+    resumed = resume_check.compare(job, place)  # once more: another process may have written since
+    changes = () if resumed is None else resumed.changes
     if leader:
+        if resumed is not None and changes:
+            run_files.record(place, resumed.at.step, ((x.field, x.was, x.now) for x in changes))
         run_files.claim(place, job)
     reporter = Reporter(place, job.metadata.uid or "", leader=leader)
     reporter.stage("loading")
-    return Claimed(job, place, leader, reporter)
+    for change in changes:
+        reporter.note(f"changed since the last attempt: {change}")
+    return Claimed(job, place, leader, reporter, resumed)
 
 
 def load(run: Claimed) -> Loaded:

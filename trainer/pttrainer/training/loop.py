@@ -1,6 +1,6 @@
 """The training loop: the same for every algorithm.
 
-    claim the run directory → assemble model and data → restore or initialise → step, step, step → export
+    take the lease of the run directory → assemble model and data → restore or initialise → step, step, step → export
 
 It knows steps, checkpoints, evaluations and signals; what a batch is and what its loss is, the algorithm
 knows (`algorithms.protocol`). Metrics of a step are fetched while the next step computes, so the devices
@@ -24,7 +24,9 @@ from pttrainer.errors import Preempted
 from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.training import lease
 from pttrainer.training.profiler import Trace
 from pttrainer.training.session import Session
 from pttrainer.training.setup import open_session
@@ -32,11 +34,14 @@ from pttrainer.training.throughput import Work
 
 
 def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
-    """Runs the job to its last step and exports. Raises Preempted when asked to stop."""
+    """Runs the job to its last step and exports. Raises Preempted when asked to stop, and the error of its steps' most
+    common fault when too few of them could learn."""
+    lease.take(place, job, attempt, stop)
     session = open_session(job, place)
     attempt.step = session.first_step
     try:
         _steps(session, attempt, stop)
+        session.check_learning()
         _export(session)
     finally:
         session.close()
@@ -52,12 +57,14 @@ class _Log:
     metrics: dict[str, Array] | None = None
     facts: dict[str, float] = field(default_factory=dict)
     batch: Batch | None = None
+    fault: Fault | None = None
     work: Work | None = None
     mark: float = field(default_factory=time.monotonic)
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
         """Keeps a dispatched step until `flush`."""
         self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
+        self.fault = self.session.fault
         self.work = self.session.meter.of_batch(batch)
 
     def flush(self) -> None:
@@ -70,8 +77,8 @@ class _Log:
         now = time.monotonic()
         seconds, self.mark, self.metrics = now - self.mark, now, None
         values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
-        self.session.log(self.step, values, seconds, self.batch)
         self.attempt.step = self.step
+        self.session.log(self.step, values, seconds, self.batch, self.fault)
 
     def leave_out(self, seconds: float) -> None:
         """What was just spent on something else."""
@@ -137,7 +144,7 @@ def _evaluate(session: Session, done: int) -> dict[str, float]:
 def _save(session: Session, done: int) -> None:
     session.reporter.stage("saving")
     session.saving.began()
-    session.checkpoints.save(done, session.state, session.algorithm.state())
+    session.checkpoints.save(done, session.state, session.algorithm.state(), session.record.to_json())
     session.reporter.stage("training")
 
 
@@ -157,7 +164,7 @@ def _export(session: Session) -> None:
     session.take_best()
     kind = session.job.spec.export.format
     if kind != "none":
-        target = storage.place(f"{session.place.uri}/{run_directory.EXPORT}")
+        target = storage.below(session.place, run_directory.EXPORT)
         words = Words(session.tokenizer, session.chat_template)
         write = Writing(session.fetch, session.leader)
         if kind == "peft":
@@ -165,7 +172,7 @@ def _export(session: Session) -> None:
         else:
             export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
         if session.critic is not None and session.state.critic is not None:
-            beside = storage.place(f"{target.uri}/{run_directory.CRITIC}")
+            beside = storage.below(target, run_directory.CRITIC)
             export_critic(beside, session.critic, session.state.critic.params, session.frozen, write)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

@@ -1,7 +1,7 @@
 """The run directory as the trainer uses it: claimed once, then filled (layout: `ptapi.run_directory`).
 
-A directory belongs to one job. Another job is refused before anything is written, because two writers would
-mix their checkpoints without anyone noticing.
+A directory belongs to one job from its first step on. Another job is refused before anything is written: it would go
+on from checkpoints that are not its own. That no two processes of one job write there, the `lease` sees to.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import yaml
@@ -20,47 +21,118 @@ from pttrainer.data.sources import files
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.model_files import NOTHING_PINNED, Pinned
-from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.io.storage import Directory, Place
+from pttrainer.training import file_contents, lease_holder
+from pttrainer.training.latest_step import reached
 
 PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
+
+
+_OF_NOBODY = (
+    run_directory.PROGRESS,
+    run_directory.TERMINATION,
+    run_directory.LINEAGE,
+    run_directory.BEST,
+    run_directory.METRICS,
+)
+_FOLDERS = (
+    run_directory.SAMPLES,
+    run_directory.JUDGE,
+    run_directory.NON_FINITE,
+    run_directory.TENSORBOARD,
+    run_directory.STACKS,
+    run_directory.HEARTBEATS,
+)
 
 
 def open_run(job: PostTrainJob) -> Place:
     """The job's run directory, after checking that it is nobody else's. Writes nothing."""
     place = storage.place(run_directory.run_uri(job.spec.output.uri, job.metadata.name))
-    content = place.read(run_directory.OWNER)
-    if content is not None:
-        owner = run_directory.Owner.model_validate_json(content)
-        if not _same(owner, owner_of(job)):
-            raise ConfigError(
-                f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/{owner.name}"
-                f", uid {owner.uid or 'none'}); accepted: a directory that is new or this job's own; "
-                "hint: change spec.output.uri or the job's name, or remove the directory"
-            )
+    owner = _owner(place)
+    if owner is not None and not _same(owner, owner_of(job)) and reached(place) is not None:
+        writer = lease_holder.of_place(place)
+        raise ConfigError(
+            f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/"
+            f"{owner.name or 'no name that can be read'}, uid {owner.uid or 'none'}); accepted: a directory that is "
+            f"new, has no step yet, or is this job's own{f'; {writer} writes there' if writer else ''}; hint: change "
+            "spec.output.uri or the job's name, or remove the directory; to go on from its checkpoints, change the "
+            f"name and add checkpoint: {{fork: {{uri: {place.uri}, state: full}}}}"
+        )
     return place
 
 
 def claim(place: Place, job: PostTrainJob) -> None:
-    """Writes owner and spec; call on one process only."""
+    """Writes owner and spec, after clearing away what an owner without a step left; call on one process only."""
+    owner = _owner(place)
+    if owner is not None and not _same(owner, owner_of(job)):
+        for name in (*_OF_NOBODY, *(file for folder in _FOLDERS for file in place.names(folder))):
+            place.remove(name)
     place.write(run_directory.OWNER, _json(owner_of(job).model_dump(by_alias=True)))
     spec = job.model_dump(by_alias=True, exclude_none=True, mode="json")
     place.write(run_directory.SPEC, yaml.safe_dump(spec, sort_keys=False, allow_unicode=True).encode())
 
 
-def write_lineage(place: Place, job: PostTrainJob, data: DataSpec, facts: Mapping[str, Any]) -> None:
-    """What this run was made of, so that it can be made again. data: the job's, pinned to commits."""
+def record(place: Place, step: int, changes: Iterable[tuple[str, str, str]]) -> None:
+    """Adds to the lineage what of the job has changed after `step`: field, what it was, what it is."""
+    lineage = known_lineage(place)
+    there = lineage.setdefault("changes", [])
+    for field, was, now in changes:
+        change = {"step": step, "field": field, "from": was, "to": now}
+        if change not in there:  # by an attempt that ended before it wrote the new spec
+            there.append(change)
+    place.write(run_directory.LINEAGE, _json(lineage))
+
+
+def set_aside(place: Place, step: int) -> str:
+    """Moves a run that has come to `step` out of the way, so that another may begin; where to. Raises ConfigError."""
+    if not isinstance(place, Directory):
+        raise ConfigError(
+            f"--fresh: {place.uri} holds a run that has come to step {step}, and a bucket moves nothing at once; "
+            f"accepted: runs in file://; hint: another metadata.name, or: gcloud storage mv {place.uri} "
+            f"{place.uri}.previous-1"
+        )
+    free = next(
+        path for n in count(1) if not (path := place.path.with_name(f"{place.path.name}.previous-{n}")).exists()
+    )
+    try:
+        place.path.rename(free)
+    except OSError as error:
+        raise storage.write_error(f"file://{free}", error) from error
+    return f"file://{free}"
+
+
+def write_lineage(
+    place: Place, job: PostTrainJob, data: DataSpec, facts: Mapping[str, Any], resumed_at: int | None = None
+) -> list[str]:
+    """What this run was made of, so that it can be made again; what of its surroundings has changed since the attempt
+    before. data: the job's, pinned to commits; resumed_at: the step that a run that goes on has come to."""
     document = {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "image": job.spec.image,
         "model": {"uri": job.spec.model.uri, "revision": job.spec.model.revision},
         "data": {
-            part: {**_named(getattr(job.spec.data, part)), **files.facts(source, f"spec.data.{part}")}
-            for part, source in _parts(data)
+            part: {**named(getattr(job.spec.data, part)), **files.facts(source, f"spec.data.{part}")}
+            for part, source in parts(data)
         },
+        "files": file_contents.facts(file_contents.of_job(job)),
         "seed": job.spec.training.seed,
         **facts,
     }
-    place.write(run_directory.LINEAGE, _json(document))
+    before = {} if resumed_at is None else known_lineage(place)
+    moved = list(_surroundings(before, document))
+    place.write(run_directory.LINEAGE, _json({**document, "changes": before.get("changes", [])}))
+    if resumed_at is not None and moved:
+        record(place, resumed_at, moved)
+    return [f"{name}: was {was}, is {now}" for name, was, now in moved]
+
+
+def _surroundings(before: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Versions and devices that differ, where both are known."""
+    for part in ("versions", "devices", "mesh", "samplerMesh"):
+        was, now = before.get(part, {}), document.get(part, {})
+        for name in now:
+            if name in was and was[name] != now[name]:
+                yield f"{part}.{name}", str(was[name]), str(now[name])
 
 
 def known_lineage(place: Place) -> dict[str, Any]:
@@ -85,9 +157,9 @@ def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
     content = place.read(run_directory.LINEAGE)
     before = json.loads(content)["data"] if content is not None else {}
     sources = {}
-    for part, source in _parts(job.spec.data):
+    for part, source in parts(job.spec.data):
         known = before.get(part, {})
-        same = {name: known.get(name) for name in ("uri", "revision")} == _named(source)
+        same = {name: known.get(name) for name in ("uri", "revision")} == named(source)
         sources[part] = files.pinned(source, f"spec.data.{part}", known.get("commit") if same else None)
     return job.spec.data.model_copy(update=sources)
 
@@ -106,15 +178,25 @@ def owner_of(job: PostTrainJob) -> run_directory.Owner:
 
 
 def _same(owner: run_directory.Owner, job: run_directory.Owner) -> bool:
-    """By uid in a cluster; a laptop has only names."""
-    return owner.uid == job.uid if owner.uid and job.uid else owner.name == job.name
+    """By uid in a cluster; a laptop has only names. One of each may be two jobs, so they are."""
+    return owner.uid == job.uid if owner.uid or job.uid else owner.name == job.name
 
 
-def _parts(data: DataSpec) -> list[tuple[str, DataSource]]:
+def _owner(place: Place) -> run_directory.Owner | None:
+    content = place.read(run_directory.OWNER)
+    try:
+        return None if content is None else run_directory.Owner.model_validate_json(content)
+    except ValueError:
+        return run_directory.Owner(name="")  # somebody
+
+
+def parts(data: DataSpec) -> list[tuple[str, DataSource]]:
+    """The data sources that there are, by name."""
     return [(part, source) for part in ("train", "eval") if (source := getattr(data, part)) is not None]
 
 
-def _named(source: DataSource) -> dict[str, Any]:
+def named(source: DataSource) -> dict[str, Any]:
+    """A source as the lineage names it."""
     return {"uri": source.uri, "revision": source.revision}
 
 

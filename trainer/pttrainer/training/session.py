@@ -15,23 +15,25 @@ from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.checkpoint.export import Base
 from pttrainer.checkpoint.retention import Saving
-from pttrainer.checkpoint.store import Checkpoints, path_of, read_params
+from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
 from pttrainer.rollout.disaggregated.weight_sync import Transfer
-from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io.storage import Place, storage_reason
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
+from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step import nonfinite
 from pttrainer.train_step.critic import Critic, beside
-from pttrainer.train_step.objective import Criticised, Guided
+from pttrainer.train_step.objective import Criticised, Fallible, Guided
 from pttrainer.train_step.optimizer import ema
 from pttrainer.train_step.step import Layout, TrainState
-from pttrainer.training import sample_log
+from pttrainer.training import learning_record, sample_log
 from pttrainer.training.async_compile import Early
+from pttrainer.training.learning_record import Ending, Record
 from pttrainer.training.loss_spikes import Spikes
 from pttrainer.training.rl_health import Watch
 from pttrainer.training.sample_log import Samples
@@ -71,6 +73,8 @@ class Session:
     """Of weights to the devices that only sample."""
     early: Early | None
     """The step for the batch that is foreseen."""
+    record: Record
+    """Of the steps that could learn, and those that could not."""
     _compiled: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -117,16 +121,26 @@ class Session:
         self.reporter.stage("training")
         return self._compiled[key], time.monotonic() - began
 
-    def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch) -> None:
-        """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped."""
+    @property
+    def fault(self) -> Fault | None:
+        """Why nothing can be learned from the batch that was drawn last."""
+        return self.algorithm.fault if isinstance(self.algorithm, Fallible) else None
+
+    def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch, given: Fault | None) -> None:
+        """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped, and
+        what the last ones failed for when too many could not learn. given: the fault of the batch."""
         limit = self.job.spec.training.max_non_finite_steps
+        fault = self.record.count(step, values, batch, given)
+        self.saving.good = self.record.good
         spike = self.spikes.report(step, values) if self.spikes is not None else ""
         watched = self.watch.report(values) if self.watch is not None else []
-        for warning in filter(None, (nonfinite.warning(step, values, limit), spike, *watched)):
+        skipped = nonfinite.warning(step, values, limit)
+        for warning in filter(None, (skipped or self._told(step, fault), spike, *watched)):
             self.reporter.note(warning)
         shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
         shown |= {} if self.transfer is None else self.transfer.facts()
         shown[run_directory.GOODPUT] = self.reporter.goodput()
+        shown[run_directory.FAILED_STEPS] = float(self.record.failed)
         self._report_checkpoint()
         self.reporter.finished_step(step, shown, seconds)
         self.write_metrics(step, shown)  # after the line: the first time it imports TensorBoard's writer
@@ -134,7 +148,34 @@ class Session:
             file = run_directory.batch_file(step)
             if self.leader:
                 self.place.write(file, nonfinite.rows(batch, self.tokenizer))
-            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}")
+            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}", self._good())
+        self._end(learning_record.stop(self.record, step, self.job.spec.training.max_failed_steps))
+
+    def check_learning(self) -> None:
+        """Raises what the run failed for, where too few of its steps could learn, or none changed anything."""
+        now = weight_digests(self.state)
+        self._end(learning_record.verdict(self.record, self.job.spec.training.min_learning_share, now))
+
+    def _told(self, step: int, fault: Fault | None) -> str:
+        if fault is None:
+            return ""
+        return learning_record.warning(step, fault, self.record.in_a_row, self.job.spec.training.max_failed_steps)
+
+    def _end(self, ending: Ending | None) -> None:
+        """Raises the leader's on every process: the others do not know why a reward failed."""
+        if ending is not None:
+            kind, _, words = processes.from_leader(f"{ending.kind} {ending.words}").partition(" ")
+            raise Ending(Kind(kind), words).error(self._good())
+
+    def _good(self) -> str:
+        """The checkpoint to go on from, in words: the newest of before the steps that failed last."""
+        self.wait_for_checkpoint()
+        if not self.record.learned:
+            return "none, no step learned"
+        steps = [step for step in self.checkpoints.steps() if step <= self.record.good]
+        return (
+            self.checkpoints.uri(steps[-1]) if steps else f"none, the last step that could learn was {self.record.good}"
+        )
 
     def write_metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Metrics of a step into the run directory."""

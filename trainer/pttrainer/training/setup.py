@@ -22,7 +22,7 @@ from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import fork
 from pttrainer.checkpoint.retention import Saving
-from pttrainer.checkpoint.store import Checkpoints, path_of
+from pttrainer.checkpoint.store import Checkpoints, path_of, weight_digests
 from pttrainer.errors import ConfigError
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
@@ -39,8 +39,9 @@ from pttrainer.train_step import step as steps
 from pttrainer.train_step.objective import Beginning
 from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.step import Layout, TrainState
-from pttrainer.training import async_compile, loss_spikes, run_files
+from pttrainer.training import async_compile, learning_record, loss_spikes, run_files
 from pttrainer.training.async_compile import Early
+from pttrainer.training.learning_record import Record
 from pttrainer.training.load import Claimed, Loaded, claim, lineage, load
 from pttrainer.training.rl_health import Watch
 from pttrainer.training.sample_log import Samples
@@ -62,13 +63,18 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
     layout = made.layout(loaded.meshes.trainer)
     origin = _origin(run)
     if run.leader:
-        run_files.write_lineage(place, job, data, lineage(loaded, made.held, origin))
+        step = None if run.resumed is None else run.resumed.at.step
+        for change in run_files.write_lineage(place, job, data, lineage(loaded, made.held, origin), step):
+            run.reporter.note(f"changed since the last attempt: {change}")
     saving = Saving(job.spec.checkpoint, place, leader=run.leader)
-    checkpoints = Checkpoints(path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), saving, run.reporter.note)
+    checkpoints = Checkpoints(
+        path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), saving, run.reporter.note, place.fence
+    )
     train_step = made.train_step(layout)
     early = _early(train_step, made, layout, algorithm, frozen)
-    state, first = _state(run, loaded, made, layout, checkpoints, algorithm, origin)
-    saving.resumed(checkpoints.steps(), first)
+    state, first, record = _state(run, loaded, made, layout, checkpoints, algorithm, origin)
+    record.first = record.first or weight_digests(state)
+    saving.resumed(checkpoints.steps(), first, record.good)
     return Session(
         job=job,
         place=place,
@@ -94,6 +100,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         samples=tables,
         transfer=transfer,
         early=early,
+        record=record,
     )
 
 
@@ -162,29 +169,40 @@ def _state(
     checkpoints: Checkpoints,
     algorithm: Algorithm,
     origin: fork.Source | None,
-) -> tuple[TrainState, int]:
-    """The newest good checkpoint, or the first state, of this run's own or of the one it forks from."""
+) -> tuple[TrainState, int, Record]:
+    """The newest good checkpoint, or the first state, of this run's own or of the one it forks from; and the record of
+    its steps, where they are this run's own."""
     spec, reporter = run.job.spec.checkpoint, run.reporter
-    if spec.resume == "never":
-        checkpoints.clear()
     reporter.stage("restoring")
     like = made.abstract_state(layout)
     restored = checkpoints.restore(like)
+    total = algorithm.total_steps
     if restored is not None:
-        reporter.note(f"resuming after step {restored.step}")
+        _check_length(restored.step, total, f"{checkpoints.uri(restored.step)}: is of step {restored.step}")
+        done = ", the last one: there is nothing left to train" if restored.step == total else ""
+        reporter.note(f"resuming after step {restored.step}{done}")
         reporter.checkpoint(restored.step, checkpoints.uri(restored.step))
         algorithm.restore(restored.algorithm)
-        return restored.state, restored.step
+        return restored.state, restored.step, learning_record.from_json(restored.record)
     reporter.stage("loading")
     if origin is None or spec.fork is None:
-        return _first_state(loaded.trained(), made, layout, algorithm), 0
+        return _first_state(loaded.trained(), made, layout, algorithm), 0, Record()
     is_whole = spec.fork.state == "full"
     reporter.note(f"forking from {origin.uri} ({'full state' if is_whole else 'weights'})")
     if not is_whole:
-        return _first_state(fork.weights(origin, like), made, layout, algorithm), 0
+        return _first_state(fork.weights(origin, like), made, layout, algorithm), 0, Record()
     forked = fork.full(origin, like, algorithm.state().keys())
+    _check_length(forked.step + 1, total, f"{fork.FIELD}.uri: {origin.uri}: has done {forked.step} steps")
     algorithm.restore(forked.algorithm)
-    return forked.state, forked.step
+    return forked.state, forked.step, Record()
+
+
+def _check_length(least: int, total: int, what: str) -> None:
+    """Refuses a job whose last step is behind it: it would export at once."""
+    if total < least:
+        raise ConfigError(
+            f"{what}, and this job has {total}; accepted: at least {least}; hint: raise spec.training.steps or epochs"
+        )
 
 
 def _first_state(params: Params, made: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
@@ -207,4 +225,5 @@ def _origin(run: Claimed) -> fork.Source | None:
     if spec is None:
         return None
     known = run_files.known_lineage(run.place).get("fork") or {}
-    return fork.source(spec, known.get("step"))
+    found = fork.source(spec, known.get("step"))
+    return found if known.get("uri", "").startswith(found.directory) else fork.source(spec, None)

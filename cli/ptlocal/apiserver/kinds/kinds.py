@@ -214,6 +214,15 @@ def builtin_kinds() -> list[Kind]:
             has_status=True,
             has_generation=True,
         ),
+        _kind(
+            "policy",
+            "poddisruptionbudgets",
+            "PodDisruptionBudget",
+            short_names=("pdb",),
+            has_status=True,
+            has_generation=True,
+        ),
+        _kind("networking.k8s.io", "networkpolicies", "NetworkPolicy", short_names=("netpol",), has_generation=True),
         _kind("coordination.k8s.io", "leases", "Lease"),
         _kind("scheduling.k8s.io", "priorityclasses", "PriorityClass", namespaced=False, short_names=("pc",)),
         _kind(

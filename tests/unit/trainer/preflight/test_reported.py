@@ -13,7 +13,7 @@ import pytest
 from tests.builders.preflight import job
 
 from ptapi.load import dump_job
-from ptapi.run_directory import Termination
+from ptapi.run_directory import LEASE, METRICS, PREFLIGHT, Lease, Termination
 from ptapi.status import PreflightStatus
 from pttrainer.preflight.check import judge
 from pttrainer.preflight.compiler import compiler_process, programs, result
@@ -182,10 +182,24 @@ def test_a_job_that_is_wrong_in_itself_says_so(tmp_path: Path, log: Path) -> Non
     other = tmp_path / "asked" / "owner.json"
     other.parent.mkdir()
     other.write_text('{"name": "somebody-else"}')
+    (tmp_path / "asked" / METRICS).write_text('{"step": 1}\n')
     assert report(written(tmp_path, **SMALL), "formula", None) == 64
     message = Termination.model_validate_json(log.read_text())
     assert (message.failure_class, message.preflight) == ("ConfigError", None)
     assert "belongs to another job" in message.message
+
+
+def test_a_directory_that_a_run_writes_in_gets_no_verdict_and_is_said_to_have_none(
+    tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "asked"
+    assert report(written(tmp_path, **SMALL), "formula", None) == 0
+    assert sorted(file.name for file in run.iterdir()) == [LEASE, PREFLIGHT]
+    (run / PREFLIGHT).unlink()
+    (run / LEASE).write_text(Lease(holder="ptctl train on laptop-a, pid 7", token="a").model_dump_json(by_alias=True))
+    assert report(written(tmp_path, **SMALL), "formula", None) == 0
+    assert "ptctl train on laptop-a, pid 7" in capsys.readouterr().err
+    assert not (run / PREFLIGHT).exists()
 
 
 def verdict(**changes: Any) -> Verdict:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import glob
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ptapi.spec import DataSource
 from pttrainer.data.sources import formats, selection
 from pttrainer.errors import ConfigError, DataError, StorageError
 from pttrainer.runtime.distributed import processes
-from pttrainer.runtime.io import huggingface, storage
+from pttrainer.runtime.io import file_digests, huggingface, storage
 from pttrainer.runtime.io.gcs_download import download_all
 
 Note = Callable[[str], None]
@@ -62,20 +63,13 @@ def find(source: DataSource, field: str, note: Note) -> list[DataFile]:
 
 def read(file: DataFile) -> bytes:
     """The content; raises DataError."""
-    try:
+    with _readable(file):
         return file.path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file.uri}: cannot be read: {error.strerror or error}") from error
 
 
 def facts(source: DataSource, field: str) -> dict[str, Any]:
     """What the lineage keeps of a (pinned) source: its commit, every file's size and hash."""
-    files = [
-        {"uri": file.uri, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-        for file in find(source, field, silent)
-        for content in (read(file),)
-    ]
-    return {"commit": source.revision, "files": files}
+    return {"commit": source.revision, "files": [_facts(file) for file in find(source, field, silent)]}
 
 
 def pinned(source: DataSource, field: str, commit: str | None) -> DataSource:
@@ -87,6 +81,19 @@ def pinned(source: DataSource, field: str, commit: str | None) -> DataSource:
         with huggingface.told(_at(source, f"{field}.uri: {source.uri}"), "data set", DataError):
             commit = huggingface.dataset_commit(repository, source.revision)
     return source.model_copy(update={"revision": commit})
+
+
+def _facts(file: DataFile) -> dict[str, Any]:
+    with _readable(file):
+        return {"uri": file.uri, "sha256": file_digests.sha256(file.path), "bytes": file.path.stat().st_size}
+
+
+@contextmanager
+def _readable(file: DataFile) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{file.uri}: cannot be read: {error.strerror or error}") from error
 
 
 def _list(source: DataSource, where: str, note: Note) -> Listing:

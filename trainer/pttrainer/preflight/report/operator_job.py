@@ -27,7 +27,7 @@ from pttrainer.preflight.shapes.tpu_topology import NotJudgedError
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt
-from pttrainer.training import run_files
+from pttrainer.training import lease, run_files
 from pttrainer.training.job_file import read_job
 
 
@@ -67,7 +67,7 @@ def _verdict(
     known = verdict_cache.recall(uri, key)
     if known is not None:
         status = known[0].model_copy(update={"remembered": True})
-        _write(place, {**known[1], "job": job.metadata.name}, status)
+        _write(place, job, {**known[1], "job": job.metadata.name}, status)
         return status
     computed = judge(job, "formula", config=config)
     if depth != "formula":
@@ -75,17 +75,23 @@ def _verdict(
     verdict = computed if depth == "formula" else judge(job, depth, config=config, limit_s=limit_s)
     print(table.text(verdict))
     status = brief(verdict, key)
-    _write(place, verdict.document(), status)
+    _write(place, job, verdict.document(), status)
     # The formula costs nothing and answers only until a compiler does; one that was stopped may come further next time.
     if verdict.stage != "formula" and status.outcome != "Undecided":
         _say_problems(lambda: verdict_cache.remember(uri, key, status, verdict.document()))
     return status
 
 
-def _write(place: Place, verdict: Document, status: PreflightStatus) -> None:
-    """`preflight.json` in the run directory."""
+def _write(place: Place, job: PostTrainJob, verdict: Document, status: PreflightStatus) -> None:
+    """`preflight.json` in the run directory, unless a run writes there."""
     document = {**verdict, "brief": status.model_dump(mode="json", by_alias=True)}
-    _say_problems(lambda: place.write(PREFLIGHT, (json.dumps(document, indent=2) + "\n").encode()))
+    content = (json.dumps(document, indent=2) + "\n").encode()
+
+    def write() -> None:
+        with lease.briefly(place, job):
+            place.write(PREFLIGHT, content)
+
+    _say_problems(write)
 
 
 def _say_problems(action: Callable[[], None]) -> None:

@@ -29,6 +29,7 @@ from ptapi.spec import JudgeReward
 from pttrainer.rewards import Sample, Verdict
 from pttrainer.rewards.llm_judge import http
 from pttrainer.rewards.llm_judge.reply_cache import Answer, Answers
+from pttrainer.runtime.reporting.step_faults import Kind
 from pttrainer.sandbox.pool import WAKE_S, Alive
 
 PROMPT = """Judge the answer to the question below: is it correct, does it help, is it free of made-up facts?
@@ -61,9 +62,9 @@ _ALONE = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*\.?\s*")
 class _Failure(Exception):
     """No reply. stopped: not the judge's mistake, it may work the next time."""
 
-    def __init__(self, words: str, *, stopped: bool) -> None:
+    def __init__(self, words: str, *, stopped: bool, kind: Kind = Kind.SERVICE) -> None:
         super().__init__(words)
-        self.stopped = stopped
+        self.stopped, self.kind = stopped, kind
 
 
 class _Asked(NamedTuple):
@@ -138,13 +139,14 @@ class Endpoint:
 
     def _verdict(self, found: Answer | _Failure) -> Verdict:
         if isinstance(found, _Failure):
-            return Verdict(None, str(found), found.stopped)
+            return Verdict(None, str(found), found.stopped, found.kind)
         value = score(found.text)
         low, high = self._spec.lowest, self._spec.highest
         if value is None:
-            return Verdict(None, f"the judge gave no score: {found.text[-80:]!r}", stopped=True)
+            return Verdict(None, f"the judge gave no score: {found.text[-80:]!r}", stopped=True, kind=Kind.JUDGE)
         if not low <= value <= high:
-            return Verdict(None, f"the judge gave {value:g}; accepted: {low:g} to {high:g}", stopped=True)
+            words = f"the judge gave {value:g}; accepted: {low:g} to {high:g}"
+            return Verdict(None, words, stopped=True, kind=Kind.JUDGE)
         return Verdict((value - low) / (high - low))
 
     def _key_of(self, asked: str) -> str:
@@ -196,7 +198,7 @@ class Endpoint:
             words = self._without_key(f"{url}: {error.code} {error.reason}{': ' if said else ''}{said}")
             if error.code in _PASSING:
                 raise _Again(words, http.retry_after(error)) from error
-            raise _Failure(words, stopped=False) from error
+            raise _Failure(words, stopped=False, kind=Kind.JUDGE) from error
         except json.JSONDecodeError as error:
             raise _Again(self._without_key(f"{url}: the reply is no JSON: {error.doc[:80]!r}")) from error
         except Exception as error:  # no connection, one that broke, or a reply that is none: the service says anything
@@ -210,9 +212,9 @@ class Endpoint:
         budget = self._spec.budget
         with self._lock:
             if budget.calls is not None and self._calls >= budget.calls:
-                raise _Failure(f"the judge's budget of {budget.calls} calls is spent", stopped=True)
+                raise _Failure(f"the judge's budget of {budget.calls} calls is spent", stopped=True, kind=Kind.BUDGET)
             if budget.tokens is not None and self._tokens >= budget.tokens:
-                raise _Failure(f"the judge's budget of {budget.tokens} tokens is spent", stopped=True)
+                raise _Failure(f"the judge's budget of {budget.tokens} tokens is spent", stopped=True, kind=Kind.BUDGET)
             self._calls += 1
 
     def _without_key(self, text: str) -> str:

@@ -23,17 +23,21 @@ from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.models import Params
 from pttrainer.rollout import batch_json
+from pttrainer.runtime.reporting import step_faults
+from pttrainer.runtime.reporting.step_faults import Fault
 
 
 class Drawn(NamedTuple):
     """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people to read.
-    rewards_N (NaN: none) and ended_N (false: cut): of its rows, where they have rewards."""
+    rewards_N (NaN: none) and ended_N (false: cut): of its rows, where they have rewards. fault: why nothing can be
+    learned from them."""
 
     batch: Batch
     facts: dict[str, float]
     table: list[dict[str, Any]]
     rewards_N: Any = None
     ended_N: Any = None
+    fault: Fault | None = None
 
 
 class _Ahead(NamedTuple):
@@ -130,9 +134,13 @@ _OF_ROWS = ("rewards_N", "ended_N")
 
 def _to_json(drawn: Drawn) -> dict[str, Any]:
     of_rows = {name: batch_json.encode(x) for name in _OF_ROWS if (x := getattr(drawn, name)) is not None}
-    return {"batch": batch_json.to_json(drawn.batch), "facts": drawn.facts, "table": drawn.table, **of_rows}
+    told = {"facts": drawn.facts, "table": drawn.table, "fault": step_faults.to_json(drawn.fault)}
+    return {"batch": batch_json.to_json(drawn.batch), **told, **of_rows}
 
 
 def _from_json(entry: Mapping[str, Any]) -> Drawn:
     of_rows = {name: batch_json.decode(entry[name]) for name in _OF_ROWS if name in entry}
-    return Drawn(batch_json.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), **of_rows)
+    fault = step_faults.from_json(entry.get("fault"))  # checkpoints of before there was any have none
+    return Drawn(
+        batch_json.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), fault=fault, **of_rows
+    )

@@ -13,6 +13,8 @@ The environment is read here and nowhere else (but for GLIBC_TUNABLES, by `large
                                                                  (`compiler_flags`)
     XLA_FLAGS, JAX_PLATFORMS                                     respected; `cpu-N` adds to the first; a platform
                                                                  `proxy` is Pathways: one process sees all chips
+    HOSTNAME                                                     the pod's name, for whoever finds it writing
+    POSTTRAIN_LEASE_SECONDS                                      a silent process keeps its run directory so long (30 s)
     the one that spec.rewards[].judge.apiKeyEnv names            the key of a judge's endpoint (`secret`)
 """
 
@@ -20,14 +22,18 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 
 from ptapi.accelerators.compiler_flags import init_args
 from pttrainer.errors import ConfigError
 
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 LIBTPU_FLAGS = "LIBTPU_INIT_ARGS"
+LONGEST_TEXT = 4096
+_LEADER_SAYS, _DAY_MS = "posttrain/leader-says", 86_400_000
 
 
 def prepare_environment(accelerator: str, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -59,6 +65,19 @@ def secret(name: str, field: str, environ: MutableMapping[str, str] = os.environ
     return value
 
 
+def lease_limit_s(environ: MutableMapping[str, str] = os.environ) -> float:
+    """How long a process that is not heard of keeps the run directory; raises ConfigError."""
+    text = environ.get("POSTTRAIN_LEASE_SECONDS", "30")
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) < 1:
+        raise ConfigError(f"environment: POSTTRAIN_LEASE_SECONDS: {text}: accepted: seconds, at least 1")
+    return float(text)
+
+
+def pod(environ: MutableMapping[str, str] = os.environ) -> str:
+    """The name of the pod, in one."""
+    return environ.get("HOSTNAME") or socket.gethostname()
+
+
 def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
     """Joins the other processes, if there are any, and turns on the cache of compiled steps."""
     if is_pathways(environ):
@@ -83,6 +102,11 @@ def initialize(environ: MutableMapping[str, str] = os.environ) -> None:
             "JAX_PROCESS_ID or the POSTTRAIN_* indices that it follows from"
         ) from error
     jax.distributed.initialize(address, num_processes=processes, process_id=rank)
+
+
+def processes(environ: MutableMapping[str, str] = os.environ) -> int:
+    """How many processes the run has, before they have joined."""
+    return int(environ.get("JAX_NUM_PROCESSES", "1")) if environ.get("JAX_COORDINATOR_ADDRESS") else 1
 
 
 def is_pathways(environ: MutableMapping[str, str] = os.environ) -> bool:
@@ -118,6 +142,36 @@ def is_leader() -> bool:
     import jax
 
     return bool(jax.process_index() == 0)
+
+
+def from_leader(text: str) -> str:
+    """The leader's text (its first `LONGEST_TEXT` bytes), on every process. All call it together."""
+    import jax
+
+    if jax.process_count() == 1:
+        return text
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    said = text.encode()[:LONGEST_TEXT].ljust(LONGEST_TEXT, b"\0")
+    told = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(said, np.uint8)))
+    return told.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="ignore")
+
+
+def leader_says(word: str | None) -> str:
+    """The leader's word, on every process; word: given on the leader alone, and not empty. However long it takes: a
+    collective would give up."""
+    import jax
+
+    if jax.process_count() == 1:
+        return word or ""
+    from jax._src.distributed import global_state  # the store by which processes found each other has no public name
+
+    store: Any = global_state.client
+    if word is None:
+        return str(store.blocking_key_value_get(_LEADER_SAYS, _DAY_MS))
+    store.key_value_set(_LEADER_SAYS, word)
+    return word
 
 
 def any_process(flag: bool) -> bool:

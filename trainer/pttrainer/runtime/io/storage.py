@@ -2,28 +2,54 @@
 
 A URI names a place; `Place` is what can be done there. Writes are whole files and atomic: a reader sees the
 old content or the new, never half of it (a rename on disk; on gs:// an object appears whole by nature).
+`write_if` is the one write that two machines may try at once: one of them succeeds. On gs:// the service sees to it. On
+a disk a lock does, which NFS takes to its server; where locks are local (Cloud Storage FUSE) the file is changed in
+place, and a file that another mount has changed cannot be written. Every other write asks `fence` first.
 Left out: anything that streams. Errors say which URI could not be read or written, and why.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlparse
 
 from pttrainer.errors import ConfigError, DataError, StorageError
 
+LOCK_S = 5.0
+"""A lock is held for the time of a read or write: one that lasts longer is that of a process that stands still."""
+
+
+CALL_S = 10.0
+"""Of a call whose answer says who may write: one that lasts longer is made anew, for half a minute."""
+
+
+class Versioned(NamedTuple):
+    """A file's content and its generation, which is another one after each write; None and 0 where there is no file."""
+
+    content: bytes | None
+    generation: int
+
+
+def no_fence() -> None:
+    """Every write may go on."""
+
 
 class Place(Protocol):
-    """A directory of files; names are relative paths with `/`."""
+    """A directory of files; names are relative paths with `/`. fence: asked before each write; whoever may not write
+    does not return from it."""
 
     uri: str
+    fence: Callable[[], None]
 
     def read(self, name: str) -> bytes | None:
         """The content, or None where there is no such file."""
@@ -49,6 +75,14 @@ class Place(Protocol):
         """As `write`, from a file; for large ones."""
         ...
 
+    def read_versioned(self, name: str) -> Versioned:
+        """The content, and what `write_if` compares."""
+        ...
+
+    def write_if(self, name: str, content: bytes, generation: int) -> int | None:
+        """Replaces the file if it is still of this generation (0: if there is none); the new generation, or None."""
+        ...
+
 
 class Directory:
     """`file://`: a directory of this machine."""
@@ -56,6 +90,7 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.uri = f"file://{path}"
+        self.fence: Callable[[], None] = no_fence
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -64,6 +99,7 @@ class Directory:
             return None
 
     def write(self, name: str, content: bytes) -> None:
+        self.fence()
         target = self.path / name
         # One writer per run directory, so the process id makes the temporary name unique.
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -77,6 +113,7 @@ class Directory:
             raise write_error(f"{self.uri}/{name}", error) from error
 
     def append(self, name: str, content: bytes) -> None:
+        self.fence()
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             with (self.path / name).open("ab") as file:
@@ -85,9 +122,11 @@ class Directory:
             raise write_error(f"{self.uri}/{name}", error) from error
 
     def remove(self, name: str) -> None:
+        self.fence()
         (self.path / name).unlink(missing_ok=True)
 
     def upload(self, name: str, path: Path) -> None:
+        self.fence()
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             temporary = (self.path / name).with_name(f".{Path(name).name}.{os.getpid()}")
@@ -100,6 +139,35 @@ class Directory:
         found = (self.path / under).rglob("*")
         return sorted(str(p.relative_to(self.path)) for p in found if p.is_file())
 
+    def read_versioned(self, name: str) -> Versioned:
+        try:
+            with (self.path / name).open("rb") as file:
+                _lock(file.fileno(), fcntl.LOCK_SH)
+                content = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            content = b""
+        except OSError as error:
+            raise StorageError(f"{self.uri}/{name}: cannot be read: {error.strerror or error}") from error
+        return Versioned(content or None, _generation(content))
+
+    def write_if(self, name: str, content: bytes, generation: int) -> int | None:
+        target = self.path / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(target, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+                if not _lock(file.fileno(), fcntl.LOCK_EX) or _generation(file.read()) != generation:
+                    return None
+                if not os.path.samestat(os.fstat(file.fileno()), target.stat()):
+                    return None  # removed or replaced while we waited for the lock
+                file.seek(0)
+                file.write(content)
+                file.truncate()
+        except OSError as error:
+            if error.errno == errno.ESTALE:  # another mount changed it
+                return None
+            raise write_error(f"{self.uri}/{name}", error) from error
+        return _generation(content)
+
 
 class Bucket:
     """`gs://`: a prefix of a Google Cloud Storage bucket. An emulator is used where STORAGE_EMULATOR_HOST names one."""
@@ -107,6 +175,7 @@ class Bucket:
     def __init__(self, bucket: str, prefix: str) -> None:
         self.uri = f"gs://{bucket}/{prefix}".rstrip("/")
         self.prefix = prefix.strip("/")
+        self.fence: Callable[[], None] = no_fence
         self._bucket = _gcs_bucket(bucket)
 
     def read(self, name: str) -> bytes | None:
@@ -115,6 +184,7 @@ class Bucket:
             return None if blob is None else bytes(blob.download_as_bytes())
 
     def write(self, name: str, content: bytes) -> None:
+        self.fence()
         with _service(f"{self.uri}/{name}", "written"):
             self._bucket.blob(self._key(name)).upload_from_string(content)
 
@@ -122,6 +192,7 @@ class Bucket:
         self.write(name, (self.read(name) or b"") + content)
 
     def remove(self, name: str) -> None:
+        self.fence()
         with _service(f"{self.uri}/{name}", "removed"):
             blob = self._bucket.get_blob(self._key(name))
             if blob is not None:
@@ -145,8 +216,31 @@ class Bucket:
 
     def upload(self, name: str, path: Path) -> None:
         """Copies a file into the bucket, in pieces, checked by the service."""
+        self.fence()
         with _service(f"{self.uri}/{name}", "written"):
             self._bucket.blob(self._key(name)).upload_from_filename(str(path))
+
+    def read_versioned(self, name: str) -> Versioned:
+        from google.api_core.exceptions import NotFound
+
+        with _service(f"{self.uri}/{name}", "read"):
+            blob = self._bucket.blob(self._key(name))
+            try:
+                content = bytes(blob.download_as_bytes(timeout=CALL_S, retry=_soon()))
+            except NotFound:
+                return Versioned(None, 0)
+            return Versioned(content, int(blob.generation))
+
+    def write_if(self, name: str, content: bytes, generation: int) -> int | None:
+        from google.api_core.exceptions import PreconditionFailed
+
+        with _service(f"{self.uri}/{name}", "written"):
+            blob = self._bucket.blob(self._key(name))
+            try:
+                blob.upload_from_string(content, if_generation_match=generation, timeout=CALL_S, retry=_soon())
+            except PreconditionFailed:
+                return None
+            return int(blob.generation)
 
     def _below(self, under: str) -> str:
         """The prefix of what is in a directory: `a/` and not `a`, which `a-b/c` has too."""
@@ -157,10 +251,46 @@ class Bucket:
         return "/".join(part for part in (self.prefix, name) if part)
 
 
+def _soon() -> Any:
+    """How often to try: a process that was cut off should soon know what happened meanwhile."""
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return DEFAULT_RETRY.with_timeout(30.0).with_delay(initial=0.5, maximum=4.0, multiplier=2.0)
+
+
+def _generation(content: bytes) -> int:
+    """Of a file on a disk: follows from its content, which no two writes have in common."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:8]) if content else 0
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Waits for a lock on an open file; whether it is ours. A filesystem without locks has nothing to wait for."""
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                return True
+            raise
+
+
 def place(uri: str) -> Place:
     """What can be done at a `file://` or `gs://` URI."""
     scheme, path = split(uri)
     return Directory(Path(path)) if scheme == "file" else bucket(uri)
+
+
+def below(place_: Place, name: str) -> Place:
+    """A directory of a place, behind the same fence."""
+    found = place(f"{place_.uri}/{name}")
+    found.fence = place_.fence
+    return found
 
 
 def bucket(uri: str) -> Bucket:

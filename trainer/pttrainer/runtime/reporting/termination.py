@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -47,11 +48,12 @@ class StopRequest:
 
 @dataclass
 class Attempt:
-    """What is known of this attempt whenever it ends: its run directory, once that is known to be ours (another
-    job's must not get our termination message), and the last finished step."""
+    """What is known of this attempt whenever it ends: its run directory, once that is ours alone (another writer's must
+    not get our termination message), the last finished step, and what lets go of the directory."""
 
     place: Place | None = None
     step: int = 0
+    release: Callable[[], None] = lambda: None
 
 
 def exit_code(error: BaseException) -> ExitCode:

@@ -1,0 +1,103 @@
+"""A cluster for Helm: an API server with controllers (the garbage collector too) and our kubelet, no operator, no CRD.
+
+The CRD comes and goes here, and every job with it, so these tests never touch the cluster of --kube-context.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
+_INTEGRATION = Path(__file__).parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(_INTEGRATION), str(_INTEGRATION / "operator")]
+
+from apiaccess import Cluster  # noqa: E402
+from controlplanes import session_cluster, with_current_context  # noqa: E402
+from fakejobs import Jobs  # noqa: E402
+from helmcommand import CRD, Helm  # noqa: E402
+from manifests import eventually  # noqa: E402
+from operatorprocess import OperatorProcess  # noqa: E402
+
+from ptkube.client import Kube  # noqa: E402
+from ptkube.errors import NotFound  # noqa: E402
+from ptkube.resources import CRDS, NAMESPACES, POSTTRAINJOBS  # noqa: E402
+from ptlocal import cluster as local  # noqa: E402
+from ptlocal.kubelet.ports import free_port  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if request.config.getoption("--kube-context"):
+        pytest.skip("every job of the cluster of --kube-context would go with the CRD")
+    folder = tmp_path_factory.mktemp("helm-cluster")
+    with session_cluster(None, folder) as found:
+        data = found.data or tmp_path_factory.mktemp("node")
+        api_server = with_current_context(found, folder / "access")
+        try:
+            local.up(data, say=lambda _: None, api_server=api_server, without=["operator"])
+            yield Cluster(api_server, None, found.is_embedded, found.has_controller_manager, found.data)
+        finally:
+            local.down(data, say=lambda _: None, now=True)
+
+
+@pytest.fixture
+def kube(control_plane: Cluster) -> Iterator[Kube]:
+    """Without the CRD, before and after."""
+    kube = control_plane.kube
+    remove_crd(kube)
+    yield kube
+    for name, namespace in Helm(control_plane.kubeconfig).releases():
+        Helm(control_plane.kubeconfig).run(f"helm uninstall {name} --namespace {namespace}")
+    remove_crd(kube)
+
+
+def remove_crd(kube: Kube) -> None:
+    """As whoever wants every job gone, without an operator."""
+    with suppress(NotFound):
+        for job in kube.list(POSTTRAINJOBS).items:
+            meta = job["metadata"]
+            kube.patch(POSTTRAINJOBS, meta["name"], meta["namespace"], {"metadata": {"finalizers": None}})
+    with suppress(NotFound):
+        kube.delete(CRDS, CRD)
+    eventually(lambda: not _is_there(kube))
+
+
+def _is_there(kube: Kube) -> bool:
+    try:
+        kube.get(CRDS, CRD)
+    except NotFound:
+        return False
+    return True
+
+
+@pytest.fixture
+def helm(control_plane: Cluster, kube: Kube) -> Helm:
+    return Helm(control_plane.kubeconfig)
+
+
+@pytest.fixture
+def namespace(kube: Kube) -> str:
+    name = f"helm-{secrets.token_hex(4)}"
+    kube.create(NAMESPACES, {"metadata": {"name": name}})
+    return name
+
+
+@pytest.fixture
+def jobs(kube: Kube, namespace: str, tmp_path: Path) -> Jobs:
+    return Jobs(kube, namespace, tmp_path)
+
+
+@pytest.fixture
+def operator(control_plane: Cluster, namespace: str, tmp_path: Path) -> Iterator[Any]:
+    """What the Deployment would run; a test starts and stops it where Helm makes and deletes the Deployment."""
+    process = OperatorProcess(control_plane.kubeconfig, tmp_path, namespace, free_port())
+    yield process
+    if not process.is_dead():
+        process.stop()  # gives the Lease back, for which the next test's would wait

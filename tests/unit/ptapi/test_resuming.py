@@ -1,0 +1,96 @@
+"""Every field of the spec says what its change means to a run that goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from ptapi import resume
+from ptapi.crd.immutable_fields import CHANGEABLE, QUEUE
+from ptapi.crd.openapi_schema import structural
+from ptapi.errors import SpecError
+from ptapi.load import dump_job, parse_job
+from ptapi.resume import GROUPS, Change
+from ptapi.spec import PostTrainJob, PostTrainJobSpec
+
+SPEC: dict[str, Any] = {
+    "model": {"uri": "random://tiny"},
+    "algorithm": {"sft": {}},
+    "data": {"train": {"uri": "file:///data/train.jsonl"}},
+    "training": {"steps": 12},
+    "accelerator": {"type": "cpu-1"},
+    "output": {"uri": "file:///runs"},
+}
+
+
+def job(**parts: Any) -> PostTrainJob:
+    document = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "a"}}
+    return parse_job({**document, "spec": {**SPEC, **parts}})
+
+
+def test_every_field_is_classified_once_and_no_other_name_is() -> None:
+    named = Counter(field for group in GROUPS for field in group.fields.split())
+    assert not [field for field, times in named.items() if times > 1]
+    assert set(named) == set(resume.leaves(structural(PostTrainJobSpec), ""))
+
+
+def test_a_field_that_nobody_classified_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume, "changes", dict)
+    (found,) = resume.differences(job(), job(tensorboard={"enabled": False}))
+    assert found.change is Change.MEANING
+
+
+def test_what_may_change_in_a_cluster_may_change_here() -> None:
+    assert {resume.changes()[field] for field in (*CHANGEABLE, QUEUE)} == {Change.FREE}
+
+
+def found(before: PostTrainJob, now: PostTrainJob) -> list[tuple[str, str]]:
+    return [(str(x), x.change.name) for x in resume.differences(before, now)]
+
+
+def test_a_default_is_the_same_said_or_not() -> None:
+    said = job(algorithm={"sft": {"lossOnPrompt": False}}, checkpoint={"keep": 2}, rollout={})
+    assert found(job(), said) == []
+
+
+def test_what_comes_or_goes_whole_is_one_difference() -> None:
+    assert found(job(), job(training={"steps": 12, "profile": {"start": 2}})) == [
+        ('spec.training.profile: was unset, is {"start": 2, "steps": 3}', "FREE")
+    ]
+    (lora,) = found(job(training={"steps": 12, "lora": {"rank": 4}}), job())
+    assert lora[0].startswith('spec.training.lora: was {"rank": 4,')
+    assert lora[1] == "MEANING"
+
+
+def test_values_of_environment_variables_are_not_repeated() -> None:
+    before = job(env=[{"name": "PLACE", "value": "there-1"}])
+    now = job(env=[{"name": "PLACE", "value": "there-2"}, {"name": "MORE", "value": "there-3"}])
+    assert found(before, now) == [
+        ("spec.env[0].value: was (not shown), is (not shown)", "FREE"),
+        ("spec.env[1]: was unset, is (not shown)", "FREE"),
+    ]
+
+
+def test_auto_counts_as_the_number_format_that_it_comes_to() -> None:
+    said = job(training={"steps": 12, "precision": {"compute": "float32"}})
+    assert found(job(), said) == []
+    assert found(job(), job(accelerator={"type": "v6e-1"})) == [
+        ("spec.training.precision.compute: was float32, is bfloat16", "MEANING"),
+        ("spec.accelerator.type: was cpu-1, is v6e-1", "FREE"),
+    ]
+
+
+def test_a_spec_of_another_version_is_read_and_what_is_no_field_any_more_is_a_difference() -> None:
+    text = dump_job(job())
+    older = text.replace("      packing: true\n", "").replace("steps: 12", "steps: 12\n    schedulr: fast")
+    before, gone = resume.read_job(older.encode())
+    assert [str(x) for x in gone] == ["spec.training.schedulr: was fast, is no field any more"]
+    assert resume.differences(before, job()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"- a", b"spec: {training: {steps: many}}", b"a: [", b"spec: 3"])
+def test_a_spec_that_is_none_is_an_error_and_no_traceback(content: bytes) -> None:
+    with pytest.raises(SpecError):
+        resume.read_job(content)
