@@ -23,11 +23,11 @@ from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import StopRequest
-from pttrainer.training import lease
+from pttrainer.training.run_directory import lease
 
 LIMIT_S = 1.5
 LINES = "lines"
-_IMPORTS = ("pttrainer.training.lease", "google.cloud.storage")
+_IMPORTS = ("pttrainer.training.run_directory.lease", "google.cloud.storage")
 
 
 def job(output: str = "file:///tmp/runs", uid: str | None = None) -> PostTrainJob:

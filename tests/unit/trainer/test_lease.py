@@ -22,8 +22,8 @@ from ptapi.run_directory import LEASE, Lease
 from pttrainer.errors import ConfigError, OutputConflict, StorageError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.storage import Place
-from pttrainer.training import lease, lease_holder
-from pttrainer.training.lease import Writer
+from pttrainer.training.run_directory import lease, lease_holder
+from pttrainer.training.run_directory.lease import Writer
 
 Begin = Callable[..., Process]
 

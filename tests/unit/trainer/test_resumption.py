@@ -17,7 +17,7 @@ from ptapi.spec import PostTrainJob
 from pttrainer.errors import ConfigError, DataError
 from pttrainer.runtime.io import file_digests, storage
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.training import resume_check, run_files
+from pttrainer.training.run_directory import resume_check, run_files
 
 Edit = dict[str, Any]
 REWARD = "from beside import worth\n\n\ndef reward(prompt, completion, row):\n    return worth(completion)\n"

@@ -25,7 +25,7 @@ from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training import run_files
+from pttrainer.training.run_directory import run_files
 
 
 def job(output: Path, name: str = "sums", uid: str | None = None) -> PostTrainJob:

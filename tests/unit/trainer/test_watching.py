@@ -14,7 +14,7 @@ from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.sampler import reward_facts
 from pttrainer.runtime.io.storage import Directory
 from pttrainer.training.rl_health import FIRST, RANGES, Range, Watch
-from pttrainer.training.sample_log import SHOWN, Samples, markdown
+from pttrainer.training.run_directory.sample_log import SHOWN, Samples, markdown
 
 DOCS = Path(__file__).parents[3] / "docs/reference/metrics.md"
 

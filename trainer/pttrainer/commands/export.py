@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer.checkpoint.store import path_of, read_params
     from pttrainer.models.loading.model_loader import assemble
     from pttrainer.runtime.distributed import sharding
-    from pttrainer.training import run_files as runs
+    from pttrainer.training.run_directory import run_files as runs
 
     parts = assemble(job.spec.model, job.spec.training, note, runs.pinned_commits(place, job))
     mesh = sharding.make_mesh((1, jax.device_count(), 1, 1))

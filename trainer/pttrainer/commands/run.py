@@ -20,9 +20,9 @@ from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training import lease_holder, resume_check, run_files
+from pttrainer.training.run_directory import lease_holder, resume_check, run_files
 from pttrainer.training.job_file import read_job
-from pttrainer.training.latest_step import reached
+from pttrainer.training.run_directory.latest_step import reached
 
 
 def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:

@@ -18,8 +18,8 @@ from pttrainer.runtime.distributed import logical_axes, processes, sharding
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.train_step.optimizer import freeze
-from pttrainer.training import resume_check, run_files
-from pttrainer.training.resume_check import Resumed
+from pttrainer.training.run_directory import resume_check, run_files
+from pttrainer.training.run_directory.resume_check import Resumed
 
 
 class Claimed(NamedTuple):

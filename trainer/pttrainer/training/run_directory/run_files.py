@@ -22,8 +22,8 @@ from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.model_files import NOTHING_PINNED, Pinned
 from pttrainer.runtime.io.storage import Directory, Place
-from pttrainer.training import file_contents, lease_holder
-from pttrainer.training.latest_step import reached
+from pttrainer.training.run_directory import file_contents, lease_holder
+from pttrainer.training.run_directory.latest_step import reached
 
 PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
 

@@ -19,9 +19,9 @@ from pttrainer.data.sources import formats
 from pttrainer.errors import ConfigError, DataError
 from pttrainer.runtime.io.huggingface import HUB
 from pttrainer.runtime.io.storage import Directory, Place
-from pttrainer.training import file_contents, run_files
-from pttrainer.training.file_contents import File
-from pttrainer.training.latest_step import Reached, reached
+from pttrainer.training.run_directory import file_contents, run_files
+from pttrainer.training.run_directory.file_contents import File
+from pttrainer.training.run_directory.latest_step import Reached, reached
 
 DATA = "spec.data."
 SHOWN = 5

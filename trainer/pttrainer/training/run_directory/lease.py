@@ -28,7 +28,7 @@ from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training import lease_holder, run_files
+from pttrainer.training.run_directory import lease_holder, run_files
 
 RENEWALS = 6
 """In the time of the limit."""

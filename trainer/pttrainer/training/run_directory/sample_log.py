@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pttrainer.runtime.io.storage import Place
-from pttrainer.training import run_files
+from pttrainer.training.run_directory import run_files
 
 SHOWN = 8
 """Rows in TensorBoard; the JSON lines hold all."""
