@@ -28,9 +28,9 @@ from prometheus_client.parser import text_string_to_metric_families
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.builders.gkemodel import GkeModel  # noqa: E402
-from tests.builders.gkenodes import GkeNodes  # noqa: E402
-from tests.builders.gkeserver import CLUSTER, LOCATION, PROJECT, GkeServer  # noqa: E402
+from tests.builders.gke.model import GkeModel  # noqa: E402
+from tests.builders.gke.nodes import GkeNodes  # noqa: E402
+from tests.builders.gke.server import CLUSTER, LOCATION, PROJECT, GkeServer  # noqa: E402
 
 from ptkube.client import ApiError, Kube  # noqa: E402
 from ptkube.resources import POSTTRAINJOBS, Manifest  # noqa: E402

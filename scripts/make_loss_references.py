@@ -1,4 +1,4 @@
-"""Writes `tests/unit/trainer/references-losses.npz`: what TRL computes on the tensors of `tests/builders/losses.py`.
+"""Write `references-losses.npz` of the unit tests: what TRL computes on the tensors of `builders/peers/losses.py`.
 
     make references
 
@@ -15,9 +15,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from tests.builders.trl_losses import theirs  # noqa: E402
+from tests.builders.peers.trl_losses import theirs  # noqa: E402
 
 if __name__ == "__main__":
     found = theirs()
-    np.savez_compressed(ROOT / "tests" / "unit" / "trainer" / "references-losses.npz", **found)
+    np.savez_compressed(ROOT / "tests" / "unit" / "pttrainer" / "losses" / "references-losses.npz", **found)
     print(f"{len(found)} arrays")

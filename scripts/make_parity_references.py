@@ -1,10 +1,10 @@
-"""Writes `tests/unit/trainer/models/references`: what `transformers` computes for the small models of the tests, and
+"""Writes `tests/unit/pttrainer/models/references`: what `transformers` computes for the small models of the tests, and
 `references-adapters`: what `peft` makes of adapters on some of them.
 
     make references
 
-Only numbers are committed, for some positions; the weights come from seeds (`tests/builders/models.py`). The tests
-compare our decoder with them where torch is not installed. Runs in the environment of `make parity`.
+Only numbers are committed, for some positions; the weights come from seeds (`tests/builders/peers/models.py`). The
+tests compare our decoder with them where torch is not installed. Runs in the environment of `make parity`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from tests.builders import adapters  # noqa: E402
-from tests.builders.inference import load_model  # noqa: E402
-from tests.builders.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
-from tests.builders.reference import greedy, load_reference, logits  # noqa: E402
+from tests.builders.peers.inference import load_model  # noqa: E402
+from tests.builders.peers.models import CASES, NEW_TOKENS, examples, write_checkpoint  # noqa: E402
+from tests.builders.peers.transformers_reference import greedy, load_reference, logits  # noqa: E402
 
-REFERENCES = ROOT / "tests" / "unit" / "trainer" / "models" / "references"
+REFERENCES = ROOT / "tests" / "unit" / "pttrainer" / "models" / "references"
 REFERENCES_OF_ADAPTERS = REFERENCES.with_name("references-adapters")
 POSITIONS_OF_LONG = np.array([0, 1, 5, 10, 11, 12, 23, 24, 25, 40, 59, 60, 80, 94, 95])
 LAST_OF_SHORT = 5

@@ -1,4 +1,4 @@
-"""Writes `tests/unit/trainer/references-ppo.npz`: what TRL's PPO computes on tensors of `tests/builders/ppo_losses`.
+"""Writes `references-ppo.npz` of the unit tests: what TRL's PPO computes on the tensors of `builders/peers/ppo_losses`.
 
     python -m pip download --no-deps trl==0.11.4
     python scripts/make_ppo_references.py trl-0.11.4-py3-none-any.whl
@@ -78,5 +78,5 @@ def theirs(trl: dict[str, Any]) -> dict[str, np.ndarray]:
 
 if __name__ == "__main__":
     made = theirs(functions(Path(sys.argv[1])))
-    np.savez_compressed(ROOT / "tests" / "unit" / "trainer" / "references-ppo.npz", **made)
+    np.savez_compressed(ROOT / "tests" / "unit" / "pttrainer" / "algorithms" / "references-ppo.npz", **made)
     print(f"{len(made)} arrays")

@@ -10,16 +10,12 @@ something else of a real server.
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from apiaccess import Cluster
-from controlplanes import session_cluster
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.control_planes import session_cluster
 
 from ptkube.errors import NotFound
 from ptkube.resources import NAMESPACES

@@ -9,11 +9,11 @@ import numpy as np
 import peft
 import pytest
 from safetensors.numpy import load_file
-from tests.builders import reference
-from tests.builders.adapters import CASES, EMBEDDED, adapted, export_both
-from tests.builders.inference import forward, greedy, load_model, plain
-from tests.builders.models import CASES as MODELS
-from tests.builders.models import LENGTH, examples, write_checkpoint
+from tests.builders.peers import transformers_reference as reference
+from tests.builders.peers.adapters import CASES, EMBEDDED, adapted, export_both
+from tests.builders.peers.inference import forward, greedy, load_model, plain
+from tests.builders.peers.models import CASES as MODELS
+from tests.builders.peers.models import LENGTH, examples, write_checkpoint
 
 from pttrainer.models.loading.peft_adapters import open_origin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.builders.templates import CONVERSATIONS, FAMILIES, TOOLS, chat
+from tests.builders.peers.templates import CONVERSATIONS, FAMILIES, TOOLS, chat
 from transformers import PreTrainedTokenizerFast
 
 from pttrainer.errors import DataError

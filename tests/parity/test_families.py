@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.builders import reference
-from tests.builders.inference import export, forward, greedy, left_padded, load_model, packed, plain
-from tests.builders.models import CASES, LENGTH, NEW_TOKENS, SHORT, examples, write_checkpoint
+from tests.builders.peers import transformers_reference as reference
+from tests.builders.peers.inference import export, forward, greedy, left_padded, load_model, packed, plain
+from tests.builders.peers.models import CASES, LENGTH, NEW_TOKENS, SHORT, examples, write_checkpoint
 
 TOLERANCE = 1e-4
 """Largest difference of a logit, float32; their deviation is above 1. Not to be loosened."""

@@ -9,8 +9,8 @@ import os
 
 import numpy as np
 import pytest
-from tests.builders.losses import FIXED, Tensors, ours, tensors
-from tests.builders.trl_losses import theirs
+from tests.builders.peers.losses import FIXED, Tensors, ours, tensors
+from tests.builders.peers.trl_losses import theirs
 
 TOLERANCE = 1e-5
 """Largest difference of a loss and of any entry of its gradient. Not to be loosened."""

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tests.builders import reference
-from tests.builders.inference import export, forward, greedy, left_padded, load_model, plain
+from tests.builders.peers import transformers_reference as reference
+from tests.builders.peers.inference import export, forward, greedy, left_padded, load_model, plain
 
 TOLERANCE = 1e-4
 FIRST, LAST = (int(x) for x in os.environ.get("PARITY_SEEDS", "0:3").split(":"))

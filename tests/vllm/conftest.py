@@ -11,7 +11,7 @@ import pytest
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
 
 if importlib.util.find_spec("vllm"):
-    from tests.builders.vllm_real import RealServer
+    from tests.builders.vllm.real import RealServer
 
     @pytest.fixture(scope="session")
     def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders import runs
-from tests.builders.vllm_real import RealServer
+from tests.builders.trainer import runs
+from tests.builders.vllm.real import RealServer
 
 STEPS = 4
 SHARE_OF_SMALL_LETTERS = """

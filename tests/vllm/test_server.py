@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.builders.vllm_context import context, moved
-from tests.builders.vllm_real import PRESET, RealServer, weights
+from tests.builders.vllm.context import context, moved
+from tests.builders.vllm.real import PRESET, RealServer, weights
 
 from ptapi.spec import Vllm
 from pttrainer.batch import Batch

@@ -6,7 +6,6 @@ The CRD comes and goes here, and every job with it, so these tests never touch t
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,21 +14,19 @@ from typing import Any
 import pytest
 
 pytest.importorskip("helm_python", reason="helm-python-sdk has no wheel for this platform")
-_INTEGRATION = Path(__file__).parents[1]
-sys.path[:0] = [str(Path(__file__).parent), str(_INTEGRATION), str(_INTEGRATION / "operator")]
 
-from apiaccess import Cluster  # noqa: E402
-from controlplanes import session_cluster, with_current_context  # noqa: E402
-from fakejobs import Jobs  # noqa: E402
-from helmcommand import CRD, Helm  # noqa: E402
-from manifests import eventually  # noqa: E402
-from operatorprocess import OperatorProcess  # noqa: E402
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.control_planes import session_cluster, with_current_context
+from tests.builders.cluster.fake_jobs import Jobs
+from tests.builders.cluster.manifests import eventually
+from tests.builders.cluster.operator_process import OperatorProcess
+from tests.builders.helm_command import CRD, Helm
 
-from ptkube.client import Kube  # noqa: E402
-from ptkube.errors import NotFound  # noqa: E402
-from ptkube.resources import CRDS, NAMESPACES, POSTTRAINJOBS  # noqa: E402
-from ptlocal import cluster as local  # noqa: E402
-from ptlocal.kubelet.ports import free_port  # noqa: E402
+from ptkube.client import Kube
+from ptkube.errors import NotFound
+from ptkube.resources import CRDS, NAMESPACES, POSTTRAINJOBS
+from ptlocal import cluster as local
+from ptlocal.kubelet.ports import free_port
 
 
 @pytest.fixture(scope="session")

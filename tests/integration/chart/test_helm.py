@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from apiaccess import Cluster
-from fakejobs import Jobs
-from helmcommand import CHART, CRD, INSTALL_PAGE, Helm, Refused, lines_of
-from manifests import eventually
-from operatorprocess import OperatorProcess
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.fake_jobs import Jobs
+from tests.builders.cluster.manifests import eventually
+from tests.builders.cluster.operator_process import OperatorProcess
+from tests.builders.helm_command import CHART, CRD, INSTALL_PAGE, Helm, Refused, lines_of
 
 from ptapi.crd.definition import crd
 from ptkube.client import Kube

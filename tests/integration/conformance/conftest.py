@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiaccess import Cluster
-from manifests import eventually, is_established
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import eventually, is_established
 
 from ptkube.resources import CRDS
 

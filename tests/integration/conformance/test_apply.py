@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apiaccess import Answer, Cluster
-from manifests import APPLY, MERGE, widget
+from tests.builders.cluster.api_access import Answer, Cluster
+from tests.builders.cluster.manifests import APPLY, MERGE, widget
 
 
 @pytest.fixture

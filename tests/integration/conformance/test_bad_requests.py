@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apiaccess import Answer, Cluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from manifests import APPLY, JSON_PATCH, MERGE, STRATEGIC, configmap, widget
+from tests.builders.cluster.api_access import Answer, Cluster
+from tests.builders.cluster.manifests import APPLY, JSON_PATCH, MERGE, STRATEGIC, configmap, widget
 
 DEEP = "[" * 20_000 + "]" * 20_000
 

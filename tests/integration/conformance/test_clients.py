@@ -9,10 +9,10 @@ from typing import Any
 
 import kopf
 import pytest
-from apiaccess import Cluster
 from kubernetes import client, watch
 from kubernetes.dynamic import DynamicClient
-from manifests import MERGE, eventually, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import MERGE, eventually, widget
 
 
 def test_typed_calls(api: Cluster, namespace: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apiaccess import Cluster
-from manifests import MERGE, eventually, is_established, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import MERGE, eventually, is_established, widget
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from apiaccess import Cluster
-from manifests import MERGE, configmap, eventually, pod, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import MERGE, configmap, eventually, pod, widget
 
 FINALIZER = "posttrain.dev/hold"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apiaccess import Cluster
-from manifests import MERGE, TABLE, configmap, pod, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import MERGE, TABLE, configmap, pod, widget
 
 
 def test_health_needs_no_credentials(api: Cluster) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiaccess import Cluster
-from manifests import MERGE, configmap, eventually, pod, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import MERGE, configmap, eventually, pod, widget
 
 from ptkube.client import ApiError, Kube
 from ptkube.resources import CONFIGMAPS, NAMESPACES

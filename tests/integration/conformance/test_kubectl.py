@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from apiaccess import Cluster
+from tests.builders.cluster.api_access import Cluster
 
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -6,8 +6,8 @@ import json
 from urllib.parse import quote
 
 import pytest
-from apiaccess import Cluster
-from manifests import MERGE, configmap, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import MERGE, configmap, widget
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from apiaccess import Cluster
-from manifests import MERGE, configmap, eventually, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import MERGE, configmap, eventually, widget
 
 
 def maps(namespace: str, name: str = "") -> str:

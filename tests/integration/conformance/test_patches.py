@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apiaccess import Cluster
-from manifests import JSON_PATCH, MERGE, STRATEGIC, configmap, pod, widget
+from tests.builders.cluster.api_access import Cluster
+from tests.builders.cluster.manifests import JSON_PATCH, MERGE, STRATEGIC, configmap, pod, widget
 
 
 def test_a_merge_patch_sets_merges_and_removes(api: Cluster, namespace: str) -> None:

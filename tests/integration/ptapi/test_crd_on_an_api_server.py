@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from apiaccess import Answer, Cluster
-from manifests import eventually, is_established
+from tests.builders.cluster.api_access import Answer, Cluster
+from tests.builders.cluster.manifests import eventually, is_established
 
 from ptapi.crd.definition import crd
 from ptapi.crd.immutable_fields import MESSAGE, QUEUE_MESSAGE

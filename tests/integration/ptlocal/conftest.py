@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from controlplanes import with_current_context
+from tests.builders.cluster.control_planes import with_current_context
 
 from ptkube.client import ApiError, Kube, NotFound
 from ptkube.resources import (

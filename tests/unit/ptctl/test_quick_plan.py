@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.builders.preflight import job
+from tests.builders.trainer.preflight import job
 
 from ptctl.errors import FAILED, USAGE
 

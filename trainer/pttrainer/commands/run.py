@@ -20,8 +20,8 @@ from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training.run_directory import lease_holder, resume_check, run_files
 from pttrainer.training.job_file import read_job
+from pttrainer.training.run_directory import lease_holder, resume_check, run_files
 from pttrainer.training.run_directory.latest_step import reached
 
 

@@ -26,8 +26,8 @@ from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting.step_faults import Fault
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
-from pttrainer.training.run_directory import lease
 from pttrainer.training.profiler import Trace
+from pttrainer.training.run_directory import lease
 from pttrainer.training.session import Session
 from pttrainer.training.setup import open_session
 from pttrainer.training.throughput import Work

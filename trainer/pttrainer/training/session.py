@@ -32,11 +32,11 @@ from pttrainer.train_step.objective import Criticised, Fallible, Guided
 from pttrainer.train_step.optimizer import ema
 from pttrainer.train_step.step import Layout, TrainState
 from pttrainer.training import learning_record
-from pttrainer.training.run_directory import sample_log
 from pttrainer.training.async_compile import Early
 from pttrainer.training.learning_record import Ending, Record
 from pttrainer.training.loss_spikes import Spikes
 from pttrainer.training.rl_health import Watch
+from pttrainer.training.run_directory import sample_log
 from pttrainer.training.run_directory.sample_log import Samples
 from pttrainer.training.throughput import Meter
 

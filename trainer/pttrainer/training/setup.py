@@ -40,11 +40,11 @@ from pttrainer.train_step.objective import Beginning
 from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.step import Layout, TrainState
 from pttrainer.training import async_compile, learning_record, loss_spikes
-from pttrainer.training.run_directory import run_files
 from pttrainer.training.async_compile import Early
 from pttrainer.training.learning_record import Record
 from pttrainer.training.load import Claimed, Loaded, claim, lineage, load
 from pttrainer.training.rl_health import Watch
+from pttrainer.training.run_directory import run_files
 from pttrainer.training.run_directory.sample_log import Samples
 from pttrainer.training.session import Session, constants
 from pttrainer.training.throughput import Meter, peak_flops

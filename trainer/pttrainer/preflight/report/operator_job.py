@@ -27,8 +27,8 @@ from pttrainer.preflight.shapes.tpu_topology import NotJudgedError
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt
-from pttrainer.training.run_directory import lease, run_files
 from pttrainer.training.job_file import read_job
+from pttrainer.training.run_directory import lease, run_files
 
 
 def report(path: Path, depth: Depth, limit_s: float | None) -> ExitCode:

@@ -1,0 +1,203 @@
+"""A server that speaks google.container.v1's ClusterManager over gRPC, on top of `gkemodel`.
+
+`script` is asked about every call, and the pool it names, before it is carried out and may make it fail, slow, or lose
+its answer: the change is made and the caller hears UNAVAILABLE. `after` hears of it when it was carried out. `calls`
+counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.cloud import container_v1 as container
+from tests.builders.gke.model import GkeModel, OperationRecord, PoolRecord, Refusal
+
+SERVICE = "google.container.v1.ClusterManager"
+PROJECT, LOCATION, CLUSTER = "p", "us-east5", "c"
+_PREFIX = f"projects/{PROJECT}/locations/{LOCATION}"
+_CLUSTER_LINK = f"https://container.googleapis.com/v1/{_PREFIX}/clusters/{CLUSTER}"
+
+
+@dataclass(frozen=True)
+class Twist:
+    """refuse: (gRPC code, words). lose_answer: carried out, then UNAVAILABLE. seconds: it takes so long. retry_after_s:
+    how long the refusal asks for no further call."""
+
+    refuse: tuple[str, str] | None = None
+    lose_answer: bool = False
+    seconds: float = 0.0
+    retry_after_s: int | None = None
+
+
+class GkeServer:
+    """`with GkeServer(model) as server:` listens on `server.endpoint`."""
+
+    def __init__(
+        self,
+        model: GkeModel,
+        script: Callable[[str, str], Twist | None] = lambda call, pool: None,
+        after: Callable[[str, str], None] = lambda call, pool: None,
+    ) -> None:
+        self.model = model
+        self.script = script
+        self.after = after
+        self.calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._server = grpc.server(ThreadPoolExecutor(8))
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._methods()),))
+        self._port = self._server.add_insecure_port("127.0.0.1:0")
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> GkeServer:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait(5)
+
+    def _methods(self) -> dict[str, Any]:
+        table: dict[str, tuple[Any, Any, Callable[[Any], Any]]] = {
+            "GetCluster": (container.GetClusterRequest, container.Cluster, self._get_cluster),
+            "ListNodePools": (container.ListNodePoolsRequest, container.ListNodePoolsResponse, self._list_pools),
+            "GetNodePool": (container.GetNodePoolRequest, container.NodePool, self._get_pool),
+            "CreateNodePool": (container.CreateNodePoolRequest, container.Operation, self._create),
+            "UpdateNodePool": (container.UpdateNodePoolRequest, container.Operation, self._update),
+            "DeleteNodePool": (container.DeleteNodePoolRequest, container.Operation, self._delete),
+            "ListOperations": (
+                container.ListOperationsRequest,
+                container.ListOperationsResponse,
+                self._list_operations,
+            ),
+            "GetOperation": (container.GetOperationRequest, container.Operation, self._get_operation),
+        }
+        return {
+            name: grpc.unary_unary_rpc_method_handler(
+                self._handler(name, handle), asked.deserialize, answered.serialize
+            )
+            for name, (asked, answered, handle) in table.items()
+        }
+
+    def _handler(self, name: str, handle: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+        def serve(request: Any, context: Any) -> Any:
+            with self._lock:
+                self.calls[name] += 1
+            twist = self.script(name, _named(request)) or Twist()
+            time.sleep(twist.seconds)
+            try:
+                if twist.refuse:
+                    raise Refusal(*twist.refuse)
+                with self._lock:
+                    answer = handle(request)
+            except Refusal as refusal:
+                if twist.retry_after_s is not None:
+                    context.set_trailing_metadata((("retry-after", str(twist.retry_after_s)),))
+                context.abort(grpc.StatusCode[refusal.code], refusal.message)
+            self.after(name, _named(request))
+            if twist.lose_answer:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
+            return answer
+
+        return serve
+
+    def _get_cluster(self, request: Any) -> Any:
+        if request.name != f"{_PREFIX}/clusters/{CLUSTER}":
+            raise Refusal("NOT_FOUND", f"Not found: {request.name}.")
+        return container.Cluster(name=CLUSTER, locations=list(self.model.zones))
+
+    def _list_pools(self, request: Any) -> Any:
+        self.model.advance()
+        return container.ListNodePoolsResponse(node_pools=[_pool(pool) for pool in self.model.pools.values()])
+
+    def _get_pool(self, request: Any) -> Any:
+        return _pool(self.model.get(_last(request.name)))
+
+    def _create(self, request: Any) -> Any:
+        return _operation(self.model.create(_manifest(request.node_pool)))
+
+    def _update(self, request: Any) -> Any:
+        return _operation(self.model.label(_last(request.name), request.etag, dict(request.resource_labels.labels)))
+
+    def _delete(self, request: Any) -> Any:
+        return _operation(self.model.delete(_last(request.name)))
+
+    def _list_operations(self, request: Any) -> Any:
+        self.model.advance()
+        return container.ListOperationsResponse(operations=[_operation(each) for each in self.model.operations])
+
+    def _get_operation(self, request: Any) -> Any:
+        self.model.advance()
+        name = _last(request.name)
+        found = next((each for each in self.model.operations if each.name == name), None)
+        if found is None:
+            raise Refusal("NOT_FOUND", f"Not found: {request.name}.")
+        return _operation(found)
+
+
+def _manifest(pool: Any) -> dict[str, Any]:
+    """What was asked for, as the model keeps it."""
+    config: dict[str, Any] = container.NodeConfig.to_dict(pool.config, use_integers_for_enums=False)
+    return {
+        "name": pool.name,
+        "locations": list(pool.locations),
+        "initial_node_count": pool.initial_node_count,
+        "autoscaling": {"total_max_node_count": pool.autoscaling.total_max_node_count},
+        "queued_provisioning": {"enabled": pool.queued_provisioning.enabled},
+        "placement_policy": {
+            "tpu_topology": pool.placement_policy.tpu_topology,
+            "policy_name": pool.placement_policy.policy_name,
+        },
+        "config": config,
+    }
+
+
+def _pool(pool: PoolRecord) -> Any:
+    found = container.NodePool(
+        name=pool.name,
+        status=pool.state,
+        status_message=pool.message,
+        locations=pool.manifest["locations"],
+        etag=str(pool.etag),
+        config={
+            "resource_labels": pool.labels,
+            "machine_type": pool.manifest["config"].get("machine_type", ""),
+            "flex_start": bool(pool.manifest["config"].get("flex_start")),
+        },
+    )
+    if pool.condition:
+        found.conditions = [{"code": pool.condition, "message": pool.message}]
+    return found
+
+
+def _operation(operation: OperationRecord) -> Any:
+    found = container.Operation(
+        name=operation.name,
+        operation_type=operation.kind,
+        status="DONE" if operation.is_done else "RUNNING",
+        target_link=f"{_CLUSTER_LINK}/nodePools/{operation.pool}" if operation.pool else _CLUSTER_LINK,
+        status_message=operation.error,
+    )
+    if operation.error and not operation.is_terse:
+        found.error = {"code": 8, "message": operation.error}
+    if operation.condition:
+        found.nodepool_conditions = [{"code": operation.condition, "message": operation.error}]
+    return found
+
+
+def _named(request: Any) -> str:
+    """The pool that a request is about; of a list, nothing."""
+    made = getattr(request, "node_pool", None)
+    return str(made.name) if made else _last(getattr(request, "name", ""))
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

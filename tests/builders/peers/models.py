@@ -1,0 +1,127 @@
+"""Small models of every family, in Hugging Face's files, with weights that a seed and a name make.
+
+Weights come from numpy alone, so a checkpoint can be made again anywhere: the reference numbers of `transformers`
+are committed (`tests/unit/pttrainer/models/references`), the weights they were computed with are not. Sizes are odd
+on purpose, and the weights are large, so that a wrong position or mask shows in the logits.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from pttrainer.models import Model, from_hf
+from pttrainer.models.weights.load_save import stored_shapes
+
+WINDOW = 11
+ORIGINAL = 24
+"""Context before any scaling: tests go well beyond both."""
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": ORIGINAL,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+
+
+def _config(model_type: str, **values: Any) -> dict[str, Any]:
+    """hidden_size is no multiple of the heads where the family allows it, nor the vocabulary of anything."""
+    sizes = {
+        "vocab_size": 107, "hidden_size": 42, "num_hidden_layers": 3, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 53, "max_position_embeddings": 4 * ORIGINAL,
+        "rms_norm_eps": 1e-5,
+    }  # fmt: skip
+    return {"model_type": model_type, **sizes, **values}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama-3.0": _config("llama", rope_theta=500_000.0),
+    "llama-3.1": _config("llama", rope_theta=500_000.0, rope_scaling=LLAMA3),
+    "llama-3.2-tied": _config("llama", rope_parameters=LLAMA3 | {"rope_theta": 5e5}, tie_word_embeddings=True),
+    "llama-biases-mqa": _config("llama", attention_bias=True, mlp_bias=True, num_key_value_heads=1, hidden_act="gelu"),
+    "llama-linear": _config("llama", rope_scaling={"type": "linear", "factor": 2.5}, num_key_value_heads=6),
+    "mistral": _config("mistral", sliding_window=WINDOW, hidden_size=44),
+    "mistral-full": _config("mistral", sliding_window=None, rope_theta=1e6, hidden_size=40, head_dim=14),
+    "qwen-2.5": _config("qwen2", rope_theta=1e6, tie_word_embeddings=True, use_sliding_window=False, hidden_size=60),
+    "qwen-2.5-yarn": _config("qwen2", rope_theta=1e6, rope_scaling=YARN, hidden_size=60),
+    "qwen-2.5-window": _config(
+        "qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, hidden_size=60
+    ),
+    "qwen-3": _config("qwen3", rope_theta=1e6, hidden_size=44, head_dim=16),
+    "qwen-3-biases-yarn": _config("qwen3", rope_parameters=YARN | {"rope_theta": 5e6}, attention_bias=True),
+    "qwen-3-moe": _config(
+        "qwen3_moe", num_experts=7, num_experts_per_tok=3, moe_intermediate_size=19, norm_topk_prob=True, rope_theta=1e6
+    ),
+    "qwen-3-moe-unnormalised": _config(
+        "qwen3_moe", num_experts=5, num_experts_per_tok=2, moe_intermediate_size=23, norm_topk_prob=False, head_dim=8,
+        tie_word_embeddings=True,
+    ),
+    "gemma-2": _config(
+        "gemma2", num_hidden_layers=4, sliding_window=WINDOW, query_pre_attn_scalar=24, attn_logit_softcapping=7.0,
+        final_logit_softcapping=5.0,
+    ),
+    "gemma-3": _config(
+        "gemma3_text", num_hidden_layers=7, sliding_window=WINDOW, sliding_window_pattern=3, query_pre_attn_scalar=9,
+        rope_theta=1e6, rope_local_base_freq=1e4, rope_scaling={"rope_type": "linear", "factor": 8.0},
+    ),
+    "gemma-3-untied": _config(
+        "gemma3_text", num_hidden_layers=4, sliding_window=WINDOW, tie_word_embeddings=False,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 2e4},
+        },
+    ),
+    "gpt-oss": _config(
+        "gpt_oss", num_hidden_layers=4, sliding_window=WINDOW, num_local_experts=6, num_experts_per_tok=3,
+        rope_theta=150_000.0, swiglu_limit=2.0,
+        rope_scaling=YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    ),
+    "gpt-oss-defaults": _config(
+        "gpt_oss", num_hidden_layers=3, sliding_window=WINDOW, num_local_experts=5, num_experts_per_tok=2,
+        attention_bias=False, layer_types=["full_attention", "sliding_attention", "full_attention"],
+    ),
+}  # fmt: skip
+
+
+def tensor(name: str, shape: tuple[int, ...], centred_at_zero: bool = False) -> np.ndarray:
+    """A weight, from its name: matrices of deviation 0.2, norms around what leaves a vector as it is."""
+    noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
+    if name.endswith(("norm.weight", "layernorm.weight")):
+        return np.asarray((0 if centred_at_zero else 1) + 0.3 * noise, np.float32)
+    return np.asarray(noise * (1.0 if "sinks" in name else 0.2), np.float32)
+
+
+def tensors(raw: dict[str, Any]) -> dict[str, np.ndarray]:
+    """All weights of a model, by Hugging Face's names."""
+    config = from_hf(raw)
+    shapes = stored_shapes(config, Model(config).abstract())
+    return {name: tensor(name, shape, config.zero_centred_norms) for name, shape in shapes.items()}
+
+
+def write_checkpoint(directory: Path, raw: dict[str, Any]) -> Path:
+    """`config.json` and `model.safetensors`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(raw))
+    save_file(tensors(raw), directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+def tokens(raw: dict[str, Any], rows: int, length: int, seed: int = 0) -> np.ndarray:
+    """Token ids [rows, length]."""
+    return np.random.default_rng(seed).integers(3, raw["vocab_size"], (rows, length)).astype(np.int32)
+
+
+LENGTH = 4 * ORIGINAL
+SHORT = (13, 37, 29)
+NEW_TOKENS = 64
+
+
+def examples(raw: dict[str, Any]) -> list[np.ndarray]:
+    """A row of LENGTH tokens, and one of each SHORT length."""
+    return [tokens(raw, 1, length, seed)[0] for seed, length in enumerate((LENGTH, *SHORT))]

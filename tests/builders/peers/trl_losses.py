@@ -1,0 +1,127 @@
+"""The losses of `losses` by TRL's own code, on the same tensors. Needs torch and TRL (`make parity`).
+
+TRL's trainers compute losses in methods that also run models and log; they get tensors in place of models here, and a
+stand-in for what they log to.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from tests.builders.peers import losses
+from tests.builders.peers.losses import Tensors
+from trl import DPOTrainer, GRPOTrainer
+from trl.experimental.cpo import CPOTrainer
+from trl.experimental.gkd import GKDTrainer
+from trl.experimental.orpo import ORPOTrainer
+
+_identity = SimpleNamespace(
+    device="cpu", num_processes=1, gather=lambda x: x, gather_for_metrics=lambda x: x, reduce=lambda x, reduction: x
+)
+BY_SEQUENCE = ("gspo", "gspo-token")
+"""TRL has no GSPO-token any more. Where all tokens of a sequence have one advantage, its value and gradient are GSPO's
+(2507.18071, section 4.3)."""
+TRL_POLICY = {"dr-grpo": "dr_grpo", "dapo": "dapo", "cispo": "cispo"}
+
+
+def theirs(given: Tensors = losses.FIXED, kinds: Sequence[str] = losses.KINDS) -> dict[str, np.ndarray]:
+    """Everything, by the names of `losses.ours`."""
+    found: dict[str, np.ndarray] = {}
+    for kind, cases, loss_of in (
+        ("policy", losses.POLICY, _policy),
+        ("preference", losses.PREFERENCE, _preference),
+    ):
+        for case in cases if kind in kinds else ():
+            found |= _with_gradient(f"{kind}/{case}", loss_of, given, case)
+    for case, beta in losses.DIVERGENCE.items() if "divergence" in kinds else ():
+        found |= _divergence(given, case, beta)
+    return found
+
+
+def _with_gradient(name: str, loss_of: Callable[..., torch.Tensor], given: Tensors, case: str) -> dict[str, Any]:
+    logps_BT = torch.tensor(given.logps_BT, requires_grad=True)
+    loss = loss_of(given, logps_BT, case)
+    loss.backward()
+    return {f"{name}/loss": loss.detach().numpy(), f"{name}/gradient": logps_BT.grad.numpy()}
+
+
+def _policy(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
+    clip, mask_BT = losses.POLICY[case][1], torch.tensor(given.mask_BT)
+    trainer = SimpleNamespace(
+        _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logps_BT, torch.zeros_like(logps_BT), None),
+        args=SimpleNamespace(
+            use_bias_correction_kl=True, delta=1.4 if case == "grpo-two-sided" else None, steps_per_generation=1
+        ),
+        model=SimpleNamespace(training=True), accelerator=_identity, aux_loss_enabled=False, top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None, importance_sampling_level="sequence" if case in BY_SEQUENCE else "token",
+        beta=losses.BETA_KL if case == "grpo-kl" else 0.0, loss_type=TRL_POLICY.get(case, "grpo"),
+        epsilon_low=clip.low, epsilon_high=clip.high, use_vllm=False, current_gradient_accumulation_steps=1,
+        max_completion_length=losses.MAX_NEW, _entropy_bonus_enabled=False, _metrics={"train": defaultdict(list)},
+    )  # fmt: skip
+    ids = torch.zeros(given.mask_BT.shape, dtype=torch.long)
+    inputs = {
+        "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1] + 1, "completion_ids": ids, "completion_mask": mask_BT,
+        "advantages": torch.tensor(given.advantages_B), "old_per_token_logps": torch.tensor(given.old_BT),
+        "ref_per_token_logps": torch.tensor(given.ref_BT), "num_items_in_batch": mask_BT.sum(),
+    }  # fmt: skip
+    loss: torch.Tensor = GRPOTrainer._compute_loss(trainer, None, inputs)
+    return loss
+
+
+def _preference(given: Tensors, logps_BT: torch.Tensor, case: str) -> torch.Tensor:
+    mask_BT = torch.tensor(given.mask_BT)
+    P = len(mask_BT) // 2
+    name, numbers = losses.PREFERENCE[case]
+    if name in ("simpo", "orpo"):
+        means = (logps_BT * mask_BT).sum(1) / mask_BT.sum(1)
+        trainer = SimpleNamespace(
+            beta=numbers.beta, label_smoothing=numbers.smoothing, simpo_gamma=numbers.margin, alpha=0.0,
+            loss_type="simpo", accelerator=_identity,
+        )  # fmt: skip
+        if name == "orpo":
+            return -ORPOTrainer.odds_ratio_loss(trainer, means[:P], means[P:])[0].mean()
+        return CPOTrainer.cpo_loss(trainer, means[:P], means[P:])[0].mean()
+    return _dpo(given, logps_BT, name, numbers)
+
+
+def _dpo(given: Tensors, logps_BT: torch.Tensor, name: str, numbers: Any) -> torch.Tensor:
+    """One token of prompt stands before each answer, as TRL shifts by one."""
+    zeros, mask_BT = torch.zeros_like(logps_BT), torch.tensor(given.mask_BT)
+    B = len(mask_BT)
+    outputs = SimpleNamespace(log_probs=logps_BT * mask_BT, entropy=zeros, mean_logits=zeros, is_top1=zeros > 1)
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=False), accelerator=_identity, aux_loss_enabled=False, ld_alpha=None,
+        precompute_ref_logps=True, f_divergence_type="reverse_kl", loss_types=[name], loss_weights=[1.0],
+        beta=numbers.beta, label_smoothing=numbers.smoothing, use_weighting=False, _total_train_tokens=0,
+        _metrics={"eval": defaultdict(list)},
+    )  # fmt: skip
+    refs_B = torch.tensor(given.ref_BT.sum(axis=1))
+    whole_mask = torch.cat([torch.zeros(B, 1), mask_BT], dim=1)
+    inputs = {
+        "input_ids": torch.zeros_like(whole_mask, dtype=torch.long), "attention_mask": whole_mask,
+        "completion_mask": whole_mask, "ref_chosen_logps": refs_B[: B // 2], "ref_rejected_logps": refs_B[B // 2 :],
+    }  # fmt: skip
+    loss: torch.Tensor = DPOTrainer._compute_loss(trainer, lambda **kwargs: outputs, inputs, False)
+    return loss
+
+
+def _divergence(given: Tensors, case: str, beta: float) -> dict[str, np.ndarray]:
+    hidden, head = (torch.tensor(x, requires_grad=True) for x in (given.hidden_BTD, given.head_VD))
+    teacher = torch.tensor(given.teacher_BTD) @ torch.tensor(given.teacher_head_VD).T
+    mask_BT = torch.tensor(given.mask_BT)
+    labels = torch.where(mask_BT > 0, 0, -100)
+    loss = GKDTrainer.generalized_jsd_loss(
+        hidden @ head.T, teacher, labels, beta=beta, num_items_in_batch=mask_BT.sum()
+    )
+    loss.backward()
+    name = f"divergence/{case}"
+    return {
+        f"{name}/loss": loss.detach().numpy(),
+        f"{name}/hidden": hidden.grad.numpy(),
+        f"{name}/head": head.grad.numpy(),
+    }

@@ -1,0 +1,133 @@
+"""Real runs of the trainer in processes of their own: the job's file, one process or several, what they left behind."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.builders.trainer import forked, quick
+
+from ptapi import run_directory
+from pttrainer.algorithms import MODULES
+from pttrainer.commands import huge_pages
+
+Attempt = forked.Process | subprocess.Popen[str]
+TRAINER = ("pttrainer.__main__", "pttrainer.training.loop", *sorted(MODULES.values()))
+"""What a trainer's process imports before it does anything."""
+
+
+def write_job(home: Path, name: str, spec: dict[str, Any]) -> Path:
+    """A job's file in `home`; its run directory is `home/runs/<name>`, unless the spec says otherwise."""
+    document = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": name}}
+    path = home / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**document, "spec": {"output": {"uri": f"file://{home}/runs"}, **spec}}))
+    return path
+
+
+@lru_cache
+def compiled() -> str:
+    """Where the runs of this test session keep compiled steps: what one has compiled no other compiles again."""
+    directory = tempfile.mkdtemp(prefix="posttrain-tests-xla-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def command(
+    *words: str, env: dict[str, str] | None = None, stderr: int = subprocess.PIPE, program: str = "pttrainer"
+) -> forked.Process:
+    """`python -m pttrainer WORDS`, with nothing of jax's that these tests were started with. env: more variables."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
+    kept = {"JAX_COMPILATION_CACHE_DIR": compiled(), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    pages = {huge_pages.VARIABLE: f"{huge_pages.TUNABLE}=0"}  # a fork cannot begin once more
+    own = {"XLA_FLAGS": quick.FLAGS, **kept, **pages}
+    return forked.start(TRAINER, (program, *words), clean | own | (env or {}), stderr=stderr)
+
+
+def start(path: Path, processes: int = 1) -> list[forked.Process]:
+    """The trainer's processes."""
+    if processes == 1:
+        return [command("run", str(path))]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    shared = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)}
+    return [command("run", str(path), env={**shared, "JAX_PROCESS_ID": str(rank)}) for rank in range(processes)]
+
+
+def end(process: Attempt) -> tuple[int, str]:
+    """Waits; the exit code, and what was said on stderr."""
+    _, errors = process.communicate(timeout=900)
+    assert process.returncode is not None
+    return process.returncode, errors
+
+
+def run(path: Path, processes: int = 1) -> str:
+    """Runs to the end; what the leader said on stderr."""
+    ends = [end(process) for process in start(path, processes)]
+    assert [code for code, _ in ends] == [0] * processes, ends
+    return ends[0][1]
+
+
+def killed_and_resumed(path: Path, steps: int) -> str:
+    """Kills the job after so many of its steps, and runs it again to its end; what it then said on stderr. With two
+    checkpoints begun by then, the first of them is whole."""
+    (process,) = start(path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f"step {steps}/"):
+            process.kill()
+            break
+    code, errors = end(process)
+    assert code == -signal.SIGKILL, errors
+    errors = run(path)
+    assert "resuming after step" in errors
+    assert "waiting for" not in errors, "a process that was killed here holds nothing"
+    return errors
+
+
+def killed_again_and_again(begin: Callable[[], Attempt], moments: random.Random) -> int:
+    """Runs to the end with kills after one to four steps of each attempt, and after more if they were many; how many
+    there were. begin: starts an attempt."""
+    kills = 0
+    while True:
+        process = begin()
+        assert process.stdout is not None
+        wanted = moments.randint(1, 4) + kills // 4  # a slow machine needs longer until something is saved
+        for lines, _ in enumerate(process.stdout, start=1):
+            if lines == wanted:
+                time.sleep(moments.random() * 0.1)  # also while a checkpoint is being written
+                process.kill()
+                kills += 1
+                break
+        code, errors = end(process)
+        assert code in (0, -signal.SIGKILL), errors
+        if code == 0:
+            return kills
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """The lines of the metrics of a run directory."""
+    return [json.loads(line) for line in (run / run_directory.METRICS).read_text().splitlines()]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """What of them does not depend on the clock."""
+    return [{k: v for k, v in line.items() if not run_directory.is_of_machine(k)} for line in lines(run)]
+
+
+def losses(run: Path) -> list[float]:
+    """The loss of every step."""
+    return [line["loss"] for line in metrics(run) if "loss" in line]

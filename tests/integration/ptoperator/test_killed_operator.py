@@ -1,0 +1,93 @@
+"""kill -9 of the operator at every write of a job's life: before it is sent, and after it is done but not answered."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.builders.cluster.operator_process import Killer, OperatorProcess, WriteProxy
+
+from ptkube.client import Kube
+from ptkube.resources import CONFIGMAPS, EVENTS, JOBSETS
+from ptlocal.kubelet.ports import free_port
+
+MAX_STARTS = 80
+
+
+@pytest.mark.slow
+def test_an_operator_killed_at_every_write_brings_a_job_to_its_end(
+    control_plane: Any, kube: Kube, jobs: Any, tmp_path: Path
+) -> None:
+    killer = Killer()
+    with WriteProxy(control_plane.kubeconfig, tmp_path, killer.on_write) as proxy:
+        operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace)
+        killer.operator = operator
+        jobs.create("hunted", {"FAKE_CRASH_AT": "5", "FAKE_STEP_S": "2", "FAKE_WAIT": "yes"})
+        _live_until(jobs, operator, lambda: jobs.status("hunted").restarts and is_in(jobs, "Running"))
+        jobs.edit("hunted", suspend=True)
+        _live_until(jobs, operator, lambda: is_in(jobs, "Suspended"))
+        jobs.edit("hunted", suspend=False)
+        _live_until(jobs, operator, lambda: is_in(jobs, "Running"))
+        (jobs.runs / "hunted" / "finish").touch()
+        _live_until(jobs, operator, lambda: is_in(jobs, "Succeeded"))
+        operator.kill()
+    status = jobs.status("hunted")
+    assert str(status.phase) == "Succeeded"
+    assert status.restarts == {"Unknown": 1}
+    struck = [what for what, tries in killer.tries.items() if tries >= 2]
+    assert len(struck) >= 12, struck
+    assert any("PATCH" in what and "jobsets" in what for what in struck)
+    assert not (jobs.runs / "hunted" / "doubled").exists()
+    assert len(kube.list(JOBSETS, jobs.namespace).items) == 1
+    ours = kube.list(CONFIGMAPS, jobs.namespace, labels="posttrain.dev/job=hunted").items
+    assert len(ours) == 1
+    told = Counter(
+        event["reason"]
+        for event in kube.list(EVENTS, jobs.namespace).items
+        if event["involvedObject"]["kind"] == "PostTrainJob"
+    )
+    assert [told[once] for once in ("Created", "Accepted", "Restarting", "Suspended", "Resumed", "Succeeded")] == [
+        1
+    ] * 6
+    jobs.delete("hunted")
+    jobs.wait(lambda: jobs.left("hunted") == [])
+
+
+def is_in(jobs: Any, phase: str) -> bool:
+    return str(jobs.status("hunted").phase) == phase
+
+
+def _live_until(jobs: Any, operator: OperatorProcess, is_there: Callable[[], Any]) -> None:
+    """Start the operator again whenever it was killed, until the job is there."""
+    for _ in range(MAX_STARTS):
+        if is_there():
+            return
+        if operator.is_dead():
+            operator.start()
+        jobs.wait(lambda: operator.is_dead() or is_there(), 120, lambda: operator.log.read_text()[-5000:])
+    raise AssertionError(f"{jobs.status('hunted')}\n{operator.log.read_text()[-5000:]}")
+
+
+def test_an_operator_goes_on_after_the_api_server_was_away(control_plane: Any, jobs: Any, tmp_path: Path) -> None:
+    with WriteProxy(control_plane.kubeconfig, tmp_path, lambda moment, what: True) as proxy:
+        operator = OperatorProcess(proxy.kubeconfig, tmp_path, jobs.namespace, free_port())
+        operator.start()
+        try:
+            operator.wait_ready()
+            jobs.create("before", {"FAKE_STEPS": "3", "FAKE_STEP_S": "2"})
+            jobs.wait_phase("before", "Starting", "Running")
+            proxy.go_down()
+            time.sleep(4)
+            jobs.create("meanwhile")
+            time.sleep(4)
+            proxy.come_back()
+            jobs.wait_phase("meanwhile", "Succeeded")
+            jobs.wait_phase("before", "Succeeded")
+        finally:
+            operator.kill()
+    assert not operator.log.read_text().count("lost the API server") > 1
+    assert "Traceback" not in operator.log.read_text()

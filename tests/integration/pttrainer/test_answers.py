@@ -1,0 +1,84 @@
+"""Runs that are evaluated by what the model answers, and a model in files that several processes read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import save_file
+from tests.builders.peers.models import CASES, tensors
+from tests.builders.trainer.runs import losses, metrics, run, write_job
+
+from ptapi import run_directory
+
+LABELS = {"fruit": "apple pear plum fig", "animal": "dog cat cow hen", "metal": "iron tin zinc gold"}
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("answers")
+    rows = [{"prompt": word, "completion": label} for label, words in LABELS.items() for word in words.split()]
+    for file, some in {"train": rows * 4, "eval": rows}.items():
+        (directory / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    raw = {**CASES["llama-3.0"], "vocab_size": 264, "bos_token_id": 256, "eos_token_id": 257}
+    (directory / "model").mkdir()
+    (directory / "model" / "config.json").write_text(json.dumps(raw))
+    weights = {name: 0.3 * x if x.ndim == 2 else x for name, x in tensors(raw).items()}
+    save_file(weights, directory / "model" / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+def job(home: Path, name: str, devices: int = 1, slices: int = 1, **parts: Any) -> Path:
+    training = {"steps": 4, "batchSize": 8, "sequenceLength": 32, "optimizer": {"learningRate": 3e-3}}
+    spec: dict[str, Any] = {
+        "model": {"uri": f"file://{home}/model", "tokenizer": "random://bytes"},
+        "algorithm": {"sft": {"packing": False}},
+        "data": {part: {"uri": f"file://{home}/{part}.jsonl"} for part in ("train", "eval")},
+        "evaluation": {"answers": ["exactMatch", "accuracy", "macroF1"], "maxNewTokens": 12},
+        "tensorboard": {"enabled": False},
+        "accelerator": {"type": f"cpu-{devices}", "slices": slices},
+        **parts,
+    }
+    return write_job(home, name, {**spec, "training": {**training, **parts.get("training", {})}})
+
+
+def test_a_model_learns_labels_and_the_best_checkpoint_is_that_of_its_answers(home: Path) -> None:
+    path = job(
+        home,
+        "labels",
+        model={"uri": "random://tiny"},
+        training={"steps": STEPS},
+        evaluation={"answers": ["exactMatch", "accuracy", "macroF1"], "maxNewTokens": 12, "everySteps": 20},
+        checkpoint={"everySteps": 1000, "best": {"metric": "eval/macro_f1", "mode": "max"}},
+    )
+    run(path)
+    seen = {line["step"]: line for line in metrics(home / "runs" / "labels") if "eval/macro_f1" in line}
+    assert sorted(seen) == [0, 20, 40, STEPS]
+    assert seen[0]["eval/macro_f1"] < 0.2
+    assert seen[STEPS]["eval/macro_f1"] > 0.8
+    assert seen[STEPS]["eval/exact_match"] <= seen[STEPS]["eval/accuracy"]
+    assert "eval/reward" not in seen[STEPS]
+    best = run_directory.Best.model_validate_json(
+        (home / "runs" / "labels" / run_directory.BEST).read_text()
+    ).checkpoints[0]
+    assert best.value == max(line["eval/macro_f1"] for step, line in seen.items() if step)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"lora": {}, "quantization": {"weights": "nf4"}}],
+    ids=["full", "qlora"],
+)
+def test_a_model_in_files_is_read_by_two_processes_as_by_one(home: Path, training: dict[str, Any]) -> None:
+    kind = "full" if not training else "qlora"
+    run(job(home, f"{kind}-one", training=training))
+    layout = {**training, "parallelism": {"fsdp": 4}}
+    run(job(home, f"{kind}-two", devices=2, slices=2, training=layout), processes=2)
+    runs = home / "runs"
+    assert losses(runs / f"{kind}-two") == pytest.approx(losses(runs / f"{kind}-one"), rel=1e-5)
+    one, two = (metrics(runs / f"{kind}-{name}")[-1] for name in ("one", "two"))
+    for name in ("eval/exact_match", "eval/accuracy", "eval/macro_f1"):
+        assert one[name] == two[name]

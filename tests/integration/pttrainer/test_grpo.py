@@ -1,0 +1,184 @@
+"""GRPO by real, small runs: it learns, survives kill -9 to the bit, and bears rewards that misbehave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.builders.trainer import runs
+
+from ptapi import run_directory
+from ptapi.failures import ExitCode
+
+GSM8K = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k" / "train.jsonl"
+
+
+SHARE_OF_LETTER_A = "def reward(prompt, completion, row):\n    return completion.count('a') / max(len(completion), 1)\n"
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{i}?", "answer": str(i)}) + "\n" for i in range(40)))
+    return path
+
+
+def job(directory: Path, rows: Path, reward: str | None, **changes: Any) -> Path:
+    """A job file; `reward` is the source of a Python reward, or None for gsm8k."""
+    rewards: list[dict[str, Any]] = [{"builtin": "gsm8k"}]
+    if reward is not None:
+        (directory / "own.py").write_text(reward)
+        rewards = [{"name": "own", "python": {"uri": f"file://{directory}/own.py"}, "timeoutSeconds": 1}]
+    spec: dict[str, Any] = {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"grpo": {"groupSize": 4}},
+        "data": {"train": {"uri": f"file://{rows}"}},
+        "rewards": rewards,
+        "training": {"steps": 6, "batchSize": 16, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}},
+        "rollout": {"maxNewTokens": 12},
+        "checkpoint": {"everySteps": 1},
+        "export": {"format": "none"},
+        "tensorboard": {"enabled": False},
+        "accelerator": {"type": "cpu-1"},
+    }
+    for path, value in changes.items():
+        place = spec
+        *parents, last = path.split("__")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return runs.write_job(directory, "run", spec)
+
+
+def run(path: Path) -> tuple[int, str]:
+    return runs.end(*runs.start(path))
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    return runs.metrics(directory / "runs" / "run")
+
+
+def samples(directory: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in (directory / "runs" / "run" / run_directory.SAMPLES).iterdir()}
+
+
+def test_the_reward_rises(tmp_path: Path, rows: Path) -> None:
+    path = job(tmp_path, rows, SHARE_OF_LETTER_A, training__steps=30, training__batchSize=32, checkpoint__everySteps=30)
+    code, errors = run(path)
+    assert code == 0, errors
+    rewards = [line[run_directory.REWARD] for line in metrics(tmp_path)]
+    assert np.mean(rewards[:3]) < 0.05
+    assert np.mean(rewards[-3:]) > 0.5
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_a_run_that_is_killed_and_resumed_equals_one_that_is_not_to_the_bit(
+    tmp_path: Path, rows: Path, updates: int
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for directory in (whole, killed):
+        directory.mkdir()
+        job(directory, rows, SHARE_OF_LETTER_A, algorithm__grpo__updatesPerBatch=updates, algorithm__grpo__beta=0.05)
+    assert run(whole / "run.yaml")[0] == 0
+    runs.killed_and_resumed(killed / "run.yaml", 4)
+    assert metrics(killed) == metrics(whole)
+    assert samples(killed) == samples(whole)
+
+
+def test_rewards_that_hang_die_and_lie_cost_their_samples_and_nothing_else(tmp_path: Path, rows: Path) -> None:
+    reward = (
+        "import os, time\n"
+        "def reward(prompt, completion, row):\n"
+        "    case = int(row['answer']) % 8\n"
+        "    if case == 0: time.sleep(100)\n"
+        "    if case == 1: os._exit(1)\n"
+        "    if case == 2: return 'good'\n"
+        "    if case == 3: raise ValueError('no')\n"
+        "    return float(len(completion) % 2)\n"
+    )
+    code, errors = run(job(tmp_path, rows, reward, training__steps=2))
+    assert code == 0, errors
+    assert "samples have no reward" in errors
+    assert all(0 < line["reward/missing"] < 1 for line in metrics(tmp_path))
+
+
+def test_a_reward_file_without_the_function_ends_with_its_own_exit_code(tmp_path: Path, rows: Path) -> None:
+    code, errors = run(job(tmp_path, rows, "def score(p, c, r):\n    return 1.0\n"))
+    assert code == ExitCode.USER_CODE
+    assert "no function 'reward'; accepted: def reward(prompt: str, completion: str, row: dict) -> float" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_gold_answer_that_is_missing_is_named_before_anything_is_sampled(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1?", "completion": "1"}\n')
+    code, errors = run(job(tmp_path, rows, None))
+    assert code == ExitCode.DATA_ERROR
+    assert "rows.jsonl line 1: no gold answer" in errors
+    assert "hint: name the column in spec.data.train.columns.answer" in errors
+    assert "Traceback" not in errors
+
+
+def test_eight_devices_sample_and_learn_as_one_does(tmp_path: Path, rows: Path) -> None:
+    one, eight = tmp_path / "one", tmp_path / "eight"
+    for directory, accelerator in ((one, "cpu-1"), (eight, "cpu-8")):
+        directory.mkdir()
+        code, errors = run(job(directory, rows, SHARE_OF_LETTER_A, accelerator__type=accelerator, training__steps=3))
+        assert code == 0, errors
+    texts = [
+        [json.loads(line)["completion"] for line in samples(d)["step-00000001.jsonl"].splitlines()]
+        for d in (one, eight)
+    ]
+    assert texts[0] == texts[1]
+    for a, b in zip(metrics(one), metrics(eight), strict=True):
+        assert a[run_directory.REWARD] == pytest.approx(b[run_directory.REWARD], abs=1e-6)
+        assert a[run_directory.GRAD_NORM] == pytest.approx(b[run_directory.GRAD_NORM], rel=1e-3)
+
+
+@pytest.mark.skipif(not GSM8K.exists(), reason="the GSM8K file is not here")
+def test_gsm8k_itself_runs_three_steps_with_its_own_reward(tmp_path: Path) -> None:
+    path = job(
+        tmp_path, GSM8K, None, model__uri="random://small", training__steps=3, training__batchSize=16,
+        training__sequenceLength=512, rollout__maxNewTokens=32,
+    )  # fmt: skip
+    code, errors = run(path)
+    assert code == 0, errors
+    assert len(metrics(tmp_path)) == 3
+    assert all(line["reward/gsm8k"] == line[run_directory.REWARD] for line in metrics(tmp_path))
+    assert "#### " in "".join(json.loads(line)["answer"] for line in GSM8K.read_text().splitlines()[:5])
+
+
+WORLD = """
+class Environment:
+    def reset(self, row):
+        self.heard = 0
+        return f"row {row['answer']}" if int(row["answer"]) % 2 else None
+    def step(self, text):
+        self.heard += 1
+        return f"heard {len(text)}", text.count("a") / 8, self.heard == 2
+"""
+
+
+def test_episodes_of_several_turns_are_trained_on_the_tokens_that_were_sampled(tmp_path: Path, rows: Path) -> None:
+    """Sampler and trainer agree about every token of every turn, so nothing was encoded twice or shifted."""
+    (tmp_path / "world.py").write_text(WORLD)
+    environment = {"python": {"uri": f"file://{tmp_path}/world.py"}, "maxTurns": 3}
+    path = job(
+        tmp_path, rows, None, rewards=[], environment=environment, rollout__stop=list("abcdefghijklmpqr"),
+        training__steps=1, training__batchSize=8, training__sequenceLength=96, tensorboard__enabled=True,
+    )  # fmt: skip
+    code, errors = run(path)
+    assert code == 0, errors
+    for line in metrics(tmp_path):
+        assert line["sampler/difference"] < 1e-6
+        assert line["episodes/failed"] == 0.0
+        assert 1.0 < line["episodes/turns"] <= 2.0
+    table = [json.loads(line) for line in samples(tmp_path)["step-00000001.jsonl"].splitlines()]
+    assert len(table) == 8
+    assert any([turn["role"] for turn in row["turns"]][-3:] == ["assistant", "user", "assistant"] for row in table)
+    for row in table:
+        assert row["rewards"].keys() == {"environment"}
+        assert row["tokens"] <= 12 * 2

@@ -1,0 +1,150 @@
+"""Models and data from the hub: the real client against a small server that speaks the hub's protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+from tests.builders.servers.hub import COMMIT, DATASET, GATED, REPOSITORY, TOKEN, hub
+from tests.builders.trainer import runs
+
+
+def write_job(directory: Path, name: str, model: str, **source: str) -> Path:
+    data = directory / "train.jsonl"
+    data.write_text("\n".join(json.dumps({"question": f"{i}+1?", "answer": f"#### {i + 1}"}) for i in range(16)))
+    spec = {
+        "model": {"uri": model},
+        "algorithm": {"sft": {}},
+        "data": {"train": {"uri": f"file://{data}", **source}},
+        "training": {"steps": 1, "batchSize": 2, "sequenceLength": 64},
+        "accelerator": {"type": "cpu-1"},
+    }
+    return runs.write_job(directory, name, spec)
+
+
+def run(job: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    process = runs.command("run", str(job), env={"HF_HUB_DISABLE_TELEMETRY": "1", **env})
+    out, err = process.communicate(timeout=900)
+    return subprocess.CompletedProcess(str(job), process.returncode or 0, out, err)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub")
+
+
+@pytest.fixture(scope="module")
+def endpoint(directory: Path) -> Iterator[str]:
+    """Serves a model that a first run exported."""
+    done = run(write_job(directory, "first", "random://tiny"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = pyarrow.Table.from_pylist([{"question": f"{i}+1?", "answer": f"#### {i + 1}"} for i in range(8)])
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        for configuration in ("main", "other"):
+            (directory / "data" / configuration).mkdir(parents=True, exist_ok=True)
+            parquet.write_table(table, directory / "data" / configuration / f"{name}.parquet")
+    (directory / "data" / "README.md").write_text("about")
+    with hub(directory / "runs" / "first" / "export", directory / "data") as address:
+        yield address
+
+
+def test_a_model_from_the_hub_is_trained_and_its_commit_is_pinned(directory: Path, endpoint: str) -> None:
+    job = write_job(directory, "second", f"hf://{REPOSITORY}")
+    done = run(job, HF_ENDPOINT=endpoint, HF_HOME=str(directory / "cache"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert COMMIT in (directory / "runs" / "second" / "lineage.json").read_text()
+
+
+def test_a_model_that_is_not_there_is_a_config_error_that_names_it(directory: Path, endpoint: str) -> None:
+    job = write_job(directory, "nobody", "hf://org/nothing")
+    done = run(job, HF_ENDPOINT=endpoint, HF_HOME=str(directory / "cache"))
+    assert done.returncode == 64
+    assert "spec.model.uri: hf://org/nothing: no such model" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gated_model_needs_a_token_that_is_never_shown(directory: Path, endpoint: str) -> None:
+    job = write_job(directory, "gated", f"hf://{GATED}")
+    refused = run(job, HF_ENDPOINT=endpoint, HF_HOME=str(directory / "cache"))
+    assert refused.returncode == 64
+    assert "spec.model.tokenSecretRef" in refused.stderr + refused.stdout
+    allowed = run(job, HF_ENDPOINT=endpoint, HF_HOME=str(directory / "cache"), HF_TOKEN=TOKEN)
+    assert allowed.returncode == 0, allowed.stdout + allowed.stderr
+    assert TOKEN not in allowed.stdout + allowed.stderr
+    written = [path for path in (directory / "runs" / "gated").rglob("*") if path.is_file()]
+    assert [path for path in written if TOKEN.encode() in path.read_bytes()] == []
+
+
+def test_a_split_of_a_data_set_is_trained_on_and_its_commit_and_files_are_pinned(
+    directory: Path, endpoint: str
+) -> None:
+    job = write_job(directory, "rows", "random://tiny", uri=f"hf://datasets/{DATASET}/main", split="train")
+    done = run(job, HF_ENDPOINT=endpoint, HF_HOME=str(directory / "cache"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "data.train: 16 rows (prompt-answer: question, answer)" in done.stdout + done.stderr
+    data = json.loads((directory / "runs" / "rows" / "lineage.json").read_text())["data"]["train"]
+    assert (data["uri"], data["revision"], data["commit"]) == (f"hf://datasets/{DATASET}/main", None, COMMIT)
+    assert [file["uri"] for file in data["files"]] == [
+        f"hf://datasets/{DATASET}/main/train-0000{i}-of-00002.parquet" for i in (0, 1)
+    ]
+    cached = [path.name for path in (directory / "cache").rglob("*.parquet")]
+    assert sorted(cached) == ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"], "only what was asked for"
+
+
+WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "no data set": ({"uri": "hf://datasets/org/nothing"}, "no such data set, or none that you may see"),
+    "two configurations": (
+        {"uri": f"hf://datasets/{DATASET}", "split": "train"},
+        "several configurations: main, other",
+    ),
+    "two splits": (
+        {"uri": f"hf://datasets/{DATASET}/main"},
+        "the splits test, train; hint: name one in spec.data.train",
+    ),
+    "no such file": ({"uri": f"hf://datasets/{DATASET}/main/none.parquet"}, "no such file or directory in org/data"),
+    "no match": ({"uri": f"hf://datasets/{DATASET}/*/none-*"}, "no file matches the pattern"),
+    "no revision": ({"uri": f"hf://datasets/{DATASET}/main", "revision": "v9"}, "at v9: no such branch, tag or commit"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_data_that_are_not_there_are_data_errors_that_name_them(directory: Path, endpoint: str, name: str) -> None:
+    source, message = WRONG[name]
+    refused = find(directory, endpoint, **source).stderr.splitlines()[-1]
+    assert "DataError: spec.data.train.uri: " + source["uri"] in refused
+    assert message in refused
+
+
+def test_patterns_and_files_of_a_data_set_are_found(directory: Path, endpoint: str) -> None:
+    for path, count in (("main/train-*", 2), ("main/test-00000-of-00001.parquet", 1), ("**/*.parquet", 6)):
+        found = find(directory, endpoint, uri=f"hf://datasets/{DATASET}/{path}", revision="v1")
+        assert len(json.loads(found.stdout.splitlines()[-1])) == count, found.stderr
+
+
+def test_a_hub_that_cannot_be_reached_is_said_to_be(directory: Path) -> None:
+    refused = find(directory, "http://127.0.0.1:9", uri=f"hf://datasets/{DATASET}").stderr.splitlines()[-1]
+    assert "cannot be fetched: " in refused
+    assert "hint: is the hub reachable" in refused
+
+
+FIND = """
+import json, sys
+from ptapi.spec import DataSource
+from pttrainer.data import files
+found = files.find(DataSource.model_validate_json(sys.argv[1]), "spec.data.train", print)
+print(json.dumps([file.uri for file in found if file.path.is_file()]))
+"""
+
+
+def find(directory: Path, endpoint: str, **source: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the client reads its environment once."""
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(directory / "other-cache")}
+    command = [sys.executable, "-c", FIND, json.dumps(source)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)

@@ -1,0 +1,172 @@
+"""Real, small runs that cannot learn end as failed: with class, cause and the good checkpoint, and no export."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tests.builders.peers.models import CASES, tensors
+from tests.builders.trainer import runs
+
+from ptapi import run_directory
+from ptapi.failures import ExitCode
+
+OWN = "def reward(prompt, completion, row):\n    "
+BY_STEP = "step = 1 + sum(1 for _ in open({calls!r})) // 4\n    open({calls!r}, 'a').write('x\\n')\n    "
+"""Which step it is: a step has 4 samples, and each call writes a line."""
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "train.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{i}?", "answer": str(i)}) + "\n" for i in range(40)))
+    return path
+
+
+def job(home: Path, rows: Path, source: str, **spec: Any) -> Path:
+    """A job with a reward of this source."""
+    (home / "own.py").write_text(source)
+    rewards = [{"name": "own", "python": {"uri": f"file://{home}/own.py"}, "timeoutSeconds": 1}]
+    training = {"steps": 4, "batchSize": 4, "sequenceLength": 48, "optimizer": {"learningRate": 1e-2}}
+    return runs.write_job(home, "run", {
+        "model": {"uri": "random://tiny"},
+        "algorithm": {"grpo": {"groupSize": 2}},
+        "data": {"train": {"uri": f"file://{rows}"}},
+        "rewards": rewards,
+        "rollout": {"maxNewTokens": 12},
+        "checkpoint": {"everySteps": 1, "keep": 2},
+        "tensorboard": {"enabled": False},
+        "accelerator": {"type": "cpu-1"},
+        **spec,
+        "training": {**training, **spec.get("training", {})},
+    })  # fmt: skip
+
+
+def failed(path: Path, code: ExitCode, processes: int = 1) -> run_directory.Termination:
+    """Runs to an end with this exit code and without an export; what it left for the operator."""
+    ends = [runs.end(process) for process in runs.start(path, processes)]
+    assert [found for found, _ in ends] == [code] * processes, ends
+    assert all("Traceback" not in errors for _, errors in ends)
+    left = path.parent / "runs" / path.stem
+    assert not (left / run_directory.EXPORT).exists()
+    return run_directory.Termination.model_validate_json((left / run_directory.TERMINATION).read_text())
+
+
+def test_a_reward_that_kills_its_process_on_every_sample_ends_a_run_that_goes_on_counting_when_killed(
+    tmp_path: Path, rows: Path
+) -> None:
+    source = f"import os, signal\n{OWN}os.kill(os.getpid(), signal.SIGKILL)\n"
+    path = job(tmp_path, rows, source, training={"steps": 50, "maxFailedSteps": 4})
+    (process,) = runs.start(path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 3/"):
+            process.kill()
+            break
+    runs.end(process)
+    said = failed(path, ExitCode.USER_CODE)
+    assert (said.failure_class, said.step) == ("UserCode", 4)
+    for words in (
+        "spec.training.maxFailedSteps: 4: 4 steps in a row could not learn, the last of them step 4; ",
+        "4 of them for this reason: reward own: 16 of 16 samples have no reward, ",
+        "the last: its process died (SIGKILL); ",
+        "the checkpoint that is good: none, no step learned; nothing is exported; hint: ",
+    ):
+        assert words in said.message
+    assert [line["failed_steps"] for line in runs.metrics(tmp_path / "runs" / "run")] == [1, 2, 3, 4]
+
+
+def test_rewards_that_all_hang_are_waited_for_so_long_and_no_longer_by_two_processes(
+    tmp_path: Path, rows: Path
+) -> None:
+    path = job(
+        tmp_path, rows, f"import time\n{OWN}time.sleep(1e6)\n",
+        training={"steps": 2, "minLearningShare": 0.0}, accelerator={"type": "cpu-1", "slices": 2},
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("timeoutSeconds: 1", "timeoutSeconds: 0.2"))
+    began = time.monotonic()
+    said = failed(path, ExitCode.USER_CODE, processes=2)
+    assert time.monotonic() - began < 60
+    assert (
+        "spec.training.minLearningShare: 0: 2 of 2 steps could not learn; 2 of them for this reason: " in said.message
+    )
+    assert "reward own: 8 of 8 samples have no reward, the last: no answer within 0.2 s; " in said.message
+
+
+@pytest.mark.parametrize(("bad", "is_well"), [(2, True), (3, False)])
+def test_half_of_the_steps_may_fail_and_no_more(tmp_path: Path, rows: Path, bad: int, is_well: bool) -> None:
+    """The last steps fail; the checkpoint of before them stays, and is named."""
+    source = (
+        "import os\n" + OWN + BY_STEP.format(calls=str(tmp_path / "calls"))
+        + f"if step > {4 - bad}: raise ValueError('no')\n    return float(sum(completion.encode()) % 97)\n"
+    )  # fmt: skip
+    (tmp_path / "calls").touch()
+    path = job(tmp_path, rows, source)
+    home = tmp_path / "runs" / "run"
+    if is_well:
+        assert "could not learn" in runs.run(path)
+        assert [line["failed_steps"] for line in runs.metrics(home)] == [0, 0, 1, 2]
+        assert (home / run_directory.EXPORT).exists()
+        return
+    said = failed(path, ExitCode.USER_CODE)
+    assert (
+        "spec.training.minLearningShare: 0.5: 3 of 4 steps could not learn; 3 of them for this reason: " in said.message
+    )
+    assert "samples have no reward, the last: raised ValueError: no" in said.message
+    assert f"the checkpoint that is good: file://{home}/checkpoints/1; " in said.message
+    assert sorted(int(place.name) for place in (home / run_directory.CHECKPOINTS).iterdir()) == [1, 3, 4]
+
+
+def test_rewards_that_are_all_equal_are_no_failure(tmp_path: Path, rows: Path) -> None:
+    path = job(tmp_path, rows, f"{OWN}return 0.0\n", training={"steps": 6})
+    assert "could not learn" not in runs.run(path)
+    assert (tmp_path / "runs" / "run" / run_directory.EXPORT).exists()
+
+
+def sft(home: Path, name: str, **spec: Any) -> Path:
+    data = home / "sums.jsonl"
+    data.write_text("".join(json.dumps({"question": f"{a} and 1", "answer": f"{a + 1}"}) + "\n" for a in range(16)))
+    training = {"steps": 3, "batchSize": 4, "sequenceLength": 64, **spec.pop("training", {})}
+    return runs.write_job(home, name, {
+        "algorithm": {"sft": {}},
+        "data": {"train": {"uri": f"file://{data}"}},
+        "checkpoint": {"everySteps": 1},
+        "accelerator": {"type": "cpu-1"},
+        **spec,
+        "training": training,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            np.nan,
+            "3 of 3 steps could not learn; 3 of them for this reason: training: loss and grad_norm are not finite",
+        ),
+        (0.0, "training: no step learned: the gradient was 0 in all 3 steps"),
+    ],
+)
+def test_weights_that_are_not_finite_or_all_0_fail_a_run_shorter_than_any_limit(
+    tmp_path: Path, value: float, says: str
+) -> None:
+    raw = {**CASES["llama-3.0"], "vocab_size": 264, "bos_token_id": 256, "eos_token_id": 257}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(raw))
+    broken = {name: np.full_like(x, value) for name, x in tensors(raw).items()}
+    save_file(broken, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    model = {"uri": f"file://{tmp_path}/model", "tokenizer": "random://bytes"}
+    said = failed(sft(tmp_path, "broken", model=model), ExitCode.CONFIG_ERROR)
+    assert says in said.message
+    assert "the checkpoint that is good: none, no step learned" in said.message
+
+
+def test_updates_too_small_for_the_format_of_the_weights_fail_the_run(tmp_path: Path) -> None:
+    training = {"precision": {"params": "bfloat16"}, "optimizer": {"learningRate": 1e-12}}
+    said = failed(sft(tmp_path, "small", model={"uri": "random://tiny"}, training=training), ExitCode.CONFIG_ERROR)
+    assert "training: no weight changed: 3 of 3 steps had a gradient" in said.message

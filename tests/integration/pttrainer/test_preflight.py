@@ -1,0 +1,87 @@
+"""Preflight with the real TPU compiler, no TPU present: a job that fits, and one that is hopeless, each in a process.
+
+Needs libtpu: `make aot`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.builders.trainer.preflight import job, spec
+
+from ptapi.load import dump_job
+from ptapi.spec import Pathways
+from pttrainer.preflight.compiler import compile
+from pttrainer.preflight.memory import resident
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.preflight.shapes.passes import CUT, PUT, TRAIN_STEP, TRANSFER
+
+if importlib.util.find_spec("libtpu") is None:
+    pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
+
+tpu_topology.prepare_environment()
+
+
+def preflight(folder: Path, *words: str, **fields: Any) -> tuple[int, dict[str, Any]]:
+    file = folder / "job.yaml"
+    file.write_text(dump_job(job(**fields)))
+    done = subprocess.run(
+        [sys.executable, "-m", "pttrainer", "preflight", str(file), "-o", "json", *words],
+        stdout=subprocess.PIPE,
+        env=os.environ,
+        timeout=900,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_job_that_fits_with_room_is_accepted_by_the_fast_compile(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"batchSize": 8, "sequenceLength": 2048, "steps": 10}
+    code, said = preflight(tmp_path, model="qwen3-0.6b", accelerator="v5e-4", **fields)
+    assert code == 0
+    assert (said["fits"], said["stage"]) == (True, "fast")
+    computed, compiled = said["programs"]
+    assert computed["peak"] == pytest.approx(compiled["peak"], rel=0.10)
+    assert computed["arguments"] == pytest.approx(compiled["arguments"], rel=0.01)
+    assert compiled["temporaries"] > 0
+    assert said["collectives"][0]["bytes"] > 0
+    assert said["estimate"]["iciSeconds"] > 0
+    assert said["estimate"]["chipHours"] > 0
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 3 * 2**20  # kilobytes
+
+
+def test_a_hopeless_job_is_refused_with_what_it_needs_and_what_there_is(tmp_path: Path) -> None:
+    code, said = preflight(tmp_path, model="llama3.1-8b", accelerator="v5e-4", batchSize=8, sequenceLength=2048)
+    assert code == 70
+    assert not said["fits"]
+    refused = said["programs"][-1]
+    assert (refused["stage"], refused["fits"]) == ("fast", False)
+    assert refused["peak"] > said["available"] == int(15.75 * 2**30)
+    assert refused["compileSeconds"] < 120
+    assert any(option["fits"] for option in said["options"])
+    assert said["smallest"]
+
+
+def test_weights_on_their_way_to_other_devices_take_what_is_counted_for_them() -> None:
+    fields = {"batchSize": 32, "sequenceLength": 2048, "rollout": {"maxNewTokens": 1024, "placement": "disaggregated"}}
+    asked = spec("qwen3-0.6b", "v5e-8", algorithm="grpo", **fields)
+    of = subject(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
+    found = compile.compiled(of, TRANSFER, "fast")
+    counted = next(buffer.bytes for buffer in resident.outside(of) if buffer.name == resident.UNDER_WAY)
+    embedding = 2 * 151_936 * 1024
+    assert found[CUT].output == pytest.approx(embedding / 4, rel=0.01)
+    assert found[PUT].output == pytest.approx(embedding, rel=0.01)
+    assert found[PUT].peak - found[PUT].output == pytest.approx(counted, rel=0.02)
+
+
+def test_a_step_compiles_for_tpu7x_whose_compiler_ends_itself_without_our_flags() -> None:
+    of = subject(spec("tiny", "tpu7x-8", batchSize=8, sequenceLength=256))
+    assert compile.compiled(of, TRAIN_STEP, "fast")[TRAIN_STEP].fits

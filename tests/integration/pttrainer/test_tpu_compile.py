@@ -1,0 +1,95 @@
+"""Our train step compiles for TPUs that are not here, with the fused attention kernel in it. Nothing is run.
+
+Needs the TPU compiler (libtpu, 0.7 GB unpacked): `make aot`, or `pip install -e '.[tpu-compiler]'`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from tests.builders.trainer.steps import Likelihood
+
+from pttrainer.batch import Batch
+from pttrainer.models import Model, ModelConfig
+from pttrainer.models.config import Experts
+from pttrainer.models.lora.adapters import Adapters, matrices
+from pttrainer.runtime.distributed import logical_axes, sharding
+from pttrainer.train_step import step as steps
+
+if importlib.util.find_spec("libtpu") is None:
+    pytest.skip("libtpu is not installed; hint: make aot", allow_module_level=True)
+
+# Several processes may load the compiler, no metadata server is asked, and quick compilation is enough.
+os.environ |= {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "JAX_OPTIMIZATION_LEVEL": "O0"}
+
+KERNEL = "splash_mha"
+ROWS, LENGTH = 8, 256
+SIZES: dict[str, Any] = {
+    "vocab_size": 1000, "d_model": 256, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 64, "d_ff": 512,
+}  # fmt: skip
+LLAMA = ModelConfig("llama", **SIZES)
+GEMMA = ModelConfig(
+    "gemma2", **SIZES, tied_head=True, window=100, local_layers=(True, False), zero_centred_norms=True, post_norms=True,
+    embedding_scale=16.0, attention_softcap=50.0, final_softcap=30.0, activation="gelu_tanh",
+)  # fmt: skip
+EXPERTS = ModelConfig("qwen3_moe", **SIZES, qk_norm=True, experts=Experts(8, 2, 128, balance_coefficient=0.01))
+SINKS = ModelConfig("gpt_oss", **SIZES, sinks=True, window=100, local_layers=(True, False), o_bias=True, qkv_bias=True,
+    experts=Experts(4, 2, 128, biased=True, clamp=7.0, slope=1.7))  # fmt: skip
+CONFIGS = {"llama": LLAMA, "gemma-2": GEMMA, "experts": EXPERTS, "sinks": SINKS}
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_train_step_compiles_with_the_fused_kernel(name: str, topology: str) -> None:
+    assert KERNEL in compiled(Model(CONFIGS[name], "bfloat16", remat="full"), topology)
+
+
+def test_so_do_adapters_on_a_frozen_model() -> None:
+    adapters = Adapters(8, 16.0, matrices(LLAMA, "all-linear"), False)
+    assert KERNEL in compiled(Model(LLAMA, "bfloat16", remat="full", adapters=adapters), "v5e:2x2")
+
+
+def test_so_does_a_mesh_that_splits_heads() -> None:
+    assert KERNEL in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, tensor=2)
+
+
+def test_a_mesh_that_splits_rows_takes_the_plain_computation() -> None:
+    assert KERNEL not in compiled(Model(LLAMA, "bfloat16", remat="full"), "v5e:2x2", fsdp=2, sequence=2)
+
+
+def compiled(model: Model, topology: str, **split: int) -> str:
+    """The program that the TPU's compiler makes of the real train step."""
+    mesh = _mesh(topology, split or {"fsdp": 4})
+    adamw = optax.adamw(1e-3)
+    where = steps.layout(model, adamw, mesh)
+    step = steps.train_step(model, Likelihood(), adamw, lambda count: 1e-3, where, micro_batch=None)  # type: ignore[arg-type]
+    frozen = None
+    if where.frozen is not None:
+        shapes = model.frozen(model.abstract())
+        frozen = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where.frozen)
+    with jax.set_mesh(mesh):
+        lowered = step.lower(steps.abstract_state(model, adamw, where), _batch(mesh), frozen)
+        text: str = lowered.compile().as_text()
+    assert KERNEL not in text or "tpu_custom_call" in text  # the name alone could be one of ordinary operations
+    return text
+
+
+def _mesh(topology: str, split: dict[str, int]) -> Mesh:
+    from jax.experimental import topologies
+
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    shape = tuple(split.get(axis, 1) for axis in logical_axes.MESH_AXES)
+    return Mesh(np.array(devices).reshape(shape), logical_axes.MESH_AXES)
+
+
+def _batch(mesh: Mesh) -> Batch:
+    where = NamedSharding(mesh, sharding.fitting_batch_spec(mesh, (ROWS, LENGTH)))
+    ids, numbers = (jax.ShapeDtypeStruct((ROWS, LENGTH), dtype, sharding=where) for dtype in ("int32", "float32"))
+    return Batch(ids, ids, ids, ids, numbers, numbers)

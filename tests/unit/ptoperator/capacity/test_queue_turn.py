@@ -1,0 +1,230 @@
+"""Jobs that want the same chips take turns: what they do, and what they say while they wait."""
+
+from __future__ import annotations
+
+import pytest
+from tests.builders.operator.cloud_site import SETTINGS, Site
+from tests.builders.operator.world import NAMESPACE, Operator, World
+
+from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
+from ptoperator.capacity.cloud import Reservation
+from ptoperator.capacity.gke.client import Gke
+from ptoperator.observe.cache import Memory
+from ptoperator.settings import Settings
+
+EXISTING: list[Manifest] = [{"type": "existing"}]
+RESERVED: list[Manifest] = [{"type": "reservation", "reservation": "r1", "zones": ["us-east5-a"]}]
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    return Site(world)
+
+
+def add_slices(site: Site, count: int) -> None:
+    """Slices of v6e-16 that are there: four nodes each."""
+    for index in range(4 * count):
+        marks = {
+            "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+            "cloud.google.com/gke-tpu-topology": "4x4",
+            "cloud.google.com/gke-nodepool": f"pool-{index // 4}",
+        }
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        site.world.api.put(
+            NODES,
+            {"metadata": {"name": f"n{index}", "namespace": "", "labels": marks, "uid": f"n{index}"}, "status": ready},
+        )
+
+
+def reserve(site: Site, hosts: int, others: int = 0) -> None:
+    """A reservation that the cloud tells of. others: VMs that somebody else uses."""
+
+    def look(name: str, zone: str) -> Reservation:
+        used = sum(pool.nodes for pool in site.model.pools.values())
+        return Reservation(name, zone, hosts, others + used)
+
+    gke = Gke(SETTINGS, site.gke._client, site.gke._seconds, look)
+    site.operator.cloud = gke
+
+
+def made(site: Site) -> list[str]:
+    return sorted(each["metadata"]["name"] for each in site.world.api.kinds("JobSet"))
+
+
+def quota(site: Site, name: str) -> tuple[str, str, str]:
+    found = next(each for each in site.status(name).conditions if each.type == "QuotaReserved")
+    return found.status, found.reason, found.message
+
+
+def test_two_jobs_for_one_slice_that_is_there_take_turns(site: Site) -> None:
+    add_slices(site, 1)
+    site.create("one", EXISTING)
+    site.run(10)
+    site.create("two", EXISTING)
+    site.start_pods()
+    site.create("three", EXISTING)
+    site.run(70)
+    assert made(site) == ["one", "two"], "one more than the nodes take may ask: an autoscaler may bring some"
+    assert quota(site, "one")[:2] == ("True", "Admitted")
+    assert site.status("three").phase == "Queued"
+    message = "waiting for 16 v6e chips of existing nodes, 0 ahead: 32 of 16 chips are taken"
+    assert quota(site, "three") == ("False", "WaitingForQuota", message)
+
+
+def test_jobs_that_all_fit_start_together(site: Site) -> None:
+    add_slices(site, 3)
+    for name in ("one", "two", "three"):
+        site.create(name, EXISTING)
+    site.operator.work()
+    assert made(site) == ["one", "three", "two"]
+
+
+def test_cpu_jobs_and_jobs_of_kueue_do_not_stand_in_line(site: Site) -> None:
+    for name in ("one", "two"):
+        site.create(name, EXISTING, accelerator={"type": "cpu-1"}, training={"batchSize": 8})
+        site.create(f"q-{name}", EXISTING, queue="team")
+    site.operator.work()
+    assert made(site) == ["one", "q-one", "q-two", "two"]
+    assert site.status("one").capacity.attempts == []
+
+
+def test_where_an_autoscaler_makes_nodes_nobody_stands_in_line(world: World) -> None:
+    site = Site(world, Settings(queue_existing=False))
+    for name in ("one", "two", "three"):
+        site.create(name, EXISTING)
+    site.operator.work()
+    assert made(site) == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize("end", ["finish", "suspend", "delete"])
+def test_the_next_has_its_turn_when_one_ends_is_suspended_or_deleted(site: Site, end: str) -> None:
+    reserve(site, 4)
+    site.create("one", RESERVED)
+    site.run_until(lambda: made(site) == ["one"])
+    site.start_pods()
+    site.create("two", RESERVED)
+    site.run(60)
+    assert (made(site), len(site.model.pools)) == (["one"], 1)
+    if end == "finish":
+        site.finish()
+    elif end == "suspend":
+        site.world.api.patch(POSTTRAINJOBS, "one", NAMESPACE, {"spec": {"runPolicy": {"suspend": True}}})
+    else:
+        site.world.api.delete(POSTTRAINJOBS, "one", NAMESPACE)
+    site.run_until(lambda: "two" in made(site))
+    assert [pool.labels["posttrain-job"] for pool in site.model.pools.values()] == ["two"]
+
+
+def test_a_waiting_job_says_how_many_are_ahead_and_why_but_no_names(site: Site) -> None:
+    reserve(site, 8)
+    for name in ("one", "two", "three", "four"):
+        site.create(name, RESERVED)
+        site.run(35)
+    site.run(65)
+    assert quota(site, "three")[2] == "waiting for 16 v6e chips of reservation r1, 0 ahead: 32 of 32 chips are taken"
+    assert quota(site, "four")[2] == "waiting for 16 v6e chips of reservation r1, 1 ahead: 32 of 32 chips are taken"
+
+
+def test_a_higher_priority_class_comes_first(site: Site) -> None:
+    site.world.api.put(
+        PRIORITY_CLASSES, {"metadata": {"name": "high", "namespace": NAMESPACE, "uid": "p"}, "value": 1000}
+    )
+    reserve(site, 4)
+    site.create("one", RESERVED)
+    site.run_until(lambda: made(site) == ["one"])
+    site.create("two", RESERVED)
+    site.run(35)
+    site.create("urgent", RESERVED, priorityClassName="high")
+    site.run(35)
+    assert quota(site, "urgent")[2].startswith("waiting for 16 v6e chips of reservation r1, 0 ahead")
+    assert ", 1 ahead" in quota(site, "two")[2]
+    site.finish()
+    site.run_until(lambda: "urgent" in made(site))
+    assert "two" not in made(site)
+
+
+def test_an_operator_that_knows_nothing_yet_gives_no_turn_twice(site: Site) -> None:
+    """Its memory is empty, as in a process that has just started: all jobs are read before a turn is given."""
+    reserve(site, 4)
+    site.create("one", RESERVED)
+    site.run(10)
+    site.create("two", RESERVED)
+    site.operator.memory = Memory()
+    for _ in range(10):
+        site.operator.look((NAMESPACE, "two"))
+        site.operator.memory = Memory()
+        site.world.tick(11)
+    assert site.status("one").capacity.attempts[0].granted is not None
+    assert site.status("two").capacity.attempts[0].granted is None
+
+
+def test_a_reservation_with_too_little_left_is_not_asked(site: Site) -> None:
+    reserve(site, 8, others=6)
+    site.create("one", [{**RESERVED[0], "waitSeconds": 600}, {"type": "spot", "zones": ["us-east5-a"]}])
+    site.run_until(lambda: made(site))
+    assert site.outcomes("one")[0] == (
+        "reservation r1 in us-east5-a: NO_FREE_CAPACITY in us-east5-a after 0s, trying spot: "
+        "no free capacity in reservation r1: 16 chips needed, 8 free"
+    )
+    (pool,) = site.model.pools.values()
+    assert pool.manifest["config"]["spot"] is True
+
+
+def test_a_reservation_that_others_of_us_hold_is_left_for_the_next_option_unless_a_time_is_given(site: Site) -> None:
+    reserve(site, 4)
+    site.create("one", RESERVED)
+    site.run_until(lambda: made(site) == ["one"])
+    spot = {"type": "spot", "zones": ["us-east5-a"]}
+    site.create("two", [*RESERVED, spot])
+    site.create("three", [{**RESERVED[0], "waitSeconds": 600}, spot])
+    site.run_until(lambda: "two" in made(site))
+    assert "NO_FREE_CAPACITY" in site.outcomes("two")[0]
+    assert site.status("three").phase == "Queued"
+    site.run_until(lambda: "three" in made(site))
+    assert "NO_TURN in us-east5-a after 10m" in site.outcomes("three")[0]
+
+
+def test_a_job_larger_than_the_reservation_says_so_and_keeps_nobody_waiting(site: Site) -> None:
+    reserve(site, 4)
+    site.create("large", RESERVED, accelerator={"type": "v6e-16", "slices": 2})
+    site.run(10)
+    site.create("small", RESERVED)
+    site.run_until(lambda: made(site) == ["small"])
+    assert "reservation r1 has 16 chips, 32 needed" in site.outcomes("large")[0]
+
+
+def test_a_job_whose_pods_were_made_again_keeps_its_turn(site: Site, operator: Operator) -> None:
+    add_slices(site, 1)
+    site.create("one", EXISTING)
+    site.start_pods()
+    site.run(10)
+    granted = site.status("one").capacity.attempts[0].granted
+    jobset = site.world.api.find(JOBSETS, "one")
+    assert jobset is not None
+    site.world.api.delete(JOBSETS, "one", NAMESPACE)
+    site.run(60)
+    assert made(site) == ["one"]
+    assert [each.granted for each in site.status("one").capacity.attempts] == [granted]
+
+
+def test_a_suspended_job_gives_its_turn_away_and_takes_another_when_it_is_resumed(site: Site) -> None:
+    add_slices(site, 1)
+    site.create("one", EXISTING)
+    site.run(10)
+    site.start_pods()
+    site.create("two", EXISTING)
+    site.create("three", EXISTING)
+    site.run(70)
+    suspend = {"spec": {"runPolicy": {"suspend": True}}}
+    for name in ("one", "two"):
+        site.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, suspend)
+    site.run(70)
+    assert [str(site.status(name).phase) for name in ("one", "two")] == ["Suspended", "Suspended"]
+    assert quota(site, "three")[:2] == ("True", "Admitted")
+    site.start_pods()
+    for name in ("one", "two"):
+        resume = {"spec": {"runPolicy": {"suspend": False}}}
+        site.world.api.patch(POSTTRAINJOBS, name, NAMESPACE, resume)
+    site.run(130)
+    assert site.status("three").phase == "Running"
+    assert sorted(str(site.status(name).phase) for name in ("one", "two")) == ["Provisioning", "Queued"]

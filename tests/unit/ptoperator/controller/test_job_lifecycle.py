@@ -1,0 +1,514 @@
+"""The life of a job, event by event, in a small cluster in memory."""
+
+from __future__ import annotations
+
+import pytest
+from tests.builders.operator.job_steps import (
+    NAME,
+    bring_up,
+    condition,
+    create,
+    edit,
+    events,
+    exit_all,
+    phase,
+    said,
+    settle,
+    start,
+    status,
+)
+from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
+
+from ptkube.resources import JOBSETS, PODS, POSTTRAINJOBS, Manifest
+from ptoperator.kube import labels
+
+
+def test_a_job_runs_from_apply_to_success(operator: Operator, world: World) -> None:
+    create(world)
+    operator.work()
+    assert phase(world) == "Provisioning"
+    assert world.api.find(JOBSETS, NAME)
+    settle(operator)
+    world.start(world.pods[0])
+    operator.work()
+    assert phase(world) == "Starting"
+    world.tick(11)
+    world.progress(4, checkpoint=3)
+    operator.work()
+    assert phase(world) == "Running"
+    now = status(world)
+    assert (now.progress.steps, now.progress.percent, now.metrics.loss) == ("4/10", 40, "2.1")
+    assert now.checkpoint is not None
+    assert now.checkpoint.step == 3
+    world.progress(10, "done")
+    exit_all(world, 0)
+    settle(operator)
+    assert phase(world) == "Succeeded"
+    assert condition(world, "Complete")[:2] == ("True", "Succeeded")
+    assert status(world).progress.percent == 100
+    assert status(world).completion_time
+    assert events(world) == [
+        ("Normal", "Created"),
+        ("Normal", "Accepted"),
+        ("Normal", "NodesReady"),
+        ("Normal", "Training"),
+        ("Normal", "Succeeded"),
+    ]
+
+
+def test_nothing_is_written_when_nothing_changed(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    before = world.api.writes
+    for _ in range(20):
+        operator.news.add((NAMESPACE, NAME))
+        operator.work()
+    assert world.api.writes == before
+
+
+def test_progress_is_written_no_more_often_than_the_setting_says(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    before = world.api.writes
+    for second in range(100):
+        world.tick(1)
+        world.progress(3 + second // 20)
+        operator.news.add((NAMESPACE, NAME))
+        operator.work()
+    assert world.api.writes - before <= 10
+
+
+def test_reading_progress_between_events_costs_no_api_read(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    reads: list[str] = []
+    world.api.get = lambda r, *_: reads.append(r.kind) or pytest.fail("a read")  # type: ignore[method-assign,assignment]
+    world.tick(10)
+    world.progress(5)
+    operator.work()
+    assert status(world).progress.step == 5
+    assert reads == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (64, "ConfigError"),
+        (65, "DataError"),
+        (66, "UserCode"),
+        (70, "OutOfMemoryHBM"),
+        (74, "Storage"),
+        (2, "ConfigError"),
+    ],
+)
+def test_a_fatal_exit_code_fails_the_job_at_once(operator: Operator, world: World, code: int, kind: str) -> None:
+    bring_up(operator)
+    exit_all(world, code, said(code, kind, "row 3 is no JSON"))
+    settle(operator)
+    assert phase(world) == "Failed"
+    reason, message = condition(world, "Failed")[1:]
+    assert reason == kind
+    assert "row 3 is no JSON" in message
+    assert f"exit code {code}" in message
+    assert world.pods[0]["metadata"]["name"] in message
+    assert status(world).restarts == {}
+
+
+def test_preemption_is_free_however_often(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"maxRestarts": 1})
+    for _ in range(5):
+        world.disrupt(world.unfinished[0])
+        settle(operator)
+        assert phase(world) == "Restarting"
+        start(operator)
+    assert phase(world) == "Running"
+    assert status(world).restarts == {"HostError": 5}
+    jobset = world.api.find(JOBSETS, NAME)
+    assert jobset is not None
+    assert jobset["status"]["restartsCountTowardsMax"] == 0
+
+
+def test_a_saved_checkpoint_is_free_and_named_when_it_continues(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"maxRestarts": 0})
+    world.progress(5, checkpoint=5)
+    exit_all(world, 75, said(75, "Preempted", "SIGTERM; saved step 5"))
+    settle(operator)
+    assert phase(world) == "Restarting"
+    assert status(world).restarts == {"Preempted": 1}
+    assert "continues from step 5" in condition(world, "Running")[2]
+
+
+def test_unknown_errors_restart_until_the_budget_is_used_up(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"maxRestarts": 2})
+    for _ in range(2):
+        exit_all(world, 1, "Traceback: ValueError: boom")
+        settle(operator)
+        assert phase(world) == "Restarting"
+        start(operator)
+    exit_all(world, 1, "Traceback: ValueError: boom")
+    settle(operator)
+    assert phase(world) == "Failed"
+    assert "runPolicy.maxRestarts (2) is used up" in condition(world, "Failed")[2]
+    assert "boom" in condition(world, "Failed")[2]
+    assert status(world).restarts == {"Unknown": 2}
+
+
+def test_host_memory_is_recognised_by_the_kernels_kill(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"maxRestarts": 0})
+    world.exit(world.pods[0], 137, reason="OOMKilled")
+    settle(operator)
+    assert condition(world, "Failed")[1] == "OutOfMemoryHost"
+
+
+def test_the_first_explained_failure_is_the_cause(operator: Operator, world: World) -> None:
+    bring_up(operator, accelerator={"type": "cpu-1", "slices": 2})
+    first, second = world.unfinished
+    world.exit(second, 1, "lost connection to the coordinator")
+    world.tick(1)
+    world.exit(first, 65, said(65, "DataError", "row 7"))
+    settle(operator)
+    assert condition(world, "Failed")[1] == "DataError"
+
+
+def test_suspend_saves_stops_and_resumes(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    edit(world, suspend=True)
+    operator.work()
+    world.run_jobsets()
+    operator.work()
+    assert condition(world, "Suspended")[:2] == ("False", "Suspending")
+    world.progress(6, checkpoint=6)
+    world.reap()
+    operator.work()
+    assert phase(world) == "Suspended"
+    assert condition(world, "Suspended")[0] == "True"
+    assert "continues from step 6" in condition(world, "Suspended")[2]
+    assert world.pods == []
+    edit(world, suspend=False)
+    settle(operator)
+    assert condition(world, "Suspended")[:2] == ("False", "Resumed")
+    start(operator)
+    assert phase(world) == "Running"
+    assert status(world).restarts == {}
+
+
+def test_suspended_job_creates_no_pods(operator: Operator, world: World) -> None:
+    create(world, runPolicy={"suspend": True})
+    settle(operator)
+    assert phase(world) == "Suspended"
+    assert world.api.find(JOBSETS, NAME) is None
+    edit(world, suspend=False)
+    settle(operator)
+    assert len(world.pods) == 1
+
+
+def test_a_queued_job_waits_is_admitted_and_evicted(operator: Operator, world: World) -> None:
+    create(world, queue="team")
+    settle(operator)
+    assert phase(world) == "Queued"
+    assert condition(world, "QuotaReserved")[:2] == ("False", "WaitingForQuota")
+    assert world.pods == []
+    world.admit()
+    settle(operator)
+    start(operator)
+    assert phase(world) == "Running"
+    assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
+    jobset = world.api.find(JOBSETS, NAME)
+    assert jobset is not None
+    jobset["spec"]["suspend"] = True
+    world.api.put(JOBSETS, jobset)
+    settle(operator)
+    assert phase(world) == "Queued"
+    assert condition(world, "QuotaReserved")[:2] == ("False", "Evicted")
+
+
+def test_a_queued_job_is_suspended_by_deleting_its_jobset_and_keeps_its_count(operator: Operator, world: World) -> None:
+    create(world, queue="team")
+    settle(operator)
+    world.admit()
+    settle(operator)
+    start(operator)
+    world.disrupt(world.unfinished[0])
+    settle(operator)
+    start(operator)
+    edit(world, suspend=True)
+    settle(operator)
+    assert phase(world) == "Suspended"
+    assert world.api.find(JOBSETS, NAME) is None
+    edit(world, suspend=False)
+    settle(operator)
+    world.admit()
+    settle(operator)
+    start(operator)
+    jobset = world.api.find(JOBSETS, NAME)
+    assert jobset is not None
+    assert jobset["metadata"]["annotations"][labels.RESTARTS_BEFORE] == "1"
+    world.disrupt(world.unfinished[0])
+    settle(operator)
+    assert status(world).restarts == {"HostError": 2}
+
+
+def test_the_queue_may_change_while_suspended(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    edit(world, suspend=True)
+    settle(operator)
+    world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, {"spec": {"queue": "other"}})
+    settle(operator)
+    edit(world, suspend=False)
+    settle(operator)
+    jobset = world.api.find(JOBSETS, NAME)
+    assert jobset is not None
+    assert jobset["metadata"]["labels"][labels.KUEUE_QUEUE] == "other"
+    assert phase(world) == "Queued"
+
+
+def test_the_deadline_fails_the_job_and_frees_its_chips(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"activeDeadlineSeconds": 60})
+    world.tick(70)
+    settle(operator)
+    assert phase(world) == "Failed"
+    assert condition(world, "Failed")[1] == "DeadlineExceeded"
+    assert world.api.find(JOBSETS, NAME) is None
+    assert world.pods == []
+
+
+def test_the_deadline_counts_anew_after_a_suspension(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"activeDeadlineSeconds": 60})
+    edit(world, suspend=True)
+    settle(operator)
+    world.tick(500)
+    settle(operator)
+    edit(world, suspend=False)
+    settle(operator)
+    start(operator)
+    assert phase(world) == "Running"
+
+
+def test_a_finished_job_is_deleted_after_its_ttl(operator: Operator, world: World) -> None:
+    bring_up(operator, runPolicy={"ttlSecondsAfterFinished": 30})
+    exit_all(world, 0)
+    settle(operator)
+    world.tick(29)
+    settle(operator)
+    assert phase(world) == "Succeeded"
+    world.tick(2)
+    settle(operator)
+    assert {ref[0] for ref in world.api.objects} == {"Event"}
+
+
+def test_a_ttl_may_be_set_after_the_end(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    exit_all(world, 0)
+    settle(operator)
+    edit(world, ttlSecondsAfterFinished=0)
+    settle(operator)
+    assert world.api.find(POSTTRAINJOBS, NAME) is None
+
+
+def test_a_finished_job_is_not_started_again_when_its_jobset_is_deleted(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    exit_all(world, 0)
+    settle(operator)
+    world.api.delete(JOBSETS, NAME, NAMESPACE)
+    settle(operator)
+    assert phase(world) == "Succeeded"
+    assert world.api.find(JOBSETS, NAME) is None
+
+
+def test_a_trainer_that_was_done_is_not_run_again_when_its_jobset_vanished(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    world.progress(10, "done")
+    exit_all(world, 0)
+    world.api.delete(JOBSETS, NAME, NAMESPACE)
+    world.collect()
+    settle(operator)
+    assert phase(world) == "Succeeded"
+
+
+def test_a_deleted_jobset_comes_back_after_its_pods_are_gone(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    world.api.delete(JOBSETS, NAME, NAMESPACE)
+    world.collect()
+    operator.work()
+    assert world.api.find(JOBSETS, NAME) is None
+    assert condition(world, "CapacityReady")[1] == "CleaningUp"
+    world.reap()
+    settle(operator)
+    start(operator)
+    assert phase(world) == "Running"
+    assert world.overlaps == []
+
+
+def test_a_job_created_again_waits_for_the_pods_of_the_one_before(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    world.api.delete(POSTTRAINJOBS, NAME, NAMESPACE)
+    create(world)
+    operator.work()
+    assert condition(world, "CapacityReady")[1] == "CleaningUp"
+    settle(operator)
+    assert len(world.pods) == 1
+    assert world.overlaps == []
+
+
+def test_somebody_elses_jobset_of_the_same_name_is_left_alone(operator: Operator, world: World) -> None:
+    world.api.create(JOBSETS, {"metadata": {"name": NAME, "namespace": NAMESPACE, "labels": {}}, "spec": {}})
+    create(world)
+    operator.work()
+    status_, reason, message = condition(world, "CapacityReady")
+    assert (status_, reason) == ("False", "CreateFailed")
+    assert "JobSet llama exists and is not this job's" in message
+    world.api.delete(JOBSETS, NAME, NAMESPACE)
+    world.tick(60)
+    settle(operator)
+    assert len(world.pods) == 1
+
+
+def test_a_lost_config_map_is_made_again_while_pods_need_it(operator: Operator, world: World) -> None:
+    create(world)
+    settle(operator)
+    (name,) = [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")]
+    world.api.remove(("ConfigMap", NAMESPACE, name))
+    world.tick(600)
+    operator.work()
+    assert [item["metadata"]["name"] for item in world.api.kinds("ConfigMap")] == [name]
+
+
+def test_an_image_that_cannot_be_pulled_fails_after_a_grace_period(operator: Operator, world: World) -> None:
+    create(world)
+    settle(operator)
+    world.cannot_pull(world.pods[0])
+    operator.work()
+    assert phase(world) == "Starting"
+    assert "manifest for trainer:9 not found" in condition(world, "Running")[2]
+    for _ in range(12):
+        world.tick(30)
+        settle(operator)
+    assert phase(world) == "Failed"
+    assert condition(world, "Failed")[1] == "ImagePull"
+    assert world.pods == []
+
+
+def test_the_registrys_words_are_told_while_the_kubelet_only_waits(operator: Operator, world: World) -> None:
+    create(world)
+    settle(operator)
+    world.cannot_pull(world.pods[0], "ErrImagePull", "manifest for trainer:9 not found")
+    operator.hear()
+    world.cannot_pull(world.pods[0], "ImagePullBackOff", 'Back-off pulling image "trainer:9"')
+    operator.work()
+    assert 'Back-off pulling image "trainer:9": ErrImagePull: manifest for trainer:9' in condition(world, "Running")[2]
+
+
+def test_a_spec_that_slipped_past_the_crd_is_a_condition_and_no_crash(operator: Operator, world: World) -> None:
+    create(world, accelerator={"type": "v5p-9"})
+    settle(operator)
+    assert phase(world) == "Failed"
+    status_, reason, message = condition(world, "Validated")
+    assert (status_, reason) == ("False", "InvalidSpec")
+    assert "v5p-9" in message
+    assert "nearest" in message
+    assert world.api.kinds("JobSet") == []
+    assert operator.timers == {}
+
+
+def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operator, world: World) -> None:
+    manifest = job_manifest(NAME)
+    other = {**manifest, "metadata": {"name": NAME, "namespace": "team-0"}}
+    world.api.create(POSTTRAINJOBS, other)
+    world.tick(1)
+    operator.memory.note_job(world.api.kinds("PostTrainJob")[0])
+    operator.heard = len(world.api.changes)
+    create(world)
+    operator.work()
+    assert phase(world) == "Failed"
+    status_, reason, message = condition(world, "Validated")
+    assert (status_, reason) == ("False", "OutputConflict")
+    assert "team-0/llama" in message
+    assert world.api.kinds("JobSet") == []
+
+
+def test_what_the_api_server_refuses_is_told_and_tried_again(operator: Operator, world: World) -> None:
+    from ptkube.errors import Invalid
+
+    create(world)
+    made = world.api.create
+
+    def refuse(r: object, body: Manifest) -> Manifest:
+        if r is JOBSETS:
+            raise Invalid(422, "Invalid", "spec.replicatedJobs[0].name: too long")
+        return made(r, body)  # type: ignore[arg-type]
+
+    world.api.create = refuse  # type: ignore[method-assign,assignment]
+    operator.work()
+    status_, reason, message = condition(world, "CapacityReady")
+    assert (status_, reason) == ("False", "CreateFailed")
+    assert "too long" in message
+    writes = world.api.writes
+    world.tick(60)
+    operator.work()
+    assert [line for line in world.api.log[writes:] if line.startswith(("status", "create Event"))] == []
+    world.api.create = made  # type: ignore[method-assign]
+    world.tick(60)
+    settle(operator)
+    assert len(world.pods) == 1
+
+
+def test_a_trainer_whose_progress_cannot_be_read_is_called_running_after_a_while(
+    operator: Operator, world: World
+) -> None:
+    create(world)
+    settle(operator)
+    world.start(world.pods[0])
+    operator.work()
+    assert phase(world) == "Starting"
+    world.tick(61)
+    operator.work()
+    assert phase(world) == "Running"
+    assert "cannot be read" in condition(world, "Running")[2]
+
+
+def test_a_step_that_is_compiled_after_the_first_rollout_does_not_start_the_run_again(
+    operator: Operator, world: World
+) -> None:
+    bring_up(operator)
+    assert phase(world) == "Running"
+    before = events(world)
+    for stage in ("compiling", "training"):
+        world.tick(11)
+        world.progress(0, stage)
+        operator.work()
+        assert (phase(world), condition(world, "Running")[0]) == ("Running", "True")
+    assert events(world) == before
+
+
+def test_progress_of_the_attempt_before_does_not_make_a_new_one_running(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    world.disrupt(world.unfinished[0])
+    settle(operator)
+    world.tick(30)
+    world.start(world.unfinished[0])
+    settle(operator)
+    assert phase(world) == "Restarting"
+    assert status(world).progress.step == 3
+
+
+def test_time_and_cost_survive_an_operator_that_was_away(operator: Operator, world: World) -> None:
+    bring_up(operator, accelerator={"type": "v6e-4"}, preflight="Skip")
+    held = status(world).time.held
+    world.tick(3600)
+    operator.restart()
+    world.progress(9)
+    operator.work()
+    assert status(world).time.held == held + 3600
+    assert float(status(world).cost.chip_hours) == pytest.approx((held + 3600) * 4 / 3600, abs=0.01)
+
+
+def test_a_hint_says_that_a_file_run_directory_needs_a_volume(operator: Operator, world: World) -> None:
+    create(world)
+    operator.work()
+    assert "mount a volume" in condition(world, "Validated")[2]
+
+
+def test_a_deleted_job_leaves_nothing(operator: Operator, world: World) -> None:
+    bring_up(operator)
+    world.api.delete(POSTTRAINJOBS, NAME, NAMESPACE)
+    settle(operator)
+    assert {ref[0] for ref in world.api.objects} == {"Event"}
+    assert operator.memory.numbers() == []
+    assert world.api.find(PODS, NAME) is None

@@ -1,0 +1,194 @@
+"""Waiting in a Kueue queue: what the status says, and when the operator looks again. Kueue's part is a test's."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+from tests.builders.kueue import objects as made_by_kueue
+from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
+from tests.unit.ptoperator.controller.test_job_lifecycle import (
+    NAME,
+    condition,
+    create,
+    edit,
+    phase,
+    settle,
+    start,
+    status,
+)
+from tests.unit.ptoperator.render.test_render import PUBLIC_JOBSET_CRD, closed, job
+
+from ptapi.accelerators import resolve
+from ptapi.errors import SpecError
+from ptkube.resources import JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
+from ptoperator.kube import labels
+from ptoperator.kueue.workload import Place, waiting_words
+from ptoperator.render import jobset, layout_of
+from ptoperator.settings import Settings
+
+V5P = {
+    "accelerator": {"type": "v5p-128"}, "training": {"steps": 10, "batchSize": 64}, "queue": "team",
+    "preflight": "Skip", "output": {"uri": "file:///runs"},
+}  # fmt: skip
+NO_QUOTA = "couldn't assign flavors to pod set slice: insufficient unused quota for google.com/tpu, 32 more needed"
+VISIBILITY = f"/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{NAMESPACE}/localqueues/team/pendingworkloads"
+
+
+def queued(operator: Operator, world: World, **status: Any) -> Manifest:
+    """A job in the queue `team` of `cluster-queue`, of which Kueue says this."""
+    found = made_by_kueue.local_queue("team", NAMESPACE, "cluster-queue")
+    found["metadata"]["uid"] = "of-the-queue"
+    world.api.put(LOCAL_QUEUES, found)
+    create(world, **V5P)
+    settle(operator)
+    return say(operator, world, **status)
+
+
+def say(operator: Operator, world: World, **status: Any) -> Manifest:
+    found = world.api.find(JOBSETS, NAME)
+    assert found is not None
+    said = made_by_kueue.workload(found, "team", **status)
+    said["metadata"]["uid"] = "of-the-workload"
+    world.api.put(WORKLOADS, said)
+    world.tick(operator.settings.queue_seconds + 1)
+    operator.work()
+    return said
+
+
+def why(world: World) -> str:
+    return condition(world, "QuotaReserved")[2]
+
+
+def test_position_and_reason_stand_in_the_status(operator: Operator, world: World) -> None:
+    said = queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
+    assert why(world) == f"waiting for 64 v5p chips in cluster-queue: {NO_QUOTA}"
+    world.api.paths[VISIBILITY] = made_by_kueue.pending_workloads("other-1", "other-2", said["metadata"]["name"])
+    world.tick(operator.settings.queue_seconds + 1)
+    operator.work()
+    assert why(world) == f"waiting for 64 v5p chips in cluster-queue, 2 ahead: {NO_QUOTA}"
+    assert phase(world) == "Queued"
+    assert condition(world, "CapacityReady")[2] == why(world)
+
+
+def test_a_waiting_job_is_looked_at_every_half_minute_and_written_only_when_something_changed(
+    operator: Operator, world: World
+) -> None:
+    queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
+    (due,) = operator.timers.values()
+    assert (due - world.api.now).total_seconds() == Settings().queue_seconds
+    writes = world.api.writes
+    for _ in range(5):
+        world.tick(31)
+        operator.work()
+    assert world.api.writes == writes
+
+
+def test_a_queue_that_is_not_there_is_named(operator: Operator, world: World) -> None:
+    create(world, **V5P)
+    settle(operator)
+    assert "queue team, which is not there; hint: make the LocalQueue" in why(world)
+
+
+def test_a_cluster_without_kueue_says_so() -> None:
+    words = waiting_words(Place("team", has_kueue=False), resolve("v5p-128"))
+    assert words == "waiting in queue team, but Kueue is not installed; hint: install it, or leave spec.queue out"
+
+
+def test_a_waiting_admission_check_is_named(operator: Operator, world: World) -> None:
+    check = {
+        "name": "dws",
+        "state": "Pending",
+        "message": "Queued since 10:00",
+        "lastTransitionTime": made_by_kueue.TIME,
+    }
+    reserved = made_by_kueue.condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue")
+    queued(operator, world, conditions=[reserved], admissionChecks=[check])
+    assert why(world).endswith("quota is reserved, admission check dws is Pending: Queued since 10:00")
+
+
+def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator: Operator, world: World) -> None:
+    queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
+    world.admit()
+    settle(operator)
+    start(operator)
+    assert phase(world) == "Running"
+    assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
+    suspended = world.api.find(JOBSETS, NAME)
+    assert suspended is not None
+    suspended["spec"]["suspend"] = True
+    world.api.put(JOBSETS, suspended)
+    evicted = made_by_kueue.condition(
+        "Evicted", True, "Preempted", "Preempted to accommodate a workload of priority 1000"
+    )
+    requeue = {"count": 2, "requeueAt": "2026-11-21T10:05:00Z"}
+    say(operator, world, conditions=[evicted, made_by_kueue.pending(NO_QUOTA)], requeueState=requeue)
+    settle(operator)
+    assert phase(world) == "Queued"
+    assert condition(world, "QuotaReserved")[:2] == ("False", "Evicted")
+    assert why(world).startswith(
+        "cluster-queue took the quota back (Preempted: Preempted to accommodate a workload of priority 1000); "
+        "waiting for 64 v5p chips in cluster-queue, considered again at 2026-11-21T10:05:00Z (requeued 2 times)"
+    )
+    assert status(world).failure is None
+    assert status(world).restarts == {}
+    world.admit()
+    settle(operator)
+    assert condition(world, "QuotaReserved")[:2] == ("True", "Admitted")
+
+
+def test_a_workload_that_kueue_put_aside_says_what_to_do(operator: Operator, world: World) -> None:
+    said = queued(operator, world, conditions=[made_by_kueue.pending("The workload is deactivated")])
+    said["spec"]["active"] = False
+    world.api.put(WORKLOADS, said)
+    world.tick(31)
+    operator.work()
+    assert "has put the job aside: The workload is deactivated; hint: set spec.active" in why(world)
+
+
+def test_suspending_a_waiting_job_takes_it_out_of_the_queue(operator: Operator, world: World) -> None:
+    queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)])
+    edit(world, suspend=True)
+    settle(operator)
+    assert world.api.find(JOBSETS, NAME) is None
+    assert phase(world) == "Suspended"
+
+
+def test_the_jobset_carries_queue_and_workload_priority() -> None:
+    rendered = jobset(layout_of(job(job_manifest(**V5P, queuePriorityClassName="urgent")), Settings()))
+    assert rendered["metadata"]["labels"][labels.KUEUE_QUEUE] == "team"
+    assert rendered["metadata"]["labels"][labels.KUEUE_PRIORITY] == "urgent"
+    assert rendered["spec"]["suspend"] is True
+    with pytest.raises(SpecError, match="together with queue"):
+        job(job_manifest(queuePriorityClassName="urgent"))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "words"),
+    [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")],
+)
+def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
+    assert waiting_words(Place("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
+
+
+@pytest.mark.skipif(not PUBLIC_JOBSET_CRD.exists(), reason="the public CRDs are not beside the repository")
+def test_the_tests_workloads_have_the_public_crds_shape(operator: Operator, world: World) -> None:
+    check = {"name": "dws", "state": "Pending", "message": "", "lastTransitionTime": made_by_kueue.TIME}
+    said = queued(operator, world, conditions=[made_by_kueue.pending(NO_QUOTA)],
+                  admissionChecks=[check], requeueState={"count": 1, "requeueAt": made_by_kueue.TIME})  # fmt: skip
+    said["metadata"].pop("resourceVersion")
+    assert [str(error) for error in schema_of("workloads").iter_errors(said)] == []
+    queue = made_by_kueue.local_queue("team", NAMESPACE, "cluster-queue")
+    assert [str(error) for error in schema_of("localqueues").iter_errors(queue)] == []
+
+
+@cache
+def schema_of(plural: str) -> Any:
+    import jsonschema
+
+    path = PUBLIC_JOBSET_CRD.with_name(f"kueue.x-k8s.io_{plural}.yaml")
+    crd = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    served = next(each for each in crd["spec"]["versions"] if each["name"] == WORKLOADS.version)
+    return jsonschema.Draft202012Validator(closed(served["schema"]["openAPIV3Schema"]))

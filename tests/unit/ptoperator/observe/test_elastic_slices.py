@@ -1,0 +1,147 @@
+"""Headless servers and elastic slices: what is rendered, and what the status says when a slice is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.builders.operator.world import START
+from tests.unit.ptoperator.render.test_render import SETTINGS, made_for, on, pod_spec
+
+from ptapi.errors import SpecError
+from ptkube.resources import Manifest
+from ptoperator.kube import labels
+from ptoperator.observe import elastic_slices
+from ptoperator.observe.state import Observed
+from ptoperator.render import Layout, jobset, layout_of
+from ptoperator.status.running_phases import following
+
+GS = {"uri": "gs://bucket/runs"}
+MINE = {"image": "mine:1", "runtime": {"container": {"command": ["python"]}}, "output": GS}
+UID = "0b5e2a4c-8f0e-4f5e-9d1c-2f6f1c9a7e11"
+
+
+def elastic_layout(slices: int = 3, missing: int = 1) -> Layout:
+    pathways = {"enabled": True, "elasticSlices": missing}
+    return layout_of(on("v6e-8", slices, pathways=pathways, runPolicy={"maxRestarts": 2}, **MINE), SETTINGS)
+
+
+def seen(layout: Layout, scheduled: dict[int, int], head: bool = True) -> Observed:
+    """The run with so many scheduled pods in each slice."""
+    pods = [_pod("pathways-head", 0, 0, head)]
+    for index in range(layout.slices):
+        pods += [_pod("pathways-worker", index, host, host < scheduled[index]) for host in range(layout.hosts)]
+    job = {"metadata": {"name": "llama", "namespace": "team-a", "uid": UID}, "spec": {}}
+    made = jobset(layout)
+    return Observed(now=START, looked=START, job=job, jobset=made, pods=tuple(pods))
+
+
+def _pod(role: str, index: int, host: int, is_scheduled: bool) -> Manifest:
+    marks = {labels.REPLICATED_JOB_NAME: role, labels.JOB_INDEX: str(index), labels.JOB_UID: UID}
+    status = {"phase": "Running" if is_scheduled else "Pending", "startTime": "2026-01-01T00:00:00Z"}
+    spec = {"nodeName": "n"} if is_scheduled else {}
+    return {"metadata": {"name": f"{role}-{index}-{host}", "labels": marks}, "spec": spec, "status": status}
+
+
+def test_the_proxy_is_told_how_many_slices_may_be_missing_and_workers_come_back_by_themselves() -> None:
+    rendered = jobset(elastic_layout())
+    _, proxy = pod_spec(rendered)["initContainers"]
+    assert "--num_elastic_slices=1" in proxy["args"]
+    head, workers = (each["template"]["spec"] for each in rendered["spec"]["replicatedJobs"])
+    assert workers["backoffLimit"] == 2 * 2  # hosts x maxRestarts
+    assert workers["podFailurePolicy"]["rules"] == [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    ]
+    assert (workers["template"]["spec"]["restartPolicy"], head["backoffLimit"]) == ("Never", 0)
+
+
+def test_without_elastic_slices_a_lost_worker_ends_the_attempt() -> None:
+    rendered = made_for("v6e-8", 3, pathways={"enabled": True}, output=GS)
+    workers = rendered["spec"]["replicatedJobs"][1]["template"]["spec"]
+    assert (workers["backoffLimit"], workers["podFailurePolicy"]["rules"][0]["action"]) == (0, "FailJob")
+    assert "elastic" not in str(pod_spec(rendered))
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "missing"),
+    [({0: 2, 1: 2, 2: 2}, 0), ({0: 2, 1: 1, 2: 2}, 1), ({0: 2, 1: 0, 2: 0}, 0)],
+    ids=["all there", "one slice short of a pod", "too many are missing"],
+)
+def test_slices_are_missing_whole_and_only_as_many_as_may_be(scheduled: dict[int, int], missing: int) -> None:
+    layout = elastic_layout()
+    assert elastic_slices.missing_slices(layout, seen(layout, scheduled)) == missing
+
+
+def test_a_run_that_goes_on_without_a_slice_says_so() -> None:
+    layout = elastic_layout()
+    found = following(layout, seen(layout, {0: 2, 1: 0, 2: 2}), 60.0)
+    says = {str(kind): say for kind, say in found.says.items()}
+    assert says["CapacityReady"].holds
+    assert says["CapacityReady"].message == "5 of 7 pods have nodes; the run goes on without 1 of 3 slices"
+    assert str(found.phase) in ("Starting", "Running")
+
+
+def test_without_its_head_nothing_goes_on() -> None:
+    layout = elastic_layout()
+    lost = seen(layout, {0: 2, 1: 0, 2: 2}, head=False)
+    assert elastic_slices.missing_slices(layout, lost) == 0
+    assert not elastic_slices.has_nodes(layout, lost)
+    assert elastic_slices.has_nodes(layout, replace(lost, pods=seen(layout, {0: 2, 1: 0, 2: 2}).pods))
+
+
+def headless(**spec: Any) -> Manifest:
+    return made_for("v6e-16", 2, pathways={"enabled": True, "headless": True}, output=GS, **spec)
+
+
+def test_headless_servers_run_alone_until_they_are_deleted() -> None:
+    rendered = headless(priorityClassName="high")
+    head = pod_spec(rendered)
+    assert [each["name"] for each in head["containers"]] == ["pathways-rm", "pathways-proxy"]
+    assert not any("restartPolicy" in each for each in head["containers"])
+    assert "initContainers" not in head
+    assert head["priorityClassName"] == "high"
+    assert rendered["spec"]["successPolicy"] == {"operator": "All"}
+    rules = rendered["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert [list(rule) for rule in rules] == [["action", "onPodConditions"]]
+
+
+def test_a_headless_job_runs_when_its_pods_do_and_says_how_to_reach_it() -> None:
+    job = on("v6e-8", 1, pathways={"enabled": True, "headless": True}, output=GS)
+    layout = layout_of(job, SETTINGS)
+    found = following(layout, seen(layout, {0: 2}), 60.0)
+    assert str(found.phase) == "Running"
+    messages = [say.message for say in found.says.values()]
+    assert any("ptctl workload connect llama -n team-a" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("pathways", "spec", "field"),
+    [
+        ({"headless": True}, {}, "spec.pathways.headless"),
+        ({"enabled": True, "headless": True}, MINE, "spec.runtime"),
+        ({"enabled": True, "elasticSlices": 1}, {}, "spec.pathways.elasticSlices"),
+        ({"enabled": True, "elasticSlices": 3}, MINE, "spec.pathways.elasticSlices"),
+        ({"elasticSlices": 1}, MINE, "spec.pathways.elasticSlices"),
+    ],
+    ids=["headless without pathways", "headless with a command", "native trainer", "no slice left", "no pathways"],
+)
+def test_what_does_not_go_together_is_refused(pathways: Manifest, spec: Manifest, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        on("v6e-8", 3, **{"output": GS, **spec, "pathways": pathways})
+    assert field in [finding.field for finding in caught.value.findings]
+
+
+def test_flags_of_the_servers_and_the_colocated_python_sidecar_are_rendered() -> None:
+    pathways = {
+        "enabled": True, "serverArgs": ["--a=1"], "proxyArgs": ["--b=2"], "workerArgs": ["--c=3"],
+        "colocatedPythonImage": "sidecar:1",
+    }  # fmt: skip
+    rendered = made_for("v6e-16", pathways=pathways, output=GS)
+    manager, proxy = pod_spec(rendered)["initContainers"]
+    worker = rendered["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
+    assert (manager["args"][-1], proxy["args"][-1], worker["containers"][0]["args"][-1]) == ("--a=1", "--b=2", "--c=3")
+    (sidecar,) = worker["initContainers"]
+    assert (sidecar["image"], sidecar["restartPolicy"]) == ("sidecar:1", "Always")
+    assert {"name": "GRPC_SERVER_ADDRESS", "value": "0.0.0.0:50051"} in sidecar["env"]
+    assert sidecar["volumeMounts"] == worker["containers"][0]["volumeMounts"]

@@ -1,0 +1,186 @@
+"""TensorBoard in the cluster: one for all jobs of an output, with a pod only while somebody looks."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from tests.builders.operator.job_steps import NAME, settle
+from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
+
+from ptkube import timestamps
+from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
+from ptoperator.kube import labels
+from ptoperator.render.tensorboard import board_name
+from ptoperator.settings import Settings, SettingsError
+
+SERVED = {"tensorboard": {"server": True}, "output": {"uri": "gs://bucket/runs"}}
+BOARD = board_name("gs://bucket/runs")
+
+
+def create(world: World, name: str, **spec: object) -> None:
+    world.api.create(POSTTRAINJOBS, job_manifest(name, **spec))
+
+
+def look(world: World, name: str, seconds: float) -> None:
+    """Somebody looks for so long."""
+    until = timestamps.to_text(world.api.now + timedelta(seconds=seconds))
+    body = {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}}
+    world.api.patch(POSTTRAINJOBS, name, NAMESPACE, body)
+
+
+def deployment(world: World) -> Manifest:
+    found = world.api.find(DEPLOYMENTS, BOARD)
+    assert found is not None
+    return found
+
+
+def test_a_job_that_does_not_ask_gets_none(operator: Operator, world: World) -> None:
+    create(world, NAME, output={"uri": "gs://bucket/runs"})
+    settle(operator)
+    assert world.api.kinds("Deployment") == []
+    assert world.api.kinds("Service") == []
+
+
+def test_jobs_of_one_output_share_one_and_it_goes_with_the_last(operator: Operator, world: World) -> None:
+    create(world, "first", **SERVED)
+    settle(operator)
+    create(world, "second", **SERVED)
+    settle(operator)
+    assert len(world.api.kinds("Deployment")) == 1
+    for item in (*world.api.kinds("Deployment"), *world.api.kinds("Service")):
+        assert [each["name"] for each in item["metadata"]["ownerReferences"]] == ["first", "second"]
+    world.api.delete(POSTTRAINJOBS, "first")
+    settle(operator)
+    assert world.api.find(DEPLOYMENTS, BOARD) is not None
+    world.api.delete(POSTTRAINJOBS, "second")
+    settle(operator)
+    assert world.api.kinds("Deployment") == []
+
+
+def test_it_has_a_pod_only_while_somebody_looks(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 0
+    look(world, NAME, 900)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 1
+    world.tick(890)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 1
+    world.tick(20)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 0
+
+
+def test_another_job_of_the_output_does_not_take_it_away(operator: Operator, world: World) -> None:
+    create(world, "first", **SERVED)
+    create(world, "second", **SERVED)
+    settle(operator)
+    look(world, "first", 900)
+    settle(operator)
+    world.tick(700)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 1
+    look(world, "second", 900)
+    settle(operator)
+    world.tick(300)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 1
+    world.tick(700)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 0
+
+
+def test_a_finished_job_can_still_be_looked_at(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    settle(operator)
+    for pod in world.unfinished:
+        world.exit(pod, 65)
+    settle(operator)
+    look(world, NAME, 900)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 1
+
+
+def test_its_pod_reads_the_whole_output_without_any_right(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    settle(operator)
+    pod = deployment(world)["spec"]["template"]["spec"]
+    assert pod["containers"][0]["args"][:2] == ["--logdir", "gs://bucket/runs"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    service = world.api.find(SERVICES, BOARD)
+    assert service is not None
+    assert service["spec"]["selector"] == deployment(world)["spec"]["selector"]["matchLabels"]
+
+
+def test_a_mark_that_is_no_time_changes_nothing(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    settle(operator)
+    body = {"metadata": {"annotations": {labels.BOARD_UNTIL: "soon"}}}
+    world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, body)
+    settle(operator)
+    assert deployment(world)["spec"]["replicas"] == 0
+
+
+def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(operator: Operator, world: World) -> None:
+    asked = {"domain": "tb.example.com", "className": "nginx", "annotations": {"a/b": "c"}, "tlsSecret": "wildcard"}
+    operator.settings = Settings(tensorboard_ingress=json.dumps(asked))
+    create(world, "first", **SERVED)
+    create(world, "second", **SERVED)
+    settle(operator)
+    made = world.api.find(INGRESSES, BOARD)
+    assert made is not None
+    host = f"{BOARD}.{NAMESPACE}.tb.example.com"
+    assert made["spec"]["rules"][0]["host"] == host
+    backend = made["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend == {"name": BOARD, "port": {"name": "http"}}
+    assert made["spec"]["ingressClassName"] == "nginx"
+    assert made["spec"]["tls"] == [{"hosts": [host], "secretName": "wildcard"}]
+    assert made["metadata"]["annotations"] == {"a/b": "c"}
+    assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
+    job = world.api.find(POSTTRAINJOBS, "first")
+    assert job is not None
+    assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while somebody looks: ptctl workload")
+    for name in ("first", "second"):
+        world.api.delete(POSTTRAINJOBS, name)
+    settle(operator)
+    assert world.api.find(INGRESSES, BOARD) is None
+
+
+def test_with_a_gateway_a_route_leads_to_it_in_place_of_an_ingress(operator: Operator, world: World) -> None:
+    gateway = {"name": "shared", "namespace": "infra", "section": "https"}
+    operator.settings = Settings(tensorboard_ingress=json.dumps({"domain": "tb.example.com", "gateway": gateway}))
+    create(world, "first", **SERVED)
+    create(world, "second", **SERVED)
+    settle(operator)
+    made = world.api.find(HTTP_ROUTES, BOARD)
+    assert made is not None
+    assert made["spec"] == {
+        "parentRefs": [{"name": "shared", "namespace": "infra", "sectionName": "https"}],
+        "hostnames": [f"{BOARD}.{NAMESPACE}.tb.example.com"],
+        "rules": [{"backendRefs": [{"name": BOARD, "port": 6006}]}],
+    }
+    assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
+    assert world.api.kinds("Ingress") == []
+
+
+def test_without_a_domain_there_is_no_ingress(operator: Operator, world: World) -> None:
+    create(world, NAME, **SERVED)
+    settle(operator)
+    assert world.api.kinds("Ingress") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"host": "x"}', "host is not known; accepted: "),
+        ('{"gateway": {"nam": "x"}}', "nam is not known; accepted: "),
+        ('{"className": "nginx", "gateway": {"name": "x"}}', "className and tlsSecret are an Ingress's"),
+    ],
+)
+def test_a_wrong_ingress_setting_is_refused_at_start(text: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=f"POSTTRAIN_TENSORBOARD_INGRESS: {words}"):
+        Settings.from_env({"POSTTRAIN_TENSORBOARD_INGRESS": text})

@@ -1,0 +1,91 @@
+"""What PPO's critic and a student that teaches itself add to a job's shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tests.builders.trainer.preflight import spec
+
+from pttrainer.algorithms import teachers
+from pttrainer.algorithms.ppo import Foretold, learnt_from
+from pttrainer.data.prompts import Question
+from pttrainer.preflight.compiler import programs
+from pttrainer.preflight.compiler.abstract_inputs import batch
+from pttrainer.preflight.memory import formula, resident
+from pttrainer.preflight.shapes import passes
+from pttrainer.preflight.shapes.device_bytes import total
+from pttrainer.preflight.shapes.job_shapes import subject
+from pttrainer.rollout import groups
+from pttrainer.rollout.groups import Group, Sample
+from pttrainer.runtime.distributed import sharding
+
+QUESTION = Question(tokens=[5, 6, 7, 8], text="?", fields={})
+ANSWER = Sample(tokens=[1] * 29, logps=np.zeros(29, np.float32), ended=True, text="", rewards={}, reward=1.0)
+
+
+def shapes(batch: Any) -> list[Any]:
+    return [None if x is None else (x.shape, str(x.dtype)) for x in batch]
+
+
+def abstract_batch(of: Any) -> Any:
+    return batch(of, sharding.make_mesh(of.shape))
+
+
+def ppo(accelerator: str = "v6e-1", **options: Any) -> Any:
+    return subject(spec("tiny", accelerator, algorithm="ppo", batchSize=8, sequenceLength=32, options=options))
+
+
+def test_the_batch_has_the_shapes_that_ppo_trains_on() -> None:
+    of = ppo(klCoefficient=0.1)
+    laid = groups.lay_out([Group(QUESTION, [ANSWER])] * 8, np.zeros((8, 1)), 0, 32)
+    numbers = np.zeros((8, 32), np.float32)
+    real, _ = learnt_from(laid, np.ones(8), Foretold(numbers, numbers, numbers, None), of.spec.algorithm.ppo)
+    assert shapes(abstract_batch(of)) == shapes(real)
+    assert abstract_batch(ppo(updatesPerBatch=1)).old_logps_BT is None
+
+
+def test_a_critic_model_costs_the_policy_once_more_and_a_head_next_to_nothing() -> None:
+    head, own = ppo(), ppo(critic={"kind": "model"})
+    policy, width = total(own.held.params), own.config.d_model
+    assert total(head.held.critic) == 4 * (width + 1)
+    tables = 0 if own.config.tied_head else 4 * own.config.vocab_size * width
+    assert total(own.held.critic) == policy - tables + 4 * (width + 1)
+    assert formula.memory(own).peak > formula.memory(head).peak + 2 * policy
+    assert any(buffer.name.startswith("critic") for buffer in formula.memory(own).parts)
+
+
+def test_the_reference_is_counted_with_a_penalty_and_rollouts_and_the_scoring_pass_always() -> None:
+    names = [buffer.name for buffer in resident.outside(ppo())]
+    assert "reference weights" not in names
+    assert "cache of keys and values" in names
+    assert "reference weights" in [buffer.name for buffer in resident.outside(ppo(klCoefficient=0.1))]
+    assert passes.others(ppo(updatesPerBatch=1)) == [passes.SCORING, "rollout"]
+
+
+def test_a_critic_model_beside_adapters_costs_one_more_set_of_them() -> None:
+    options, lora = {"critic": {"kind": "model"}}, {"rank": 4}
+    of = subject(spec("tiny", "cpu-1", algorithm="ppo", batchSize=8, sequenceLength=32, options=options, lora=lora))
+    assert total(of.held.critic) == total(of.held.params) + 4 * (of.config.d_model + 1)
+
+
+@pytest.mark.parametrize(("weights", "copies"), [("initial", 1), ("average", 0), ("current", 0)])
+def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(weights: str, copies: int) -> None:
+    options = {"selfTeacher": {"weights": weights, "privilegedContext": "{prompt} {answer}"}}
+    training = {"batchSize": 2, "sequenceLength": 32, "ema": {}, "lora": {"rank": 4}}
+    of = subject(spec("tiny", "cpu-1", algorithm="distill", options=options, **training))
+    assert total(of.held.teacher) == copies * total(of.held.params)
+    found = [Group(replace(QUESTION, told=QUESTION.tokens), [ANSWER])] * 2
+    laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
+    assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher(laid, found, 0))
+
+
+def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:
+    of = ppo("cpu-8", critic={"kind": "model"})
+    mesh = sharding.make_mesh(of.shape)
+    with jax.set_mesh(mesh):
+        [scored] = programs.LOWERED[passes.SCORING](of, mesh)
+        assert "func.func public @main" in scored.program.as_text()

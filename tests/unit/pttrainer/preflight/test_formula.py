@@ -1,0 +1,111 @@
+"""The formula against what the TPU compiler said of the same steps, and by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.builders.scripts import load_script
+from tests.builders.trainer.preflight import spec
+
+from pttrainer.preflight.memory import formula
+from pttrainer.preflight.shapes.job_shapes import subject
+
+benchmark = load_script("benchmarks/preflight_formula.py")
+MEASURED: dict[str, Any] = json.loads(benchmark.MEASURED.read_text())
+CASES = [case for case in benchmark.CASES if case.name in MEASURED]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_formula_is_within_a_tenth_of_the_compiler(case: Any) -> None:
+    found = formula.memory(benchmark.subject_of(case)).program
+    assert found.peak / 2**30 == pytest.approx(MEASURED[case.name]["peak"], rel=0.10)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_arguments_are_exact(case: Any) -> None:
+    """Tiles that small arrays do not fill included."""
+    found = formula.memory(benchmark.subject_of(case)).program
+    if MEASURED[case.name]["fits"]:
+        assert found.arguments / 2**30 == pytest.approx(MEASURED[case.name]["arguments"], rel=0.002)
+
+
+def test_the_table_of_the_docs_is_that_of_the_formula() -> None:
+    page = benchmark.DOCS.read_text()
+    assert benchmark.with_table(page, benchmark.table(MEASURED)) == page
+
+
+def test_a_third_of_the_cases_at_least_was_held_out() -> None:
+    assert sum(case.held for case in CASES) * 3 >= len(CASES)
+
+
+def test_full_training_holds_twelve_bytes_a_weight_and_adapters_four_and_twelve_of_their_own() -> None:
+    full, lora = (
+        formula.memory(subject(spec("llama3.1-8b", "v6e-16", batchSize=16, **more))).program.arguments
+        for more in ({}, {"lora": {"rank": 16}})
+    )
+    weights = 8_030_261_248
+    assert full * 16 == pytest.approx(12 * weights, rel=1e-3)
+    adapters = 41_943_040  # 16 · Σ (inputs + outputs) of seven matrices of 32 layers
+    # Each adapter is split along one of its sides only, so a device holds more than its share of them.
+    assert 4 * weights / 16 + 12 * adapters / 16 < lora < 4 * weights / 16 + 12 * adapters
+
+
+def test_smaller_micro_batches_and_more_chips_need_less_and_longer_rows_more() -> None:
+    def peak(**fields: Any) -> int:
+        asked = {"accelerator": "v5p-16", "batchSize": 64, "sequenceLength": 4096} | fields
+        return formula.memory(subject(spec("llama3.1-8b", **asked))).peak
+
+    assert peak(microBatchSize=8) < peak(microBatchSize=32) < peak()
+    assert peak(accelerator="v5p-32") < peak()
+    assert peak(sequenceLength=8192) > peak()
+    assert peak(remat="none") > peak()
+
+
+def test_without_recomputation_a_matrix_and_its_adapter_keep_a_product_each() -> None:
+    def kept(**more: Any) -> int:
+        fields = {"batchSize": 4, "sequenceLength": 1024, "remat": "none", **more}
+        parts = formula.memory(subject(spec("qwen3-4b", "v4-8", **fields))).parts
+        return next(part.bytes for part in parts if part.name == "activations kept for the backward pass")
+
+    stream, products = 2560, 4096 + 2 * 1024 + 2560 + 2 * 9728  # q, k and v, o, gate and up; nothing reads down's again
+    assert kept() == 2 * 36 * 1024 * (stream + products)
+    assert kept(lora={"rank": 16}) == 2 * 36 * 1024 * (stream + 2 * products + 7 * 16)
+    of_attention = 4096 + 2 * 1024 + 2560 + 4 * 16
+    assert kept(lora={"rank": 16, "targets": "attention"}) == 2 * 36 * 1024 * (stream + products + of_attention)
+
+
+def test_at_the_end_of_a_micro_batch_its_activations_are_gone() -> None:
+    def peak(**fields: Any) -> int:
+        of = subject(spec("qwen3-1.7b", "v6e-4", batchSize=16, microBatchSize=4, **fields))
+        return formula.memory(of).program.temporaries
+
+    gradients, embedding = 4 * 1_720_574_976 // 4, 151_936 * 2048
+    assert peak(sequenceLength=512) == pytest.approx(2 * gradients + 8 * embedding, rel=1e-3)
+    assert peak(sequenceLength=1024) == peak(sequenceLength=512)
+
+
+def test_experts_whose_part_of_the_models_axis_fills_no_tiles_are_there_twice() -> None:
+    def copied(accelerator: str) -> int:
+        parts = formula.memory(subject(spec("gpt-oss-20b", accelerator, batchSize=64, sequenceLength=1024))).parts
+        return sum(part.bytes for part in parts if part.name == "weights of experts, laid out anew")
+
+    matrices = 24 * 32 * 3 * 2880 * 2880
+    assert copied("v6e-32") == 4 * matrices // 32  # 90 rows of the model's 2,880
+    assert copied("v5p-128") == 4 * matrices // 64  # 45
+    assert copied("v6e-8") == 0  # 360
+
+
+def test_a_teacher_costs_both_heads_the_students_gradients_and_the_logits_of_both() -> None:
+    fields = {"algorithm": "distill", "options": {"teacher": {"uri": "random://qwen3-8b"}}, "batchSize": 32}
+
+    def beside(**more: Any) -> int:
+        of = subject(spec("qwen3-4b", "v4-16", sequenceLength=1024, **fields, **more))
+        found = formula.memory(of)
+        kept = 2 * 36 * 4096 * 2560
+        return found.program.temporaries - kept - 20 * of.head_tokens_per_device * 151_936
+
+    teacher = 2 * 4096 * (4096 + 151_936)  # hidden states of 4,096 tokens, and its head
+    assert beside() == teacher + 18 * 151_936 * 2560
+    assert beside(precision={"params": "bfloat16"}) == teacher + 10 * 151_936 * 2560

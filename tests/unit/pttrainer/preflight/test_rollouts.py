@@ -1,0 +1,127 @@
+"""A rollout as programs and as time: the engine's functions from shapes, and tokens per second by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+from tests.builders.trainer.preflight import spec
+
+from pttrainer.models import PRESETS
+from pttrainer.models.attention.paged_kernel import Problem, is_chosen
+from pttrainer.models.families.published_shapes import RAW
+from pttrainer.preflight.compiler import rollout_programs
+from pttrainer.preflight.compiler.programs import shallow
+from pttrainer.preflight.shapes import rollout_shapes
+from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.shapes.passes import DECODE, PREFILL, WEIGHTS
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.timing.rollout_time import generation
+from pttrainer.preflight.timing.step_time import estimate
+from pttrainer.runtime.distributed import sharding
+
+EIGHT: dict[str, Any] = {"algorithm": "grpo", "batchSize": 64, "sequenceLength": 3072}
+
+
+def asked(**fields: Any) -> Subject:
+    return subject(spec("llama3.1-8b", "v5p-16", **{**EIGHT, "rollout": {"maxNewTokens": 1024}, **fields}))
+
+
+def test_the_engines_functions_take_the_shapes_that_preflight_gives_them() -> None:
+    """On one device of this machine; with fewer rows than completions, decoding takes the next prompts too."""
+    fields = {"options": {"groupSize": 2}, "batchSize": 4, "sequenceLength": 32, "rollout": {"maxNewTokens": 16}}
+    seen: dict[int | None, list[str]] = {}
+    for slots in (None, 2):
+        rollout = {**fields["rollout"], **({} if slots is None else {"slots": slots})}  # type: ignore[dict-item]
+        of = subject(spec("tiny", "v6e-1", algorithm="grpo", **{**fields, "rollout": rollout}))
+        mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
+        seen[slots] = []
+        with jax.set_mesh(mesh):
+            programs, made = rollout_programs.lowered(of, mesh), None
+            while True:
+                try:
+                    one = programs.send(made)
+                except StopIteration:
+                    break
+                seen[slots].append(one.name)
+                # The last one is not compiled: that costs most, and nothing comes after it.
+                made = None if seen[slots].count(DECODE) == 2 else one.program.compile()
+    parts = [WEIGHTS] * (1 + 2)  # a layer, the embedding, the norm: the head is the embedding
+    assert seen[None] == seen[2] == [*parts, PREFILL, DECODE, DECODE]
+
+
+def test_rows_that_do_not_fit_at_once_are_refilled() -> None:
+    whole, few = (
+        rollout_shapes.plan_of(asked()),
+        rollout_shapes.plan_of(asked(rollout={"maxNewTokens": 1024, "slots": 20})),
+    )
+    assert (whole.rows, whole.pool, whole.is_refilled, whole.tokens) == (64, 8, False, 1024)
+    # 16, because 20 do not divide over 8 devices; the pool has as many prompts as rows need.
+    assert (few.rows, few.pool, few.is_refilled, few.tokens) == (16, 2, True, 4 * 1024)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+@pytest.mark.parametrize("model", [*PRESETS, *RAW])
+def test_pages_are_counted_where_the_sampler_takes_them(model: str, tensor: int) -> None:
+    parallelism = {"fsdp": 4 // tensor, "tensor": tensor}
+    of = subject(spec(model, "v5e-4", algorithm="grpo", batchSize=8, parallelism=parallelism))
+    config = of.config
+    for rows in (6, 8):
+        problem = Problem(
+            "tpu", "TPU v5 lite", "bfloat16", rows, config.heads, config.kv_heads, config.head_dim, config.sinks,
+            row_shards=4 // tensor, head_shards=tensor,
+        )  # fmt: skip
+        assert rollout_shapes.is_paged(of, rows) == is_chosen(problem)
+
+
+def test_heads_of_64_take_a_pages_128_and_no_more_than_64_in_a_pool_of_prompts() -> None:
+    """As the compiler says of Llama 3.2 1B on v5e-4: 37 rows a device of 1,024 + 1,024 tokens, 4.77 GiB with a page
+    more for each row; 18 prompts, of which each device holds all, 0.56."""
+    rollout = {"maxNewTokens": 1024}
+    of = subject(spec("llama3.2-1b", "v5e-4", algorithm="grpo", batchSize=256, sequenceLength=2048, rollout=rollout))
+    plan = rollout_shapes.plan_of(of)
+    assert (plan.rows, plan.pool) == (148, 18)
+    paged = rollout_shapes.rows_bytes(of, plan.rows, plan.slots) + rollout_shapes.prompts_bytes(of, plan)
+    assert paged == 37 * 2048 * 2 * 16 * 8 * 128 * 2 == pytest.approx(4.77 * 2**30, rel=0.04)
+    assert rollout_shapes.cache_bytes(of, plan.pool, plan.prompt_slots) == pytest.approx(0.5625 * 2**30)
+
+
+def test_a_token_costs_the_weights_and_the_cache_of_a_device() -> None:
+    found = generation(asked(), {})
+    assert found is not None
+    token = found.programs[DECODE]
+    weights = 2 * 8_030_261_248
+    # 8 rows a device; of the cache on average 128 to 1,024 slots, doubled when full; of its one prompt 2,048.
+    slots = (128 * 128 + 128 * 256 + 256 * 512 + 512 * 1024) / 1024
+    cache = 32 * 8 * 128 * 2 * 2 * (8 * slots + 2048)
+    assert token.hbm_bytes == pytest.approx(weights + cache, rel=1e-4)
+    assert (token.bound, token.seconds) == ("memory", pytest.approx(token.hbm_bytes / 2765e9))
+    assert found.tokens_per_second == pytest.approx(64 / token.seconds)
+    assert found.decode_seconds == pytest.approx(1024 * token.seconds)
+
+
+def test_sampling_is_part_of_a_steps_time_as_often_as_it_happens() -> None:
+    each, half = estimate(asked(), None), estimate(asked(options={"updatesPerBatch": 2}), None)
+    assert each.generation is not None
+    assert half.generation is not None
+    assert each.seconds == pytest.approx(each.update_seconds + each.generation.seconds)
+    assert half.generation.seconds == pytest.approx(each.generation.seconds / 2)
+    assert estimate(asked(algorithm="sft"), None).generation is None
+
+
+def test_what_a_token_sends_may_be_what_it_costs() -> None:
+    found = generation(asked(), {DECODE: [Traffic("all-gather", 1, int(6e10))]})
+    assert found is not None
+    assert found.programs[DECODE].bound == "network"
+
+
+def test_a_shallow_form_is_sampled_as_the_whole_job_would_be() -> None:
+    of = subject(spec("llama3.1-70b", "v5p-128", **{**EIGHT, "batchSize": 1024}, rollout={"maxNewTokens": 1024}))
+    pair = shallow(of)
+    assert pair is not None
+    for each in pair:
+        assert rollout_shapes.sampler(each).shape == rollout_shapes.sampler(of).shape == (1, 16, 4, 1, 1)
+        assert rollout_shapes.plan_of(rollout_shapes.sampler(each)) == rollout_shapes.plan_of(
+            rollout_shapes.sampler(of)
+        )

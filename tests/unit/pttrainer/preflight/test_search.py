@@ -1,0 +1,110 @@
+"""The search for a change that fits, and the matrix of chips and batches: by the formula, with a pretended compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.builders.trainer.preflight import job
+
+from pttrainer.preflight.advice import changes
+from pttrainer.preflight.advice.matrix import matrix
+from pttrainer.preflight.advice.search import fit
+from pttrainer.preflight.compiler import compiler_process
+from pttrainer.preflight.compiler.result import Compiled
+from pttrainer.preflight.memory import formula
+from pttrainer.preflight.shapes import tpu_topology
+from pttrainer.preflight.shapes.job_shapes import subject
+
+GIB = 2**30
+LARGE: dict[str, Any] = {"model": "llama3.1-8b", "accelerator": "v5e-8", "batchSize": 8, "sequenceLength": 4096}
+
+
+def peak(asked: Any, settings: dict[str, Any]) -> int:
+    return formula.memory(changes.changed_subject(asked, subject(asked.spec).config, settings)).peak
+
+
+def test_a_job_that_fits_needs_no_change() -> None:
+    found = fit(job("llama3.2-1b", "v6e-8", batchSize=8, sequenceLength=2048), compile_first=False)
+    assert found.found is not None
+    assert (found.found.settings, found.tried) == ({}, 1)
+
+
+def test_what_is_found_fits_when_it_is_made_and_is_no_larger_a_change_than_needed() -> None:
+    asked = job("llama3.2-3b", "v5e-8", batchSize=256, sequenceLength=4096)
+    found = fit(asked, compile_first=False).found
+    assert found is not None
+    assert list(found.settings) == ["training.microBatchSize"]
+    assert found.peak == peak(asked, found.settings) <= found.available
+    larger = {"training.microBatchSize": 2 * found.settings["training.microBatchSize"]}
+    assert peak(asked, larger) > found.available
+
+
+@pytest.mark.parametrize(
+    ("keep", "changed"),
+    [((), "training.lora"), (("method",), "accelerator"), (("method", "chips", "length"), None)],
+)
+def test_what_is_to_be_kept_is_kept(keep: Any, changed: str | None) -> None:
+    found = fit(job(**LARGE), frozenset(keep), compile_first=False).found
+    assert changed is None if found is None else changed in found.settings
+    assert (found is None) == (changed is None)
+
+
+def test_groups_of_reinforcement_learning_stay_together() -> None:
+    options = {"groupSize": 16}
+    asked = job("llama3.2-3b", "v5e-8", algorithm="grpo", options=options, batchSize=256, sequenceLength=4096)
+    asked = asked.model_copy(update={"spec": changes.changed(asked.spec, {"rewards": [{"builtin": "gsm8k"}]})})
+    found = fit(asked, frozenset(("method", "chips", "length")), compile_first=False).found
+    assert found is not None
+    assert found.settings["training.microBatchSize"] % 16 == 0
+
+
+def test_the_compiler_has_the_last_word_on_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def in_a_child(of: Any, name: str, level: str, limit_s: float | None = None) -> dict[str, Compiled]:
+        training = of.spec.training
+        asked.append((training.lora is not None, name, level))
+        share = 0.5 if training.quantization is not None else 1.2
+        return {name: Compiled(share < 1, 1.0, peak=int(share * tpu_topology.usable_bytes(of.slice)))}
+
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(compiler_process, "in_a_child", in_a_child)
+    found = fit(job(**LARGE))
+    as_it_is, *others = [each.settings for each in found.refused]
+    assert as_it_is == {}
+    assert {next(iter(settings)) for settings in others} == {"training.lora"}
+    assert found.found is not None
+    assert "training.quantization" in found.found.settings
+    assert (found.confirmed_by, found.found.peak) == ("fast compile", found.found.available // 2)
+    assert asked == [(False, "train step", "fast"), *[(True, "train step", "fast")] * (len(others) + 1)]
+
+
+def test_a_cell_is_what_the_formula_says_of_that_job() -> None:
+    asked = job(**LARGE, steps=10)
+    small, large, uneven = matrix(asked, ["v5e-16"], [16, 32, 17])
+    assert (
+        small.peak_gib
+        == peak(
+            asked,
+            {
+                "accelerator": {"type": "v5e-16"},
+                "training.batchSize": 16,
+                "training.parallelism": {"tensor": small.tensor},
+            },
+        )
+        / GIB
+    )
+    assert large.peak_gib is not None
+    assert large.peak_gib > small.peak_gib
+    assert large.tokens_per_second == pytest.approx(32 * 4096 / (large.seconds_per_step or 0))
+    assert large.tokens_per_second_per_chip == pytest.approx((large.tokens_per_second or 0) / 16)
+    assert (uneven.fits, uneven.peak_gib) == (False, None)
+    assert "spec.training.batchSize: 17" in uneven.why
+
+
+def test_unasked_the_matrix_shows_slices_that_hold_the_job_and_batches_around_its_own() -> None:
+    cells = matrix(job(**LARGE))
+    assert {cell.generation for cell in cells} >= {"v5e", "v5p", "v6e"}
+    assert sorted({cell.batch_size for cell in cells}) == [4, 8, 16, 32]
+    assert {cell.generation for cell in cells if cell.fits} == {cell.generation for cell in cells}

@@ -1,0 +1,309 @@
+"""From a job to its verdict by the formula: what is counted, what is advised, what is printed, exit codes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tests.builders.trainer.preflight import job, spec
+
+from ptapi import accelerators
+from ptapi.load import dump_job
+from ptapi.spec import Pathways
+from pttrainer.__main__ import main
+from pttrainer.data import batching
+from pttrainer.data.sft_examples import Example
+from pttrainer.errors import ConfigError
+from pttrainer.preflight.advice import changes
+from pttrainer.preflight.check import judge
+from pttrainer.preflight.compiler import compiler_process, programs
+from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, model_of, program_of
+from pttrainer.preflight.memory import formula, resident
+from pttrainer.preflight.report import table
+from pttrainer.preflight.shapes import passes, tpu_topology
+from pttrainer.preflight.shapes.device_bytes import total
+from pttrainer.preflight.shapes.job_shapes import Subject, subject
+from pttrainer.preflight.timing.collectives import Traffic
+from pttrainer.preflight.timing.step_time import estimate, step_flops
+from pttrainer.rollout import groups
+from pttrainer.rollout.groups import Group, Sample
+from pttrainer.runtime.distributed import sharding
+from pttrainer.train_step import step as steps
+
+GIB = 2**30
+
+
+def test_shapes_on_a_mesh_of_no_devices_weigh_what_real_arrays_weigh() -> None:
+    of = subject(spec("tiny", "cpu-8", batchSize=16, sequenceLength=64, lora={"rank": 4}))
+    mesh = sharding.make_mesh(of.shape)
+    made = inputs(of, mesh)
+    state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), made.state)
+    real = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+    assert total(of.held.state) == real
+    step = program_of(of)
+    assert steps.abstract_state(model_of(of), step.updates, step.layout(mesh)) == made.state
+
+
+def test_the_batch_has_the_shapes_of_supervised_training() -> None:
+    of = subject(spec("tiny", "cpu-1", batchSize=2, sequenceLength=32))
+    row = batching.lay_out([Example(tokens=np.arange(9), learned=np.ones(9, bool))], 32)
+    real = batching.to_batch({name: np.stack([x, x]) for name, x in row.items()})
+    assert_same_shapes(batch(of, sharding.make_mesh(of.shape)), real)
+
+
+def test_the_batch_has_the_shapes_of_reinforcement_learning(question: Any) -> None:
+    fields = {"options": {"groupSize": 2, "beta": 0.1, "updatesPerBatch": 2}, "batchSize": 2, "sequenceLength": 32}
+    of = subject(spec("tiny", "cpu-1", algorithm="grpo", **fields))
+    # As long as a row may be: shorter rollouts make narrower batches.
+    sample = Sample(tokens=[1] * 29, logps=np.zeros(29, np.float32), ended=True, text="", rewards={}, reward=1.0)
+    real = groups.lay_out([Group(question, [sample, sample])], np.zeros((1, 2)), 0, 32)
+    made = batch(of, sharding.make_mesh(of.shape))
+    assert_same_shapes(made._replace(old_logps_BT=None, ref_logps_BT=None), real)
+    assert made.old_logps_BT.shape == made.ref_logps_BT.shape == (2, 32)
+
+
+def assert_same_shapes(abstract: Any, real: Any) -> None:
+    assert [x and (x.shape, str(x.dtype)) for x in abstract] == [
+        None if x is None else (x.shape, str(x.dtype)) for x in real
+    ]
+
+
+@pytest.fixture
+def question() -> Any:
+    from pttrainer.data.prompts import Question
+
+    return Question(tokens=[1, 2, 3], text="", fields={})
+
+
+def test_a_rollout_holds_the_weights_once_more_split_as_far_as_a_device_needs() -> None:
+    fields = {"batchSize": 64, "sequenceLength": 4096, "rollout": {"maxNewTokens": 2048}}
+    whole = subject(spec("llama3.1-70b", "v5p-128", algorithm="grpo", **fields))
+    split = subject(spec("llama3.1-70b", "v5p-128", algorithm="grpo", parallelism={"tensor": 8}, **fields))
+    small = subject(spec("llama3.1-8b", "v5p-128", algorithm="grpo", **fields))
+    for of, weights, parts in (
+        (whole, 70_553_706_496, 4),
+        (split, 70_553_706_496, 8),
+        (small, 8_030_261_248, 1),
+    ):
+        found = {buffer.name: buffer.bytes for buffer in resident.outside(of)}
+        assert found["rollout weights"] == pytest.approx(2 * weights / parts, rel=1e-3)
+    # 4 rows for each of 16 x 4 devices: 80 layers · 8 heads / 4 · 128 · 2 (keys and values) · 2 bytes, 2,048 tokens
+    # each; the 8 prompts of their groups do not divide over 16, so each device holds all.
+    found = {buffer.name: buffer.bytes for buffer in resident.outside(whole)}
+    assert found["cache of keys and values"] == 4 * 80 * 2 * 128 * 2 * 2 * 2048
+    assert found["cache of prompts"] == 2 * found["cache of keys and values"]
+    assert formula.memory(whole).fits
+
+
+def test_with_vllm_nothing_of_the_native_engine_lies_on_the_chips() -> None:
+    def names(**vllm: Any) -> dict[str, int]:
+        rollout = {"engine": "vllm", "vllm": vllm}
+        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", batchSize=64, rollout=rollout))
+        return {buffer.name: buffer.bytes for buffer in resident.outside(of)}
+
+    assert names(endpoint="http://vllm:8000", weightsDirectory="/shared") == {}
+    beside = names(memoryShare=0.25)
+    assert beside == {"vLLM": int(0.25 * tpu_topology.usable_bytes(subject(spec("llama3.2-1b", "v6e-8")).slice))}
+
+
+def test_chips_that_only_sample_hold_every_version_of_the_weights_and_nothing_of_training() -> None:
+    fields = {"batchSize": 64, "sequenceLength": 4096}
+    apart = {"maxNewTokens": 2048, "placement": "disaggregated"}
+
+    def stale(bound: int) -> Subject:
+        asked = spec("llama3.1-8b", "v6e-8", algorithm="grpo", **fields, rollout=apart | {"maxStaleness": bound})
+        return subject(asked.model_copy(update={"pathways": Pathways(enabled=True)}))
+
+    one, two = stale(1), stale(2)
+    assert one.shape == two.shape == (1, 4, 1, 1, 1)
+    assert (one.sampler, two.sampler) == ((4, 1, 1, 1, 1), (2, 1, 2, 1, 1))  # 16 GB, or twice that, in half of 32 GiB
+    for of, tensor in ((one, 1), (two, 2)):
+        found = {buffer.name: buffer.bytes for buffer in resident.outside(of)}
+        assert found["rollout weights"] == pytest.approx(2 * 8_030_261_248, rel=1e-3)  # two halves of two versions
+        embedding = 2 * 128_256 * 4096  # larger than a chunk; comes in four parts
+        assert found["weights under way"] == embedding / 4 + embedding / tensor
+        # 64 rows on 4 copies, or on 2 of two halves: 32 layers · 8 heads · 128 · 2 (keys and values) · 2 bytes, 2,048
+        # tokens each; and of the 8 prompts, which their samples share.
+        assert found["cache of keys and values"] == 16 * 32 * 8 * 128 * 2 * 2 * 2048
+        assert found["cache of prompts"] == 2 * 32 * 8 * 128 * 2 * 2 * 2048
+        assert resident.rollout_peak(of, resident.outside(of)) == sum(found.values())
+
+
+def test_a_reference_model_is_one_more_copy_of_what_is_trained() -> None:
+    def reference(**fields: Any) -> int:
+        of = subject(spec("llama3.2-1b", "v6e-8", algorithm="grpo", options={"beta": 0.05}, batchSize=64, **fields))
+        return next(buffer.bytes for buffer in resident.outside(of) if buffer.name == "reference weights")
+
+    assert reference() * 8 == pytest.approx(4 * 1_235_814_400, rel=1e-3)
+    assert reference(lora={}) < 4 * 11_272_192  # the adapters
+
+
+def test_what_does_not_fit_gets_changes_that_do_when_they_are_made() -> None:
+    of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
+    tried = changes.options(of)
+    by_change = {option.change: option for option in tried}
+    assert by_change["adapters on 4-bit weights (QLoRA)"].fits
+    assert not by_change["rows of 2048 tokens"].fits
+    assert [option.fits for option in tried] == sorted((option.fits for option in tried), reverse=True)
+    for option in tried:
+        again = formula.memory(subject(changes.changed(of.spec, option.settings)))
+        assert (again.peak, again.fits) == (option.peak, option.fits)
+
+
+def test_the_smallest_slice_of_each_generation_holds_the_job_and_the_next_smaller_does_not() -> None:
+    of = subject(spec("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096))
+    found = {option.change.split("-")[0]: option for option in changes.smallest(of)}
+    assert found["v5litepod"].chips == 16
+    assert found["v5p"].chips == 4
+    assert all(option.fits for option in found.values())
+
+
+def test_the_cheapest_slice_is_that_of_the_users_prices() -> None:
+    asked = job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096)
+    chips_needed = {"v5e": 16, "v5p": 4, "v6e": 8}
+    for prices, first in (({"v5e": 1.0, "v5p": 4.1, "v6e": 3.0}, "v5litepod-16"), ({"v6e": 0.5, "v5p": 9.0}, "v6e-8")):
+        said = judge(asked, "formula", prices=prices)
+        costs = [option.hourly for option in said.smallest]
+        assert said.smallest[0].change.startswith(f"{first} ")
+        known = [cost for cost in costs if cost is not None]
+        assert known == sorted(prices[name] * chips_needed[name] for name in prices)
+        assert costs[len(known) :] == [None] * (len(costs) - len(known))
+        assert f"{known[0]:,.2f} an hour" in table.text(said)
+
+
+def test_the_compilers_refusal_is_read() -> None:
+    message = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (18.46G) exceeds "
+        "available HBM (15.75G)"
+    )
+    assert compiler_process.out_of_memory(message) == (int(18.46 * GIB), int(15.75 * GIB))
+    assert compiler_process.out_of_memory("INTERNAL: something else (18.46G)") is None
+
+
+@pytest.mark.parametrize(
+    ("type", "name", "options"),
+    [
+        ("v5p-128", "v5p:4x4x4", {}),
+        ("v5e-16", "v5e:4x4", {}),
+        ("v6e-1", "v6e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
+        ("v4-8", "v4:2x2x1", {"chip_config_name": "megacore"}),
+        ("ironwood-128", "tpu7x:4x4x4", {}),
+    ],
+)
+def test_chips_are_called_as_the_compiler_calls_them(type: str, name: str, options: dict[str, Any]) -> None:
+    slice_ = accelerators.resolve(type)
+    assert (tpu_topology.topology_name(slice_), tpu_topology.topology_options(slice_)) == (name, options)
+
+
+def test_slices_are_told_to_the_compiler() -> None:
+    assert tpu_topology.topology_options(accelerators.resolve("v6e-16", None, 2)) == {"num_slices": 2}
+
+
+def test_without_the_compiler_or_with_another_one_the_formula_answers_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = {"jax": "0.10.2"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    asked = job("llama3.2-1b", "v5e-4", batchSize=8)
+    absent = judge(asked)
+    assert (absent.stage, absent.fits) == ("formula", True)
+    assert "libtpu, the TPU compiler, is not installed" in absent.notes[0]
+    versions["libtpu"] = "0.0.51"
+    assert "libtpu 0.0.51 does not match jax 0.10.2; accepted: libtpu 0.0.42.x" in judge(asked).notes[0]
+
+
+def test_a_compiler_that_ends_abruptly_leaves_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tpu_topology, "why_no_compiler", lambda *of: None)
+    monkeypatch.setattr(tpu_topology, "prepare_environment", partial(os._exit, 1))
+    said = judge(job("llama3.2-1b", "v5e-4", batchSize=8))
+    assert (said.stage, said.collectives) == ("formula", None)
+    assert "ended abruptly" in said.notes[0]
+
+
+def test_time_is_the_slowest_of_arithmetic_memory_and_network() -> None:
+    of = subject(spec("llama3.1-8b", "v5e-16", batchSize=16, sequenceLength=4096, steps=1000))
+    free = estimate(of, [], price=1.5)
+    assert free.seconds == pytest.approx(step_flops(of) * 4 / 3 / (197e12 * 16))
+    assert free.bound == "arithmetic"
+    assert free.chip_hours == pytest.approx(free.seconds * 1000 * 16 / 3600)
+    assert free.cost == pytest.approx(1.5 * (free.chip_hours or 0.0))
+    assert free.tokens_per_second_per_chip == pytest.approx(4096 / free.seconds)
+    # 400 GB/s are both directions of a chip's links.
+    busy = estimate(of, [Traffic("all-reduce", 1, int(1e12))])
+    assert (busy.bound, busy.seconds) == ("network", pytest.approx(5.0))
+    assert estimate(of, None).ici_seconds is None
+
+
+def test_preferences_are_judged_and_what_a_teacher_said_in_the_data() -> None:
+    assert judge(job("llama3.2-1b", "v6e-8", algorithm="dpo", batchSize=16), "formula").fits
+    offline = {"algorithm": "distill", "batchSize": 2, "sequenceLength": 32, "options": {"mode": "offline"}}
+    said = judge(job("tiny", "v6e-1", **offline), "formula")
+    assert said.fits
+    assert "the data hold 64 of the teacher's tokens for each of the student's" in said.assumptions
+    of = subject(spec("tiny", "v6e-1", **offline))
+    mesh = sharding.make_mesh(of.shape, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        text = next(programs.LOWERED[passes.TRAIN_STEP](of, mesh)).program.as_text()
+    assert "tensor<2x32x64xi32>" in text  # the step reads them, and no teacher
+
+
+def test_a_teacher_lies_beside_its_student_in_the_format_it_computes_in() -> None:
+    fields: dict[str, Any] = {"batchSize": 8, "sequenceLength": 2048}
+    alone = subject(spec("qwen3-0.6b", "v6e-8", **fields))
+    options = {"mode": "online", "teacher": {"uri": "random://qwen3-1.7b"}}
+    taught = subject(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=options, **fields))
+    more = formula.memory(taught).program.arguments - formula.memory(alone).program.arguments
+    assert more * 8 == pytest.approx(2 * 1_720_574_976, rel=1e-3)  # bfloat16, over eight chips
+    assert step_flops(taught) > step_flops(alone) + 2 * 8 * 2048 * 1.4e9
+    assert resident.outside(taught) == []
+    on_policy = options | {"mode": "on-policy"}
+    sampled = subject(spec("qwen3-0.6b", "v6e-8", algorithm="distill", options=on_policy, **fields))
+    assert {buffer.name for buffer in resident.outside(sampled)} >= {"rollout weights", "cache of keys and values"}
+
+
+def test_chips_that_are_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="preflight knows TPUs only"):
+        judge(job("tiny", "cpu-8", batchSize=8))
+
+
+def test_exit_codes_and_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fits, too_large = tmp_path / "fits.yaml", tmp_path / "large.yaml"
+    fits.write_text(dump_job(job("llama3.2-1b", "v6e-8", batchSize=8, sequenceLength=2048)))
+    too_large.write_text(dump_job(job("llama3.1-70b", "v5e-8", batchSize=8, sequenceLength=2048)))
+    assert main(["preflight", str(fits), "--quick", "--write", str(tmp_path / "preflight.json")]) == 0
+    assert "asked: fits: peak" in capsys.readouterr().out
+    written = json.loads((tmp_path / "preflight.json").read_text())
+    assert written["fits"]
+    assert written["programs"][0]["stage"] == "formula"
+    assert main(["preflight", str(too_large), "--quick", "-o", "json"]) == 70
+    said = json.loads(capsys.readouterr().out)
+    assert not said["fits"]
+    assert said["devicesPerChip"] == 1
+    assert said["smallest"][0]["fits"]
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(fits.read_text().replace("v6e-8", "v6e-9"))
+    assert main(["preflight", str(wrong), "--quick"]) == 64
+
+
+def test_the_table_shows_what_is_largest_and_what_to_change() -> None:
+    said = table.text(judge(job("llama3.1-8b", "v5e-8", batchSize=8, sequenceLength=4096), "formula"))
+    assert "does not fit: peak" in said.splitlines()[0]
+    assert "optimizer state 7.48" in said
+    # 32·4096·14336·4/8: three matrices, each with two moments
+    assert "largest arrays: layers.mlp.down 0.88; layers.mlp.gate 0.88; layers.mlp.up 0.88; optimizer.mu.layers" in said
+    assert "activations kept for the backward pass (inputs of 32 layers, [4096, 4096] each) 1.00" in said
+    assert "smallest slices that hold it, fewest FLOP/s first:\n" in said
+    assert "training.steps is unset" in said

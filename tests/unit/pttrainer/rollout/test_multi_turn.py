@@ -1,0 +1,300 @@
+"""Rollouts of several turns: tokens in and out, which of them are trained, and how episodes end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from tests.builders.peers.templates import FAMILIES, chat
+
+from ptapi.spec import Environment as EnvironmentSpec
+from ptapi.spec import Reward
+from pttrainer.data.prompts import Question
+from pttrainer.data.tokenization.chat_template import Chat
+from pttrainer.data.tokenization.tokenizer import Tokenizer, byte_tokenizer
+from pttrainer.environments.environment import Opening, Said, Turn
+from pttrainer.environments.tool_environment import Tools
+from pttrainer.errors import DataError, UserCodeError
+from pttrainer.rewards.runner import Runner
+from pttrainer.rollout import groups
+from pttrainer.rollout.context import Context
+from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
+from pttrainer.rollout.multi_turn import EpisodeSampler
+
+TOKENIZER = byte_tokenizer()
+CHAT = Chat(TOKENIZER, TOKENIZER.template)
+END = 257
+SAMPLING = Sampling(max_new_tokens=200, max_length=400)
+
+
+@dataclass
+class Script:
+    """An engine that says what it is told, turn by turn and row by row; remembers what it was asked."""
+
+    lines: Sequence[Sequence[str | None]]
+    """Of each turn, for each row; None: a text that never ends."""
+    asked: list[tuple[list[Prompt], int, Draw]] = field(default_factory=list)
+
+    def generate(
+        self, params: Any, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
+    ) -> Completions:
+        lines = list(self.lines[len(self.asked)])
+        self.asked.append((list(prompts), samples, draw))
+        lines += [lines[-1]] * (len(prompts) * samples - len(lines))
+        rows = [TOKENIZER.encode("…" if line is None else line) + ([] if line is None else [END]) for line in lines]
+        lengths = np.array([len(row) for row in rows], np.int32)
+        tokens = np.zeros((len(rows), max(lengths)), np.int32)
+        for row, ids in enumerate(rows):
+            tokens[row, : len(ids)] = ids
+        logps = -np.arange(1, tokens.size + 1, dtype=np.float32).reshape(tokens.shape)
+        return Completions(tokens, logps, lengths, np.array([line is not None for line in lines]))
+
+
+def question(text: str, **fields: Any) -> Question:
+    messages = [{"role": "user", "content": text}]
+    return Question(CHAT.prompt_ids(messages), text, fields, messages=messages)
+
+
+def sampler(script: Script, environment: Any = None, **spec: Any) -> EpisodeSampler:
+    whole = EnvironmentSpec.model_validate({"tools": [{"builtin": "lookup"}], **spec})
+    training = SimpleNamespace(sequence_length=SAMPLING.max_length)
+    context = SimpleNamespace(
+        tokenizer=TOKENIZER, chat=CHAT, leader=True, spec=SimpleNamespace(training=training), alive=lambda: None
+    )
+    runner, tools = Runner([Reward(builtin="exact")]), Tools(whole, None, context.alive)
+    return EpisodeSampler(cast(Context, context), script, runner, environment or tools, whole)
+
+
+def call(key: str) -> str:
+    return f'<tool_call>{{"name": "lookup", "arguments": {{"key": "{key}"}}}}</tool_call>'
+
+
+ASKED = question("what is a?", answer="7", table={"a": "7"})
+
+
+def test_what_was_said_is_trained_and_what_was_observed_is_not() -> None:
+    script = Script([[call("a"), "9"], ["7"]])
+    judged = sampler(script).sample({}, [ASKED], [5], 2, SAMPLING, Draw(0, 3))
+    found, guessed = judged.groups[0].samples
+    assert (found.reward, guessed.reward) == (1.0, 0.0)
+    assert found.text == "7"
+    assert found.trip is not None
+    observed = TOKENIZER.encode("<|tool|>7<|end|><|assistant|>")
+    said = [*TOKENIZER.encode(call("a")), END]
+    assert found.tokens == [*said, *observed, *TOKENIZER.encode("7"), END]
+    assert list(found.trip.said) == [True] * len(said) + [False] * len(observed) + [True] * 2
+    batch = groups.lay_out(judged.groups, np.array([[1.0, -1.0]]), pad_id=258, length=400)
+    trained = batch.targets_BT[0][batch.mask_BT[0] > 0].tolist()
+    assert trained == [*said, *TOKENIZER.encode("7"), END]
+    assert found.length == len(trained)
+    assert (batch.sampler_logps_BT[0][batch.mask_BT[0] == 0] == 0).all()
+    assert (batch.advantages_BT[0][batch.mask_BT[0] == 0] == 0).all()
+    np.testing.assert_array_equal(found.logps[: len(said)], -np.arange(1, len(said) + 1))
+    np.testing.assert_array_equal(found.logps[-2:], [-1.0, -2.0])
+
+
+def test_every_prompt_begins_with_the_tokens_of_the_turns_before() -> None:
+    script = Script([[call("é"), call("a")], [call("a"), "7"], ["é"]])
+    judged = sampler(script).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    row = judged.groups[0].samples[0]
+    whole = [*ASKED.tokens, *row.tokens]
+    first, second, third = (asked[0][0].tokens for asked in script.asked)
+    assert whole[: len(third)] == list(third)
+    assert list(third)[: len(second)] == list(second)
+    assert list(second)[: len(first)] == list(first) == ASKED.tokens
+
+
+def test_the_first_turn_samples_as_a_rollout_of_one_turn_and_the_others_have_keys_of_their_own() -> None:
+    script = Script([[call("a")] * 4, ["7"] * 4])
+    sampler(script).sample({}, [ASKED, ASKED], [5, 6], 2, SAMPLING, Draw(1, 3))
+    (first, samples, draw), (second, one, other) = script.asked
+    assert ([prompt.number for prompt in first], samples, draw) == ([5, 6], 2, Draw(1, 3))
+    assert ([prompt.number for prompt in second], one) == ([10, 11, 12, 13], 1)
+    assert other.step == 3
+    assert other.seed != draw.seed
+
+
+def test_open_episodes_are_filled_up_to_a_power_of_two() -> None:
+    script = Script([[call("a")] * 3 + ["7"] * 2, ["7"] * 3])
+    sampler(script).sample({}, [ASKED] * 5, list(range(5)), 1, SAMPLING, Draw(0, 0))
+    assert len(script.asked[1][0]) == 4
+
+
+def test_an_episode_that_runs_out_of_turns_or_room_is_judged_as_it_stands() -> None:
+    judged = sampler(Script([[call("a"), None]]), max_turns=1).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    assert [sample.ended for sample in judged.groups[0].samples] == [False, False]
+    assert [sample.reward for sample in judged.groups[0].samples] == [0.0, 0.0]
+    narrow = Sampling(max_new_tokens=200, max_length=len(ASKED.tokens) + len(call("a")) + 4)
+    judged = sampler(Script([[call("a")]])).sample({}, [ASKED], [0], 1, narrow, Draw(0, 0))
+    (cut,) = judged.groups[0].samples
+    assert not cut.ended
+    assert cut.trip is not None
+    assert all(cut.trip.said)
+
+
+def test_facts_of_episodes_count_calls_and_failures() -> None:
+    script = Script([[call("a"), call("b"), "9", "7"], ["7", "?"]])
+    judged = sampler(script).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
+    facts = groups.facts(judged.groups)
+    assert (facts["tools/calls"], facts["tools/used"], facts["tools/failed"]) == (0.5, 0.5, 0.5)
+    assert (facts["episodes/turns"], facts["episodes/failed"]) == (1.5, 0.0)
+    row = groups.table(1, judged.groups, np.zeros((1, 4)), 8)[1]
+    assert [turn["role"] for turn in row["turns"]] == ["assistant", "tool", "assistant"]
+    assert row["turns"][1]["content"] == "error: no entry 'b'"
+
+
+@dataclass
+class World:
+    """Answers "go" with a reward of a half until the third turn; "break" is an error, "slow" takes a minute."""
+
+    opening: str = ""
+    schemas: Sequence[Mapping[str, Any]] = ()
+    is_rewarding: bool = True
+    stepped: list[list[int]] = field(default_factory=list)
+
+    def reset(self, rows: Mapping[int, Any]) -> dict[int, Opening]:
+        return {n: Opening(self.opening) for n in rows}
+
+    def step(self, said: Mapping[int, Said]) -> dict[int, Turn]:
+        self.stepped.append(list(said))
+        return {n: self._turn(turn.text) for n, turn in said.items()}
+
+    def _turn(self, text: str) -> Turn:
+        if text == "break":
+            return Turn(done=True, error="broken")
+        messages = [{"role": "user", "content": "on"}]
+        return Turn(() if text == "end" else messages, 0.5, text == "end", seconds=60.0 if text == "slow" else 0.0)
+
+    def close(self) -> None: ...
+
+
+def test_the_environment_s_rewards_are_summed_and_weighted_beside_the_others() -> None:
+    script = Script([["go"], ["end"]])
+    judged = sampler(script, World(), reward_weight=2.0).sample(
+        {}, [question("?", answer="end")], [0], 1, SAMPLING, Draw(0, 0)
+    )
+    (only,) = judged.groups[0].samples
+    assert only.rewards == {"exact": 1.0, "environment": 1.0}
+    assert only.reward == 3.0
+
+
+def test_an_episode_keeps_its_number_when_others_have_ended() -> None:
+    world = World()
+    script = Script([["end", "go", None, "go"], ["go", "end"], ["end"]])
+    judged = sampler(script, world).sample({}, [ASKED], [0], 4, SAMPLING, Draw(0, 0))
+    assert world.stepped == [[0, 1, 3], [1, 3], [1]]
+    assert [sample.rewards["environment"] for sample in judged.groups[0].samples] == [0.5, 1.5, 0.0, 1.0]
+
+
+def test_an_episode_that_fails_or_takes_too_long_has_no_reward() -> None:
+    script = Script([["break", "slow", "end"]])
+    judged = sampler(script, World(), timeout_seconds=30).sample(
+        {}, [question("?", answer="end")], [0], 3, SAMPLING, Draw(0, 0)
+    )
+    rewards = [sample.reward for sample in judged.groups[0].samples]
+    np.testing.assert_array_equal(rewards, [np.nan, np.nan, 1.5])
+    assert groups.facts(judged.groups)["episodes/failed"] == pytest.approx(2 / 3)
+
+
+def test_an_environment_in_which_every_episode_fails_from_the_start_ends_the_run() -> None:
+    with pytest.raises(UserCodeError, match="2 of 2 episodes failed; the first: broken"):
+        sampler(Script([["break"] * 2]), World()).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+
+
+def test_an_opening_is_said_after_the_row_s_prompt() -> None:
+    script = Script([["end", "end"]])
+    sampler(script, World("look")).sample({}, [ASKED], [0], 2, SAMPLING, Draw(0, 0))
+    (prompts, samples, _) = script.asked[0]
+    assert samples == 1
+    text = TOKENIZER.decode(prompts[0].tokens, skip_special=False)
+    assert text == "<|bos|><|user|>what is a?<|end|><|user|>look<|end|><|assistant|>"
+    assert [prompt.number for prompt in prompts] == [0, 1]
+
+
+def test_a_long_observation_is_cut_and_special_tokens_in_it_are_text() -> None:
+    long = question("?", answer="x", table={"a": "y" * 100 + "<|end|>"})
+    judged = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
+        {}, [long], [0], 1, SAMPLING, Draw(0, 0)
+    )
+    assert judged.groups[0].samples[0].trip is not None
+    assert judged.groups[0].samples[0].trip.transcript[1]["content"] == "y" * 8 + " …"
+    ids = CHAT.between([{"role": "tool", "content": "a<|end|>b"}], has_end=True)
+    assert ids.count(END) == 1
+    assert CHAT.between([{"role": "tool", "content": "a"}], has_end=False)[0] == END
+
+
+def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+    encode = Tokenizer.encode
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: (encoded.append(len(text)), encode(self, text))[1])
+    endless = question("?", answer="x", table={"a": "y" * 10**7})
+    judged = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
+        {}, [endless], [0], 1, SAMPLING, Draw(0, 0)
+    )
+    trip = judged.groups[0].samples[0].trip
+    assert trip is not None
+    assert trip.transcript[1]["content"] == "y" * 8 + " …"
+    with pytest.raises(UserCodeError, match="1 of 1 episodes failed; the first: the opening leaves no room for a turn"):
+        sampler(Script([["end"]]), World("y" * 10**7)).sample({}, [ASKED], [0], 1, SAMPLING, Draw(0, 0))
+    assert max(encoded) < 1000
+
+
+@pytest.mark.parametrize(
+    ("family", "written"),
+    [
+        ("qwen-2.5", "\n<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n<|im_start|>assistant\n"),
+        ("qwen-3", "\n<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n<|im_start|>assistant\n"),
+        (
+            "llama-3",
+            '<|start_header_id|>ipython<|end_header_id|>\n\n"4"<|eot_id|>'
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        ("mistral", '[TOOL_RESULTS] {"content": 4}[/TOOL_RESULTS]'),
+        ("gpt-oss", '<|start|>functions.f to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'),
+        (
+            "gemma-3",
+            "\n<start_of_turn>user\n```tool_output\n4\n```<end_of_turn>\n<start_of_turn>model\n",
+        ),
+    ],
+)
+def test_templates_of_families_write_a_tool_s_answer_after_the_turn_s_end(family: str, written: str) -> None:
+    found = chat(FAMILIES[family])
+    message = {"role": "tool", "name": "f", "content": "4", "tool_call_id": "call00001"}
+    ids = found.between([message], has_end=True)
+    assert found.tokenizer.decode(ids, skip_special=False) == written
+    assert found.between([message], has_end=False)[0] in found.tokenizer.eos_ids
+    assert found.between([message], has_end=False)[1:] == ids
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: int) -> None:
+    """Episodes of any number of turns: called well or badly, cut off, out of room, with halves of characters."""
+    rng = np.random.default_rng(seed)
+    lines = [call("a"), call("é"), call("\\ud800"), "<tool_call>{", "<|end|> 7", "7", None]
+    script = Script([[lines[i] for i in rng.integers(len(lines), size=4)] for _ in range(6)])
+    room = Sampling(max_new_tokens=200, max_length=int(rng.integers(120, 400)))
+    asked = question("what is a?", answer="7", table={"a": "<|assistant|>7", "é": "é" * 50, "\ud800": "\ud800"})
+    judged = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
+    batch = groups.lay_out(judged.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
+    for g, sample in enumerate(judged.groups[0].samples):
+        assert sample.trip is not None
+        said = [turn["content"] for turn in sample.trip.transcript if turn["role"] == "assistant"]
+        spoken = [token for line in said for token in [*TOKENIZER.encode(line), END]]
+        trained = batch.targets_BT[g][batch.mask_BT[g] > 0].tolist()
+        assert trained == (spoken if trained[-1] == END else spoken[:-1])  # one that was cut off has no end
+        assert sample.length == len(trained) == batch.mask_BT[g].sum()
+        whole = [*sample.trip.prompt, *sample.tokens]
+        assert batch.tokens_BT[g][: len(whole) - 1].tolist() == whole[:-1]
+        assert len(whole) <= room.max_length + 200
+    for (prompts, *_), (later, *_) in zip(script.asked[1:], script.asked[2:], strict=False):
+        beginnings = [list(prompt.tokens) for prompt in prompts]
+        assert all(any(list(p.tokens)[: len(b)] == b for b in beginnings) for p in later)
+
+
+def test_a_model_without_a_template_cannot_have_several_turns() -> None:
+    with pytest.raises(DataError, match="no chat template"):
+        Chat(TOKENIZER, None).between([{"role": "tool", "content": "a"}], has_end=True)

@@ -1,0 +1,138 @@
+"""The step that is compiled before its first batch is there: the same step, and nobody waits for it in vain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from tests.builders.trainer import runs
+
+from ptapi import run_directory
+from ptapi.failures import ExitCode
+from ptapi.load import parse_job
+from pttrainer.runtime.distributed import sharding
+from pttrainer.runtime.io import storage
+from pttrainer.runtime.reporting.termination import Attempt, StopRequest
+from pttrainer.training import async_compile, loop
+from pttrainer.training.async_compile import Early
+
+REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
+KINDS: dict[str, dict[str, Any]] = {
+    "dpo": {"dpo": {}},
+    "grpo": {"grpo": {"groupSize": 4, "beta": 0.1, "updatesPerBatch": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Data, a reward, and one cache of compiled steps for all runs, which jax has to be told to turn to and from."""
+    directory = tmp_path_factory.mktemp("compiling")
+    write_data(directory)
+    before = jax.config.values["jax_compilation_cache_dir"]
+    compilation_cache.reset_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(directory / "xla"))
+        yield directory
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
+
+
+def write_data(home: Path) -> None:
+    """Rows to learn from, pairs of them, and a reward."""
+    (home / "rows.jsonl").write_text('{"prompt": "1?", "answer": "1"}\n' * 8)
+    (home / "pairs.jsonl").write_text('{"prompt": "1?", "chosen": "yes", "rejected": "no"}\n' * 8)
+    (home / "own.py").write_text(REWARD)
+
+
+def spec(home: Path, kind: str, output: str) -> dict[str, Any]:
+    """One step of the algorithm. output: a directory in `home`."""
+    rewarded = {
+        "rewards": [{"name": "own", "python": {"uri": f"file://{home}/own.py"}}],
+        "rollout": {"maxNewTokens": 4},
+    }
+    data = "pairs" if kind == "dpo" else "rows"
+    return {
+        "model": {"uri": "random://tiny"},
+        "algorithm": KINDS[kind],
+        "data": {"train": {"uri": f"file://{home}/{data}.jsonl"}},
+        **(rewarded if kind == "grpo" else {}),
+        "training": {"steps": 1, "batchSize": 8, "sequenceLength": 16, "optimizer": {"learningRate": 1e-2}},
+        "checkpoint": {"everySteps": 100},
+        "export": {"format": "none"},
+        "tensorboard": {"enabled": False},
+        "accelerator": {"type": "cpu-8"},
+        "output": {"uri": f"file://{home}/{output}"},
+    }
+
+
+def trained(home: Path, kind: str, output: str) -> list[dict[str, Any]]:
+    """The figures of a run here."""
+    document = {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {"name": "run"}}
+    job = parse_job({**document, "spec": spec(home, kind, output)})
+    attempt = Attempt()
+    with jax.set_mesh(sharding.make_mesh((8,))):  # put back afterwards
+        loop.train(job, storage.place(f"file://{home}/{output}/run"), attempt, StopRequest())
+    attempt.release()
+    return runs.metrics(home / output / "run")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What runs were given when they asked for the step that was compiled early."""
+    given: list[Any] = []
+    compiled = Early.compiled
+    monkeypatch.setattr(Early, "compiled", lambda *arguments: given.append(compiled(*arguments)) or given[-1])
+    return given
+
+
+def test_the_pairs_that_are_foreseen_are_those_that_come(home: Path, asked: list[Any]) -> None:
+    trained(home, "dpo", "pairs")
+    assert len(asked) == 1
+    assert asked[0] is not None
+
+
+def test_a_step_that_is_compiled_early_is_the_same_to_the_bit_and_found_by_later_runs(
+    home: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, before = trained(home, "grpo", "early"), kept(home)
+    monkeypatch.setattr(async_compile, "is_possible", lambda: False)
+    assert trained(home, "grpo", "late") == early
+    assert len(asked) == 1
+    assert asked[0] is not None
+    assert kept(home) == before != []
+
+
+def kept(home: Path) -> list[str]:
+    """Train steps in the cache of compiled programs."""
+    return sorted(path.name for path in (home / "xla").glob("jit_step*-cache"))
+
+
+class Lowered:
+    """A jitted function whose compiler fails."""
+
+    def lower(self, *arguments: Any) -> Lowered:
+        return self
+
+    def compile(self) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+
+def test_what_the_compiler_raises_is_heard_where_the_step_is_needed() -> None:
+    early = Early(Lowered(), sharding.make_mesh((1,), jax.devices()[:1]), (jax.numpy.zeros(2),))
+    assert early.compiled((jax.numpy.zeros(3),)) is None
+    with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+        early.compiled((jax.numpy.zeros(2),))
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    path = runs.write_job(tmp_path, "run", {**spec(tmp_path, "dpo", "runs"), "accelerator": {"type": "cpu-1"}})
+    code, errors = runs.end(runs.command("run", str(path), program="tests.builders.servers.endless"))
+    assert code == ExitCode.PREEMPTED_SAVED, errors
+    ended = json.loads((tmp_path / "runs" / "run" / run_directory.TERMINATION).read_text())
+    assert "stopped by SIGTERM at step 0" in ended["message"]
