@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from pttrainer import large_pages
-large_pages.use()
+from pttrainer.commands import huge_pages
+huge_pages.use()
 print(os.getpid(), os.environ["GLIBC_TUNABLES"], *sys.argv[1:])
 """
 

@@ -12,6 +12,8 @@ from ptapi.failures import ExitCode
 from pttrainer.commands.run import run_job
 from pttrainer.preflight.advice import out_of_memory
 from pttrainer.preflight.advice.out_of_memory import GIB
+from pttrainer.runtime.io.storage import Place
+from pttrainer.runtime.reporting.termination import Attempt
 from pttrainer.training import loop
 
 COMPILE = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 63.80G \
@@ -109,7 +111,8 @@ def job(directory: Path, accelerator: str, **training: object) -> Path:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    def train(*_: object) -> None:
+    def train(job: object, place: Place, attempt: Attempt, stop: object) -> None:
+        attempt.place = place  # as once the lease is held
         raise RuntimeError(text)
 
     monkeypatch.setattr(loop, "train", train)

@@ -23,7 +23,7 @@ from pttrainer.data.sft_examples import Example
 from pttrainer.errors import ConfigError
 from pttrainer.preflight.advice import changes
 from pttrainer.preflight.check import judge
-from pttrainer.preflight.compiler import compiler_process, programs
+from pttrainer.preflight.compiler import programs, result
 from pttrainer.preflight.compiler.abstract_inputs import batch, inputs, model_of, program_of
 from pttrainer.preflight.memory import formula, resident
 from pttrainer.preflight.report import table
@@ -183,8 +183,8 @@ def test_the_compilers_refusal_is_read() -> None:
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (18.46G) exceeds "
         "available HBM (15.75G)"
     )
-    assert compiler_process.out_of_memory(message) == (int(18.46 * GIB), int(15.75 * GIB))
-    assert compiler_process.out_of_memory("INTERNAL: something else (18.46G)") is None
+    assert result.out_of_memory(message) == (int(18.46 * GIB), int(15.75 * GIB))
+    assert result.out_of_memory("INTERNAL: something else (18.46G)") is None
 
 
 @pytest.mark.parametrize(

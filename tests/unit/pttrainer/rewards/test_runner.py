@@ -290,7 +290,7 @@ def test_children_die_with_a_killed_trainer_even_while_they_hang(tmp_path: Path)
         f"    open('{tmp_path}/pid', 'w').write(str(os.getpid()))\n    time.sleep(600)\n"
     )
     code = (
-        "from ptapi.spec import PythonReward, Reward\nfrom pttrainer.rewards import Sample, judges\n"
+        "from ptapi.spec import PythonReward, Reward\nfrom pttrainer.rewards import Sample, scorers\n"
         "from pttrainer.rewards.runner import Runner\n"
         f"Runner([Reward(python=PythonReward(uri='file://{tmp_path}/own.py'), timeout_seconds=600)])"
         ".judge([Sample('p', 'c', {})])\n"

@@ -41,7 +41,7 @@ def test_pathways_is_known_by_its_platform(platforms: str, is_it: bool) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("pathwaysutils") is None, reason="needs pathwaysutils; hint: make aot")
 def test_the_real_package_registers_its_backend_and_turns_the_compilation_cache_off() -> None:
     program = (
-        "from pttrainer import distributed; distributed.initialize(); import jax; "
+        "from pttrainer.runtime.distributed import processes; processes.initialize(); import jax; "
         "from jax._src import xla_bridge; print('proxy' in xla_bridge._backend_factories, "
         "jax.config.jax_compilation_cache_dir, jax.config.jax_enable_compilation_cache)"
     )

@@ -67,7 +67,7 @@ def test_a_signal_writes_stacks_and_ends_nothing(tmp_path: Path) -> None:
 STUCK = """
 import ctypes, sys, time
 from pathlib import Path
-from pttrainer import watchdog
+from pttrainer.runtime.reporting import watchdog
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
 from pttrainer.runtime.reporting.progress import Beat
 from pttrainer.runtime.io.storage import Directory
@@ -90,11 +90,11 @@ def test_a_process_whose_python_is_stuck_ends_with_its_stacks(tmp_path: Path) ->
 HELD = """
 import ctypes, sys, time
 from pathlib import Path
-from pttrainer import courier, watchdog
+from pttrainer.runtime.reporting import stack_dumper, watchdog
 from pttrainer.runtime.reporting.progress import Beat
 from pttrainer.runtime.io.storage import Directory
 
-courier.Courier.__init__.__defaults__ = (1.0,)
+stack_dumper.Courier.__init__.__defaults__ = (1.0,)
 watchdog.REWIND_S, watchdog.COURIER_S = 0.1, 0.0
 dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
                         look_s=0.05)
