@@ -12,6 +12,8 @@ from ptapi.failures import ExitCode
 from pttrainer import loop, outofmemory
 from pttrainer.outofmemory import GIB
 from pttrainer.run import run_job
+from pttrainer.storage import Place
+from pttrainer.termination import Attempt
 
 COMPILE = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 63.80G \
 of 30.75G hbm. Exceeded hbm capacity by 33.05G.
@@ -108,7 +110,8 @@ def job(directory: Path, accelerator: str, **training: object) -> Path:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    def train(*_: object) -> None:
+    def train(job: object, place: Place, attempt: Attempt, stop: object) -> None:
+        attempt.place = place  # as once the lease is held
         raise RuntimeError(text)
 
     monkeypatch.setattr(loop, "train", train)

@@ -252,7 +252,7 @@ def test_figures_are_of_all_passes_and_stay_so_when_draws_are_added() -> None:
     assert facts["speculation/accepted_share"] == pytest.approx(1 / 3)
     assert facts["speculation/tokens_per_pass"] == pytest.approx(5 / 3)
     none = {"speculation/passes": 5, "speculation/proposed": 10, "speculation/accepted": 0}
-    both = Judged([], 0.0, 0.0, facts).beside(Judged([], 0.0, 0.0, with_rates(none)))
+    both = Judged([], 0.0, 0.0, facts).with_more([], Judged([], 0.0, 0.0, with_rates(none))).facts
     assert both["speculation/accepted_share"] == pytest.approx(2 / 16)
     assert both["speculation/tokens_per_pass"] == pytest.approx(10 / 8)
     assert with_rates({"seconds/reward": 1.0}) == {"seconds/reward": 1.0}
