@@ -145,7 +145,7 @@ def test_it_ends_on_sigterm_with_watches_open(tmp_path: Path) -> None:
 def test_a_version_that_is_too_old_is_gone(tmp_path: Path) -> None:
     """With a journal of 50 changes instead of thousands."""
     code = (
-        "from ptlocal.apiserver import store; store.JOURNAL_LENGTH = 50; store._PRUNE_EVERY = 10; "
+        "from ptlocal.apiserver.storage import store; store.JOURNAL_LENGTH = 50; store._PRUNE_EVERY = 10; "
         "from ptlocal.apiserver.__main__ import main; main()"
     )
     command = [sys.executable, "-c", code, "--data", str(tmp_path)]
