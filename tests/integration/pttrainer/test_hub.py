@@ -137,7 +137,7 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be(directory: Path) -> None:
 FIND = """
 import json, sys
 from ptapi.spec import DataSource
-from pttrainer.data import files
+from pttrainer.data.sources import files
 found = files.find(DataSource.model_validate_json(sys.argv[1]), "spec.data.train", print)
 print(json.dumps([file.uri for file in found if file.path.is_file()]))
 """
