@@ -1,7 +1,8 @@
-"""CEL by Google's evaluator, as Kubernetes sets it up: source to a program, and what its errors say.
+"""CEL by Google's evaluator, set up as Kubernetes does it: source to a program, and what its errors say.
 
-Every variable is of any type, as its schema's type is not CEL's: a rule that misuses a literal or a function is refused
-when its definition is created, one that misuses a field fails when it runs.
+Variables have no declared type: a rule that misuses a literal or a function is refused when its definition is created,
+one that misuses a field fails when it runs. Declared ones would refuse what Kubernetes accepts, because the evaluator's
+checker compares no integer with a double.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ptlocal.apiserver.schema.cel import functions
 
 _LIBRARIES = "extensions: [{name: optional}, {name: strings}, {name: math}, {name: sets}]"
 _STATUS = re.compile(r"^[A-Z_]+: | \[[A-Z_]+\]$")
-_KUBERNETES_WORDS = (
+_WORDS = (
     (re.compile(r'Key not found in map : "(.*)"'), r"no such key: \1"),
     (re.compile(r"Index error: index=(-?\d+) size=\d+"), r"index out of bounds: \1"),
     (re.compile(r"^divide by zero"), "division by zero"),
     (re.compile(r"^No matching overloads found"), "no such overload"),
+    (re.compile(r"^Iteration budget exceeded"), "comprehensions of more than 10,000 steps are not evaluated here"),
 )
 
 
@@ -90,6 +92,6 @@ def _environment(*names: str) -> Any:
 def _words(error: object) -> str:
     """Kubernetes' own words where programs may look for them, and no status code of C++."""
     text = _STATUS.sub("", str(error))
-    for pattern, words in _KUBERNETES_WORDS:
+    for pattern, words in _WORDS:
         text = pattern.sub(words, text)
     return text

@@ -2,7 +2,7 @@
 
 Left out: the parts of URLs, addresses and versions, and arithmetic of quantities. A quantity is a map with its decimal
 text, because an extension cannot give CEL a type of its own. The argument of `indexOf` has a type in each overload:
-an optional that reaches Python as a value of any type kills the process (cel-expr-python 0.1.3).
+an optional that reaches Python ends the process (cel-expr-python 0.1.3), and typed overloads keep it from there.
 """
 
 from __future__ import annotations
