@@ -75,6 +75,7 @@ def test_an_expression_has_this_value(source: str, expected: Any) -> None:
     ("'%s'.format([])", "index 0 out of range"), ("[].max()", "max called on empty list"),
     ("quantity('1 Gi')", "quantities must match"), ("self.c.sum() + self.b", "no such overload"),
     ("['a', 1].isSorted()", "not supported between"), ("'a'.find('(')", "unterminated subpattern"),
+    ("self.?a", "the result is an optional"),
 ])  # fmt: skip
 def test_an_error_says_what_went_wrong(source: str, words: str) -> None:
     with pytest.raises(CelError, match=re.escape(words)) as caught:
@@ -85,7 +86,7 @@ def test_an_error_says_what_went_wrong(source: str, words: str) -> None:
 def test_a_comprehension_that_is_too_long_says_that_the_limit_is_ours() -> None:
     each_with_each = "self.all(x, self.exists_one(y, x == y))"
     assert run(each_with_each, self=list(range(90))) is True
-    with pytest.raises(CelError, match="^comprehensions of more than 10,000 steps are not evaluated here$"):
+    with pytest.raises(CelError, match="comprehensions of more than 10,000 steps are not evaluated here"):
         run(each_with_each, self=list(range(120)))
 
 

@@ -42,11 +42,14 @@ class Program:
         """Its value. `variables` comes from `activation`, once for all the rules of an object."""
         try:
             found = self.expression.eval(variables)
+            value = found.plain_value()
         except RuntimeError as error:
             raise CelError(_words(error)) from None
+        except TypeError:
+            raise CelError("the result is an optional, not a value") from None
         if found.type() == cel.Type.ERROR:
-            raise CelError(_words(found.value()))
-        return found.plain_value()
+            raise CelError(_words(value))
+        return value
 
     @property
     def return_type(self) -> str:
