@@ -39,7 +39,7 @@ class Program:
     """Whether it is a transition rule: one that reads oldSelf."""
 
     def run(self, variables: Any) -> Any:
-        """Its value. `variables` comes from `activation`, once for all the rules of an object."""
+        """Return its value. Make `variables` with `activation`, once for all the rules of an object."""
         try:
             found = self.expression.eval(variables)
             value = found.plain_value()
@@ -53,7 +53,7 @@ class Program:
 
     @property
     def return_type(self) -> str:
-        """As CEL names it; DYN where only running it tells."""
+        """Return the type as CEL names it; DYN where only running it tells."""
         return str(self.expression.return_type().name())
 
 
@@ -79,7 +79,7 @@ def _compiles(source: str, *variables: str) -> bool:
 
 
 def activation(variables: Mapping[str, Any]) -> Any:
-    """Variables for programs to run on: plain values of JSON, and protobuf's times."""
+    """Bind variables for programs to run on: plain values of JSON, and protobuf's times."""
     return _environment("self", "oldSelf").Activation(dict(variables))
 
 
@@ -93,7 +93,7 @@ def _environment(*names: str) -> Any:
 
 
 def _words(error: object) -> str:
-    """Kubernetes' own words where programs may look for them, and no status code of C++."""
+    """Return Kubernetes' own words where programs may look for them, without status codes of C++."""
     text = _STATUS.sub("", str(error))
     for pattern, words in _WORDS:
         text = pattern.sub(words, text)

@@ -19,7 +19,7 @@ _TIMES = ("date-time", "date", "duration")
 
 
 def as_cel(value: Any, schema: Schema) -> Any:
-    """Raises RecursionError for what is nested too deeply, before the evaluator's own stack ends."""
+    """Convert a value; raise RecursionError for what is nested too deeply, before the evaluator's own stack ends."""
     if isinstance(value, dict):
         properties: dict[str, Schema] = schema.get("properties") or {}
         rest = _schema(schema.get("additionalProperties"))
@@ -38,13 +38,13 @@ def as_cel(value: Any, schema: Schema) -> Any:
 
 
 def _schema(found: Any) -> Schema:
-    """Of what has none, and of what is free (`additionalProperties: true`), the empty one."""
+    """Return the empty schema for what has none, and for what is free (`additionalProperties: true`)."""
     return found if isinstance(found, dict) else {}
 
 
 @lru_cache(maxsize=4096)
 def escaped(name: str) -> str:
-    """The identifier of a property: `namespace` is `__namespace__`, `a-b` is `a__dash__b`."""
+    """Return the identifier of a property: `namespace` is `__namespace__`, `a-b` is `a__dash__b`."""
     if _KEYWORD.fullmatch(name):
         return f"__{name}__"
     return re.sub(r"__|[./-]", lambda match: _ESCAPES[match[0]], name)
@@ -57,7 +57,7 @@ def _number(value: float, kind: str | None) -> float:
 
 
 def _time(text: str, form: str) -> Any:
-    """In maps the evaluator takes times as protobuf's messages alone; imported here, because few rules see any."""
+    """Convert to protobuf's message: all the evaluator takes in a map. Imported here, because few rules see any."""
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
