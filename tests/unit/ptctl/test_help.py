@@ -88,6 +88,7 @@ HEAVY = {
     "numpy",
     "matplotlib",
     "plotext",
+    "cel_expr_python",
     "ptapi.spec",
     "ptkube.client",
     "http.client",

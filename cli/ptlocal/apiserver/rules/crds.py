@@ -7,11 +7,14 @@ from typing import Any
 
 from ptlocal.apiserver.errors import FieldError, invalid_value, not_supported, required
 from ptlocal.apiserver.rules.base import Manifest, Rules, unchanged
-from ptlocal.apiserver.schema.cel.syntax import CelError
-from ptlocal.apiserver.schema.cel.validation_rules import program
+from ptlocal.apiserver.schema.cel import CelError, program
 from ptlocal.apiserver.schema.validation import compiled
 from ptlocal.apiserver.writes.object_meta import now
 
+_EVALUATES_TO = {
+    "rule": ("BOOL", "cel expression must evaluate to a bool"),
+    "messageExpression": ("STRING", "messageExpression must evaluate to a string"),
+}
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -123,7 +126,7 @@ def _schema_errors(schema: Any, path: str, is_root: bool = False) -> list[FieldE
 def _rule_errors(schema: Manifest, path: str) -> list[FieldError]:
     found: list[FieldError] = []
     for index, rule in enumerate(schema.get("x-kubernetes-validations") or []):
-        for key in ("rule", "messageExpression"):
+        for key in _EVALUATES_TO:
             source = rule.get(key)
             if source is None and key == "messageExpression":
                 continue
@@ -131,11 +134,16 @@ def _rule_errors(schema: Manifest, path: str) -> list[FieldError]:
             if not source:
                 found.append(required(where, "rule is not specified"))
                 continue
-            try:
-                program(source)
-            except CelError as error:
-                found.append(invalid_value(where, source, f"compilation failed: ERROR: <input>: {error}"))
+            if problem := _compilation_error(source, *_EVALUATES_TO[key]):
+                found.append(invalid_value(where, source, problem))
     return found
+
+
+def _compilation_error(source: str, kind: str, problem: str) -> str:
+    try:
+        return "" if program(source).return_type in (kind, "DYN") else problem
+    except CelError as error:
+        return f"compilation failed: {error}"
 
 
 def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[FieldError]:

@@ -2,7 +2,7 @@
 
 Returns every error with the path and the words of a real API server. With `old`, parts of the object that did not
 change are skipped: Kubernetes lets an update pass whose wrong fields were wrong before ("ratcheting"), and it keeps
-status updates of large objects cheap. CEL rules are a walk of their own (cel/rules.py), after this one.
+status updates of large objects cheap. CEL rules are a walk of their own (cel/validation_rules.py), after this one.
 """
 
 from __future__ import annotations

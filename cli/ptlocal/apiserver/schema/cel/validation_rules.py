@@ -1,34 +1,25 @@
 """The CEL rules of a schema, run on a value: what Kubernetes wraps around the language.
 
-Programs are compiled when first needed and kept. A rule that reads oldSelf runs only where there is an old value.
-Numbers, times and durations get the type their schema gives them. At the root, self is the whole object, of whose
-metadata rules see name and generateName alone.
+Programs are compiled when first needed and kept; the value is given to the evaluator once for all its rules. A rule
+that reads oldSelf runs only where there is an old value. At the root, self is the whole object, of whose metadata
+rules see name and generateName alone.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from ptlocal.apiserver.errors import FieldError
-from ptlocal.apiserver.schema.cel.compiling import Program, compile_text
-from ptlocal.apiserver.schema.cel.extensions import to_duration
-from ptlocal.apiserver.schema.cel.syntax import CelError
+from ptlocal.apiserver.schema.cel.environment import CelError, activation, program
+from ptlocal.apiserver.schema.cel.values import as_cel
 from ptlocal.apiserver.schema.validation import MISSING, parts
 
 Schema = dict[str, Any]
-_VARIABLES = ("self", "oldSelf")
 _REASONS = {
     "FieldValueRequired": "Required value: {message}",
     "FieldValueForbidden": "Forbidden: {message}",
     "FieldValueDuplicate": 'Duplicate value: "{type}": {message}',
 }
-
-
-@lru_cache(maxsize=4096)
-def program(source: str) -> Program:
-    return compile_text(source, _VARIABLES)
 
 
 class RuleWalk:
@@ -61,24 +52,39 @@ class RuleWalk:
 
 
 def _run(value: Any, old: Any, schema: Schema, path: str) -> list[FieldError]:
+    rules = [rule for rule in schema["x-kubernetes-validations"] if old is not MISSING or not _reads_old(rule)]
+    try:
+        variables = _variables(value, old, schema, path)
+    except RecursionError:
+        return [_error(rule, _failed("the value is nested too deeply", rule), schema, path) for rule in rules]
     found = []
-    variables = {"self": typed(_visible(value, path), schema)}
-    if old is not MISSING:
-        variables["oldSelf"] = typed(_visible(old, path), schema)
-    for rule in schema["x-kubernetes-validations"]:
-        code = program(rule["rule"])
-        if "oldSelf" in code.names and old is MISSING:
-            continue
+    for rule in rules:
         try:
-            if code.run(variables) is True:
+            if program(rule["rule"]).run(variables) is True:
                 continue
             message = _message(rule, variables)
         except CelError as error:
-            message = f"{error} evaluating rule: {rule.get('message') or rule['rule']}"
-        except RecursionError:
-            message = f"the value is nested too deeply, evaluating rule: {rule.get('message') or rule['rule']}"
+            message = _failed(str(error), rule)
         found.append(_error(rule, message, schema, path))
     return found
+
+
+def _reads_old(rule: dict[str, Any]) -> bool:
+    try:
+        return program(rule["rule"]).reads_old
+    except CelError:  # its definition was stored before this version refused it
+        return False
+
+
+def _variables(value: Any, old: Any, schema: Schema, path: str) -> Any:
+    variables = {"self": as_cel(_visible(value, path), schema)}
+    if old is not MISSING:
+        variables["oldSelf"] = as_cel(_visible(old, path), schema)
+    return activation(variables)
+
+
+def _failed(why: str, rule: dict[str, Any]) -> str:
+    return f"{why} evaluating rule: {rule.get('message') or rule['rule']}"
 
 
 def _visible(value: Any, path: str) -> Any:
@@ -88,7 +94,7 @@ def _visible(value: Any, path: str) -> Any:
     return {**value, "metadata": meta}
 
 
-def _message(rule: dict[str, Any], variables: dict[str, Any]) -> str:
+def _message(rule: dict[str, Any], variables: Any) -> str:
     if rule.get("messageExpression"):
         try:
             text = program(rule["messageExpression"]).run(variables)
@@ -104,43 +110,3 @@ def _error(rule: dict[str, Any], message: str, schema: Schema, path: str) -> Fie
     reason = rule.get("reason") or "FieldValueInvalid"
     form = _REASONS.get(reason, 'Invalid value: "{type}": {message}')
     return FieldError(where, reason, form.format(type=schema.get("type", ""), message=message))
-
-
-def typed(value: Any, schema: Schema) -> Any:
-    """The value with the types CEL gives it; the same object where nothing changes."""
-    if isinstance(value, dict):
-        return _typed_map(value, schema)
-    if isinstance(value, list) and isinstance(schema.get("items"), dict):
-        items = [typed(item, schema["items"]) for item in value]
-        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
-    if isinstance(value, int) and not isinstance(value, bool) and schema.get("type") == "number":
-        return float(value)
-    if isinstance(value, float) and schema.get("type") == "integer":
-        return int(value)
-    if isinstance(value, str) and schema.get("format") in ("date-time", "date", "duration"):
-        return _typed_text(value, schema["format"])
-    return value
-
-
-def _typed_map(value: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    properties: dict[str, Schema] = schema.get("properties") or {}
-    additional = schema.get("additionalProperties")
-    rest = additional if isinstance(additional, dict) else {}
-    if not properties and not rest:
-        return value
-    changed = {}
-    for key, item in value.items():
-        made = typed(item, properties.get(key) or rest)
-        if made is not item:
-            changed[key] = made
-    return {**value, **changed} if changed else value
-
-
-def _typed_text(value: str, form: str) -> Any:
-    try:
-        if form == "duration":
-            return to_duration(value)
-        parsed = datetime.fromisoformat(value)
-    except (ValueError, CelError):
-        return value
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
