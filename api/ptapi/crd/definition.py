@@ -89,7 +89,7 @@ def openapi_schema() -> Schema:
     """The schema of a whole job, as the API server holds it."""
     spec = _with_defaults(structural(PostTrainJobSpec))
     for rule in RULES:
-        if rule.cel and rule.scope:
+        if rule.condition.cel and rule.scope:
             node = _descend(spec, rule.scope.split(".")[1:])
             _attach(node, _validation(rule, node))
     _fill_judged_defaults(spec)
@@ -108,7 +108,7 @@ def openapi_schema() -> Schema:
         },
     }
     for rule in RULES:
-        if rule.cel and not rule.scope:
+        if rule.condition.cel and not rule.scope:
             _attach(root, _validation(rule, root))
     return root
 
@@ -126,7 +126,7 @@ def _version() -> Schema:
 
 
 def _validation(rule: Rule, node: Schema) -> Schema:
-    validation: Schema = {"rule": rule.cel, "message": rule.message}
+    validation: Schema = {"rule": rule.condition.cel, "message": rule.message}
     if rule.cel_message or (_is_scalar(node, rule.field) and not rule.secret):
         validation["messageExpression"] = rule.cel_message or _with_value(rule.field, rule.message)
     return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation
