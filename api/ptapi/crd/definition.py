@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ptapi.crd.immutable_fields import MESSAGE, QUEUE, QUEUE_MESSAGE, frozen_fields, queue_rule, transition_rule
-from ptapi.crd.openapi_schema import Schema, structural
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PLURAL, PostTrainJobSpec
+from ptapi.spec.openapi_schema import Schema, structural
 from ptapi.status import PostTrainJobStatus
 from ptapi.text import kubectl_yaml
 from ptapi.validation import RULES

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ptapi.crd.openapi_schema import Schema, child, structural
 from ptapi.errors import Finding
+from ptapi.spec.openapi_schema import Schema, child, structural
 from ptapi.text.messages import accepted, shown
 
 Path = tuple[str | int, ...]

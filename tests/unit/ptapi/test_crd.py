@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from ptapi.crd.definition import COLUMNS, crd, crd_yaml, openapi_schema
 from ptapi.crd.immutable_fields import frozen_fields
-from ptapi.crd.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 from ptapi.errors import SpecError
 from ptapi.load import load_job, manifest, parse_job, without_nulls
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
+from ptapi.spec.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 from ptapi.text.messages import PATTERN_WORDS
 from ptapi.validation import RULES
 from ptapi.validation.accelerator_cel import UNKNOWN
