@@ -1,7 +1,8 @@
 """A rule across fields: one condition that the API server and Python check, with one message.
 
 The API server applies the CEL before it stores a job; `ptapi.load` applies the Python wherever a job enters. Rules of
-a usual shape are made by `exactly_one`, `unset_unless`, `less_than` and `multiple_of`, which write the message, too.
+a usual shape are made by `exactly_one`, `unset_unless`, `less_than` and `multiple_of` of a `Scope`, which write the
+message, too.
 """
 
 from __future__ import annotations
@@ -51,26 +52,36 @@ class Rule:
         return "(not shown)" if self.secret else displayed(at(node, self.field))
 
 
-def exactly_one(scope: str, *fields: str, parent: str = "", hint: str = "", secret: bool = False) -> Rule:
-    """Require one of several fields; parent: the map that holds them, below the scope."""
-    paths = tuple(_join(parent, field) for field in fields)
-    condition = has(paths[0]) ^ has(paths[1]) if len(paths) == 2 else count_set(paths, "==", 1)
-    return Rule(scope, parent, f"exactly one of {', '.join(fields)}", condition, hint, secret)
+@dataclass(frozen=True)
+class Scope:
+    """The objects of a job that rules look at, by their path: `spec.rewards[]` is every reward."""
+
+    path: str
+
+    def rule(self, field: str, accepted: str, condition: Condition, hint: str = "", secret: bool = False) -> Rule:
+        """Make a rule with its own message."""
+        return Rule(self.path, field, accepted, condition, hint, secret)
+
+    def exactly_one(self, *fields: str, parent: str = "", hint: str = "", secret: bool = False) -> Rule:
+        """Require one of several fields; parent: the map that holds them, below the scope."""
+        paths = tuple(_join(parent, field) for field in fields)
+        condition = has(paths[0]) ^ has(paths[1]) if len(paths) == 2 else count_set(paths, "==", 1)
+        return self.rule(parent, f"exactly one of {', '.join(fields)}", condition, hint, secret)
+
+    def unset_unless(self, field: str, condition: Condition, why: str, hint: str = "", secret: bool = False) -> Rule:
+        """Accept a field only where the condition holds; why: the rest of the message, after `unset, `."""
+        return self.rule(field, f"unset, {why}", unset(field) | condition, hint, secret)
+
+    def less_than(self, field: str, limit: str, why: str, *, unless: Condition) -> Rule:
+        """Require a number below another field's, unless a condition holds."""
+        return self.rule(field, f"less than {limit}, {why}", unless | compare(field, "<", limit))
+
+    def multiple_of(self, field: str, divisor: str, why: str, hint: str = "", *, unless: Condition) -> Rule:
+        """Require a multiple of another field, unless a condition holds."""
+        return self.rule(field, f"a multiple of {divisor}, {why}", unless | is_multiple(field, divisor), hint)
 
 
-def unset_unless(scope: str, field: str, condition: Condition, why: str, hint: str = "", secret: bool = False) -> Rule:
-    """Accept a field only where the condition holds; why: the rest of the message, after `unset, `."""
-    return Rule(scope, field, f"unset, {why}", unset(field) | condition, hint, secret)
-
-
-def less_than(field: str, limit: str, why: str, *, unless: Condition) -> Rule:
-    """Require a number of the spec below another one of it, unless a condition holds."""
-    return Rule("spec", field, f"less than {limit}, {why}", unless | compare(field, "<", limit))
-
-
-def multiple_of(field: str, divisor: str, why: str, hint: str = "", *, unless: Condition) -> Rule:
-    """Require a multiple of another number of the spec, unless a condition holds."""
-    return Rule("spec", field, f"a multiple of {divisor}, {why}", unless | is_multiple(field, divisor), hint)
+SPEC = Scope("spec")
 
 
 def objects_at(job: BaseModel, scope: str) -> Iterator[tuple[str, Any]]:

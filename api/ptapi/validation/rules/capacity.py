@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ptapi.validation.condition import Condition, differs, empty, equals, has, starts_with, unset
-from ptapi.validation.rule import Rule
+from ptapi.validation.rule import SPEC, Rule, Scope
 
 IS_EXISTING = Condition(
     "self.capacity.all(option, option.type == 'existing')",
@@ -13,35 +13,31 @@ _IS_NOT_QUEUED = Condition(
     "self.capacity.all(option, option.type != 'queuedProvisioning')",
     lambda spec: all(option.type != "queuedProvisioning" for option in spec.capacity),
 )
+_OPTION = Scope("spec.capacity[]")
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "spec.capacity[]",
+    _OPTION.rule(
         "reservation",
         "the reservation's name with type: reservation, unset with every other type",
         has("reservation").iff(equals("type", "reservation")),
     ),
-    Rule(
-        "spec.capacity[]",
+    _OPTION.rule(
         "zones",
         "unset with type: existing, whose nodes are where they are",
         differs("type", "existing") | empty("zones"),
     ),
-    Rule(
-        "spec",
+    SPEC.rule(
         "capacity",
         "existing only, because a cpu accelerator needs no TPU node pool",
         ~starts_with("accelerator.type", "cpu-") | IS_EXISTING,
     ),
-    Rule(
-        "spec",
+    SPEC.rule(
         "capacity",
         "queuedProvisioning without queue only: Kueue makes a ProvisioningRequest itself, for nodes that are existing",
         unset("queue") | _IS_NOT_QUEUED,
         "capacity: [{type: existing}], and a ClusterQueue with Kueue's ProvisioningRequest check",
     ),
-    Rule(
-        "spec",
+    SPEC.rule(
         "accelerator.slices",
         "1 with capacity of type queuedProvisioning: GKE takes one pool's nodes per ProvisioningRequest",
         equals("accelerator.slices", 1) | _IS_NOT_QUEUED,

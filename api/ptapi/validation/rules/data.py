@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from ptapi.validation.condition import Condition, empty, equals, has, matches, starts_with
-from ptapi.validation.rule import Rule, unset_unless
+from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_REWARDS
 
 HUB_DATA = "^hf://datasets/[^/]+/[^/]+"
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "spec",
+    SPEC.rule(
         "evaluation.answers",
         "unset, or together with data.eval and sft, grpo or ppo: held-out prompts are answered and compared",
         empty("evaluation.answers") | (has("data.eval") & (has("algorithm.sft") | USES_REWARDS)),
         "data.eval: {uri: …}",
     ),
-    Rule(
-        "spec.evaluation",
+    Scope("spec.evaluation").rule(
         "labels",
         "unset, or together with answers: accuracy or macroF1, which compare labels",
         empty("labels")
@@ -30,8 +28,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "answers: [accuracy, macroF1]",
     ),
-    Rule(
-        "spec",
+    SPEC.rule(
         "data.eval",
         "held-out data, because evaluation.everySteps asks for it",
         equals("evaluation.everySteps", 0) | has("data.eval"),
@@ -39,15 +36,14 @@ RULES: tuple[Rule, ...] = (
     ),
     *(
         rule
-        for scope in ("spec.data.train", "spec.data.eval")
+        for scope in (Scope("spec.data.train"), Scope("spec.data.eval"))
         for rule in (
-            Rule(
-                scope,
+            scope.rule(
                 "uri",
                 "file:///…, gs://… or hf://datasets/organisation/name, and a path in it",
                 ~starts_with("uri", "hf://") | matches("uri", HUB_DATA),
             ),
-            unset_unless(scope, "revision", starts_with("uri", "hf://"), "because only hf:// data have revisions"),
+            scope.unset_unless("revision", starts_with("uri", "hf://"), "because only hf:// data have revisions"),
         )
     ),
 )

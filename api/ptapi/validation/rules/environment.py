@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ptapi.validation.condition import filled, has
-from ptapi.validation.rule import Rule, exactly_one
+from ptapi.validation.rule import Rule, Scope
 
 RULES: tuple[Rule, ...] = (
-    Rule("spec.environment", "", "exactly one of tools, python", has("python") ^ filled("tools")),
-    exactly_one("spec.environment.tools[]", "builtin", "python"),
+    Scope("spec.environment").rule("", "exactly one of tools, python", has("python") ^ filled("tools")),
+    Scope("spec.environment.tools[]").exactly_one("builtin", "python"),
 )

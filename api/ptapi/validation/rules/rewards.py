@@ -6,7 +6,7 @@ import re
 
 from ptapi.spec import Reward
 from ptapi.validation.condition import Condition, compare, equals, has, is_true, unset
-from ptapi.validation.rule import Rule, exactly_one, unset_unless
+from ptapi.validation.rule import SPEC, Rule, Scope
 
 # A reward's label: when it is this, and what it is.
 _LABELS = (
@@ -32,34 +32,24 @@ def _is_pattern(reward: Reward) -> bool:
     return True
 
 
+_REWARD = Scope("spec.rewards[]")
+
 RULES: tuple[Rule, ...] = (
-    exactly_one("spec.rewards[]", "builtin", "python", "judge"),
-    Rule(
-        "spec.rewards[]",
-        "batched",
-        "false, because only a python reward can be batched",
-        ~is_true("batched") | has("python"),
-    ),
+    _REWARD.exactly_one("builtin", "python", "judge"),
+    _REWARD.rule("batched", "false, because only a python reward can be batched", ~is_true("batched") | has("python")),
     *(
-        unset_unless(
-            "spec.rewards[]",
-            field,
-            has("builtin") & equals("builtin", "length"),
-            "because only the builtin length counts tokens",
+        _REWARD.unset_unless(
+            field, has("builtin") & equals("builtin", "length"), "because only the builtin length counts tokens"
         )
         for field in ("maxTokens", "bufferTokens")
     ),
-    Rule("spec.rewards[]", "name", "a name, because a judge has none of its own", has("name") | unset("judge")),
-    Rule("spec.rewards[].judge", "highest", "above lowest", compare("highest", ">", "lowest")),
-    unset_unless(
-        "spec.rewards[]",
-        "pattern",
-        has("builtin") & equals("builtin", "format"),
-        "because only the builtin format has a pattern",
+    _REWARD.rule("name", "a name, because a judge has none of its own", has("name") | unset("judge")),
+    Scope("spec.rewards[].judge").rule("highest", "above lowest", compare("highest", ">", "lowest")),
+    _REWARD.unset_unless(
+        "pattern", has("builtin") & equals("builtin", "format"), "because only the builtin format has a pattern"
     ),
-    Rule("spec.rewards[]", "pattern", "a regular expression of Python", Condition("", _is_pattern)),
-    Rule(
-        "spec",
+    _REWARD.rule("pattern", "a regular expression of Python", Condition("", _is_pattern)),
+    SPEC.rule(
         "rewards",
         "rewards with different names (unset, a name is the builtin's or the function's)",
         Condition(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from ptapi.validation.condition import Condition, compare, differs, is_multiple, unset
-from ptapi.validation.rule import Rule, less_than, multiple_of, unset_unless
+from ptapi.validation.rule import SPEC, Rule, Scope
 from ptapi.validation.rules.algorithm import USES_NO_REWARDS
 
 _HOLDS_BOTH = "which holds the prompt and the completion"
+_TRAINING = Scope("spec.training")
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "spec.training", "epochs", "unset, because steps is set; one of steps, epochs", unset("steps") | unset("epochs")
-    ),
-    Rule(
-        "spec.training",
+    _TRAINING.rule("epochs", "unset, because steps is set; one of steps, epochs", unset("steps") | unset("epochs")),
+    _TRAINING.rule(
         "profile",
         "start + steps - 1 of at most steps, the length of the run",
         unset("profile")
@@ -23,60 +21,54 @@ RULES: tuple[Rule, ...] = (
             lambda training: training.profile.start + training.profile.steps - 1 <= training.steps,
         ),
     ),
-    Rule(
-        "spec.training",
-        "microBatchSize",
-        "a divisor of batchSize",
-        unset("microBatchSize") | is_multiple("batchSize", "microBatchSize"),
+    _TRAINING.rule(
+        "microBatchSize", "a divisor of batchSize", unset("microBatchSize") | is_multiple("batchSize", "microBatchSize")
     ),
-    multiple_of(
+    SPEC.multiple_of(
         "training.batchSize",
         "algorithm.grpo.groupSize",
         "because a step trains on whole groups",
         "batchSize counts sequences: prompts x groupSize",
         unless=unset("algorithm.grpo"),
     ),
-    multiple_of(
+    SPEC.multiple_of(
         "training.batchSize",
         "algorithm.ppo.samplesPerPrompt",
         "because it counts sequences",
         unless=unset("algorithm.ppo"),
     ),
-    multiple_of(
+    SPEC.multiple_of(
         "training.microBatchSize",
         "algorithm.grpo.groupSize",
         "because a group is never split",
         unless=unset("algorithm.grpo") | unset("training.microBatchSize"),
     ),
-    Rule(
-        "spec",
+    SPEC.rule(
         "training.batchSize",
         "an even number, because dpo trains on pairs of sequences",
         unset("algorithm.dpo") | is_multiple("training.batchSize", 2),
     ),
-    Rule(
-        "spec",
+    SPEC.rule(
         "training.microBatchSize",
         "an even number, because a pair is never split",
         unset("algorithm.dpo") | unset("training.microBatchSize") | is_multiple("training.microBatchSize", 2),
     ),
-    less_than("rollout.maxNewTokens", "training.sequenceLength", _HOLDS_BOTH, unless=USES_NO_REWARDS),
-    Rule(
-        "spec",
+    SPEC.less_than("rollout.maxNewTokens", "training.sequenceLength", _HOLDS_BOTH, unless=USES_NO_REWARDS),
+    SPEC.rule(
         "algorithm.grpo.overlong.bufferTokens",
         "at most rollout.maxNewTokens, at whose end the penalty begins",
         unset("algorithm.grpo")
         | unset("algorithm.grpo.overlong")
         | compare("algorithm.grpo.overlong.bufferTokens", "<=", "rollout.maxNewTokens"),
     ),
-    less_than(
+    SPEC.less_than(
         "evaluation.maxNewTokens",
         "training.sequenceLength",
         _HOLDS_BOTH,
         unless=USES_NO_REWARDS | unset("evaluation.maxNewTokens"),
     ),
     *(
-        unset_unless("spec.training.optimizer", field, differs("name", name), f"because {name} has none")
+        Scope("spec.training.optimizer").unset_unless(field, differs("name", name), f"because {name} has none")
         for field, name in (("beta1", "adafactor"), ("beta2", "adafactor"), ("eps", "adafactor"), ("eps", "lion"))
     ),
 )
