@@ -88,13 +88,6 @@ def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
 def openapi_schema() -> Schema:
     """The schema of a whole job, as the API server holds it."""
     spec = _with_defaults(structural(PostTrainJobSpec))
-    for rule in RULES:
-        if rule.condition.cel and rule.scope:
-            node = _descend(spec, rule.scope.split(".")[1:])
-            _attach(node, _validation(rule, node))
-    _fill_judged_defaults(spec)
-    for validation in _transitions(spec):
-        _attach(spec, validation)
     root: Schema = {
         "description": "One post-training run: a model, data, an algorithm, and the chips to run it on.",
         "type": "object",
@@ -108,8 +101,12 @@ def openapi_schema() -> Schema:
         },
     }
     for rule in RULES:
-        if rule.condition.cel and not rule.scope:
-            _attach(root, _validation(rule, root))
+        if rule.condition.cel:
+            node = _descend(root, rule.scope.split(".") if rule.scope else [])
+            _attach(node, _validation(rule, node))
+    _fill_judged_defaults(spec)
+    for validation in _transitions(spec):
+        _attach(spec, validation)
     return root
 
 
