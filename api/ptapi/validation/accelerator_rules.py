@@ -67,23 +67,16 @@ def _uneven_mesh(parallelism: Parallelism, slice_: Slice, devices: int) -> Findi
 
 def _batches(spec: PostTrainJobSpec, slice_: Slice, ways: int) -> list[Finding]:
     group = spec.algorithm.samples_per_prompt
-    sizes = {
-        "spec.training.batchSize": spec.training.batch_size,
-        "spec.training.microBatchSize": spec.training.micro_batch_size,
-    }
-    return [
-        _uneven_batch(field, size, slice_, ways, group)
-        for field, size in sizes.items()
-        if size is not None and size % ways
-    ]
+    sizes = {"batchSize": spec.training.batch_size, "microBatchSize": spec.training.micro_batch_size}
+    return [_uneven_batch(name, size, slice_, ways, group) for name, size in sizes.items() if size and size % ways]
 
 
-def _uneven_batch(field: str, size: int, slice_: Slice, ways: int, group: int) -> Finding:
+def _uneven_batch(name: str, size: int, slice_: Slice, ways: int, group: int) -> Finding:
     unit = math.lcm(ways, group)
     near = sorted({max(unit, size // unit * unit), size // unit * unit + unit})
     return Finding(
-        field,
+        f"spec.training.{name}",
         str(size),
         f"a multiple of {ways}, because {slice_.describe()} splits the batch {ways} ways (data x fsdp x expert)",
-        f"{field.rpartition('.')[2]}: {' or '.join(str(value) for value in near)}",
+        f"{name}: {' or '.join(str(value) for value in near)}",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ptapi.spec import PostTrainJobSpec
 from ptapi.validation import accelerator_cel as cel
 from ptapi.validation.condition import Condition
 from ptapi.validation.rule import Rule
@@ -17,11 +16,6 @@ def _chip_rule(scope: str, field: str, accepted: str, rule: str, message: str = 
     return Rule(scope, field, accepted, Condition(rule, checked_by_table), cel_message=message)
 
 
-def _divides_rows(spec: PostTrainJobSpec) -> bool:
-    ways = spec.training.parallelism.sequence
-    return ways == "auto" or spec.training.sequence_length % ways == 0
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "spec",
@@ -30,7 +24,10 @@ RULES: tuple[Rule, ...] = (
         Condition(
             "type(self.training.parallelism.sequence) != int || int(self.training.parallelism.sequence) < 1 || "
             "self.training.sequenceLength % int(self.training.parallelism.sequence) == 0",
-            _divides_rows,
+            lambda spec: (
+                spec.training.parallelism.sequence == "auto"
+                or spec.training.sequence_length % spec.training.parallelism.sequence == 0
+            ),
         ),
     ),
     _chip_rule("spec.accelerator", "type", cel.UNKNOWN, cel.name_rule(), cel.nearest_message()),
