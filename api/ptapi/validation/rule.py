@@ -1,8 +1,7 @@
 """A rule across fields: one condition that the API server and Python check, with one message.
 
-The API server applies the CEL before it stores a job; `ptapi.load` applies the Python wherever a job enters. Rules of
-a usual shape are made by `exactly_one`, `unset_unless`, `less_than` and `multiple_of` of a `Scope`, which write the
-message, too.
+The API server applies the CEL before it stores a job; `ptapi.load` applies the Python wherever a job enters. A `Scope`
+makes rules; for the usual shapes (`exactly_one`, `unset_unless`, …) it writes the message, too.
 """
 
 from __future__ import annotations

@@ -37,5 +37,5 @@ def test_combined_conditions_hold_for_the_same_objects_in_both_languages(conditi
 
 
 def test_what_cel_cannot_say_python_alone_checks() -> None:
-    python = Condition("", lambda node: node.a == 1)
+    python = Condition("", A.holds)
     assert {each.cel for each in (python | A, A & python, ~python, A ^ python)} == {""}
