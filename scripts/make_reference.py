@@ -22,10 +22,10 @@ from ptapi import conditions, failures
 from ptapi.accelerators import names, resolve, table
 from ptapi.conditions import ConditionType, Phase, Reason
 from ptapi.crd.immutable_fields import CHANGEABLE
-from ptapi.crd.openapi_schema import Schema, structural
 from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass, Reaction
 from ptapi.resume import GROUPS
 from ptapi.spec import PostTrainJobSpec
+from ptapi.spec.openapi_schema import Schema, structural
 from ptapi.status import PostTrainJobStatus
 from ptapi.text import kubectl_yaml
 from ptapi.text.messages import accepted

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ptapi.crd.openapi_schema import structural
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import PostTrainJob
+from ptapi.spec.openapi_schema import structural
 from ptapi.text import kubectl_yaml
 from ptapi.text.messages import accepted, shown
 from ptapi.validation import check_job

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from ptapi.crd.openapi_schema import Schema, child, structural
 from ptapi.errors import Finding, SpecError
 from ptapi.load import manifest, without_nulls
 from ptapi.spec import PostTrainJob, PostTrainJobSpec, Training
+from ptapi.spec.openapi_schema import Schema, child, structural
 from ptapi.text import kubectl_yaml
 from ptapi.text.messages import shown
 from ptapi.validation.parse_errors import translate

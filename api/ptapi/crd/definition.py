@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ptapi.crd.immutable_fields import MESSAGE, QUEUE, QUEUE_MESSAGE, frozen_fields, queue_rule, transition_rule
-from ptapi.crd.openapi_schema import Schema, structural
 from ptapi.spec import API_GROUP, API_VERSION, KIND, PLURAL, PostTrainJobSpec
+from ptapi.spec.openapi_schema import Schema, structural
 from ptapi.status import PostTrainJobStatus
 from ptapi.text import kubectl_yaml
 from ptapi.validation import RULES
@@ -88,13 +88,6 @@ def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
 def openapi_schema() -> Schema:
     """The schema of a whole job, as the API server holds it."""
     spec = _with_defaults(structural(PostTrainJobSpec))
-    for rule in RULES:
-        if rule.cel and rule.scope:
-            node = _descend(spec, rule.scope.split(".")[1:])
-            _attach(node, _validation(rule, node))
-    _fill_judged_defaults(spec)
-    for validation in _transitions(spec):
-        _attach(spec, validation)
     root: Schema = {
         "description": "One post-training run: a model, data, an algorithm, and the chips to run it on.",
         "type": "object",
@@ -108,8 +101,12 @@ def openapi_schema() -> Schema:
         },
     }
     for rule in RULES:
-        if rule.cel and not rule.scope:
-            _attach(root, _validation(rule, root))
+        if rule.condition.cel:
+            node = _descend(root, rule.scope.split(".") if rule.scope else [])
+            _attach(node, _validation(rule, node))
+    _fill_judged_defaults(spec)
+    for validation in _transitions(spec):
+        _attach(spec, validation)
     return root
 
 
@@ -126,7 +123,7 @@ def _version() -> Schema:
 
 
 def _validation(rule: Rule, node: Schema) -> Schema:
-    validation: Schema = {"rule": rule.cel, "message": rule.message}
+    validation: Schema = {"rule": rule.condition.cel, "message": rule.message}
     if rule.cel_message or (_is_scalar(node, rule.field) and not rule.secret):
         validation["messageExpression"] = rule.cel_message or _with_value(rule.field, rule.message)
     return validation | {"fieldPath": f".{rule.field}"} if rule.field else validation

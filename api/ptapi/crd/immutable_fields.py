@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from ptapi.crd.openapi_schema import INT_OR_STRING, Schema, structural
 from ptapi.spec import PostTrainJobSpec
+from ptapi.spec.openapi_schema import INT_OR_STRING, Schema, structural
 
 CHANGEABLE = ("runPolicy.suspend", "runPolicy.activeDeadlineSeconds", "runPolicy.ttlSecondsAfterFinished")
 QUEUE = "queue"

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from ptapi.crd.openapi_schema import INT_OR_STRING, Schema
+from ptapi.spec.openapi_schema import INT_OR_STRING, Schema
 
 LONGEST_SHOWN = 80
 _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.*\s|.*(?:\n|: | #).*", re.I | re.S)

@@ -1,8 +1,8 @@
 """Everything that is checked beyond the shape of a job, in one place to call.
 
-The tables stand apart: `cross_field` (rules between fields), `engine` (of rollouts), `unsupported` (what comes later),
-`devices` (what the chips ask), `maxtext` (what MaxText can be told). The CRD carries the same rules as CEL where CEL
-can say them; changes after creation it alone judges (`immutable`).
+`rules` holds rules across fields, a module per section of the spec; `accelerator_rules` what the chips require;
+`rules.maxtext` what MaxText can be told. The CRD carries the rules as CEL where CEL can say them, and it alone judges
+changes after creation (`ptapi.crd.immutable_fields`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,36 @@ from ptapi.errors import Finding
 from ptapi.spec import PostTrainJob
 from ptapi.validation.accelerator_rules import check_devices
 from ptapi.validation.rule import Rule, objects_at
-from ptapi.validation.rules import cross_field, rollout_engine, unsupported
+from ptapi.validation.rules import (
+    accelerator,
+    algorithm,
+    capacity,
+    data,
+    distillation,
+    environment,
+    job,
+    model,
+    pathways,
+    pods,
+    rewards,
+    rollout,
+    rollout_engine,
+    training,
+    unsupported,
+)
 from ptapi.validation.rules.maxtext import check_maxtext
 
-RULES: tuple[Rule, ...] = (*unsupported.RULES, *cross_field.RULES, *rollout_engine.RULES)
+RULES: tuple[Rule, ...] = (
+    *unsupported.RULES, *job.RULES, *algorithm.RULES, *environment.RULES, *rewards.RULES, *distillation.RULES,
+    *pathways.RULES, *training.RULES, *data.RULES, *model.RULES, *accelerator.RULES, *capacity.RULES, *rollout.RULES,
+    *pods.RULES, *rollout_engine.RULES,
+)  # fmt: skip
+"""In order of precedence: the first rule that refuses a field speaks for it."""
 _SCOPES = tuple(dict.fromkeys(rule.scope for rule in RULES))
 
 
 def check_job(job: PostTrainJob) -> list[Finding]:
-    """What is wrong with a job whose fields are each well-formed; the first finding of a field stands for it."""
+    """Return what is wrong with a job of well-formed fields; the first finding of a field stands for it."""
     findings: dict[str, Finding] = {}
     objects = {scope: tuple(objects_at(job, scope)) for scope in _SCOPES}
     for rule in RULES:

@@ -1,9 +1,8 @@
-"""What the chips ask of a job, as far as CEL can say it: names, topologies, the mesh, the batch.
+"""What the accelerator requires of a job, as far as CEL can say it: names, topologies, the mesh, the batch.
 
 Generated from the accelerators table, so that `kubectl apply` refuses `v5p-9`, and names its neighbours, before
 anything is stored. Left to Python (`ptapi.validation.accelerator_rules`): which shapes exist, and jobs that name a
-shape (`v5p-4x4x4`).
-Messages are computed by CEL too: "not known" is of little help without the names beside it.
+shape (`v5p-4x4x4`). CEL computes the messages, too: "not known" is of little help without the nearest names.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ CPU_PATTERN = "cpu-([1-9]|[1-5][0-9]|6[0-4])"
 
 
 def name_rule() -> str:
-    """CEL over spec.accelerator: whether the type is one of the names."""
+    """Return CEL over spec.accelerator: true if the type is one of the names."""
     patterns = [CPU_PATTERN, *(_pattern(name, facts) for name, facts in table().items())]
     return f"self.type.matches('^({'|'.join(patterns)})$')"
 
 
 def nearest_message() -> str:
-    """CEL over spec.accelerator: the message for an unknown name, with its nearest neighbours and their chips."""
+    """Return CEL over spec.accelerator: the message for an unknown name, with the nearest names and their chips."""
     choices = "".join(_choice(name, facts) for name, facts in table().items())
     return f"{choices}'%s: {UNKNOWN}'.format([self.type])"
 
 
 def topology_rule() -> str:
-    """CEL over spec.accelerator: whether the topology has the chips that the type says."""
+    """Return CEL over spec.accelerator: true if the topology has as many chips as the type."""
     dims = "self.topology.split('x')"
     product = f"int({dims}[0]) * int({dims}[1]) * ({dims}.size() == 3 ? int({dims}[2]) : 1)"
     number = "int(self.type.split('-')[1])"
@@ -43,21 +42,21 @@ def topology_rule() -> str:
 
 
 _IS_SPLIT = "self.rollout.placement == 'disaggregated'"
-"""Other chips sample: Python alone knows how many are left to train (`ptapi.accelerators.trainer_sampler_split`)."""
+"""Other chips sample: only Python knows how many are left to train (`ptapi.accelerators.trainer_sampler_split`)."""
 
 
 def mesh_rule() -> str:
-    """CEL over spec: whether the mesh's axes multiply to the devices; `auto` takes what is left."""
+    """Return CEL over spec: true if the product of the mesh's axes is the devices; `auto` takes what is left."""
     axes = "self.training.parallelism"
     is_whole = f"{axes}.data == 'auto' || {axes}.fsdp == 'auto'"
-    # What is wrong in itself (0 slices, an axis of 0) is refused in itself, without a second message from here.
+    # The schema refuses 0 slices and an axis of 0; this rule adds no second message.
     fits = f"p < 1 || (d % p == 0 && (d == p || {is_whole}))"
     sized = _sized(f"[{_product('data', 'fsdp', 'tensor', 'sequence', 'expert')}].all(p, {fits})")
     return f"{_IS_SPLIT} || {sized}"
 
 
 def batch_rule(field: str) -> str:
-    """CEL over spec: whether the batch, or the micro-batch, divides over data x fsdp x expert, in our own trainer."""
+    """Return CEL over spec: true if the batch, or micro-batch, divides over data x fsdp x expert in our own trainer."""
     size = f"self.training.{field}"
     present = "" if field == "batchSize" else f"!has({size}) || "
     others = "has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container))"
@@ -66,7 +65,7 @@ def batch_rule(field: str) -> str:
 
 
 def batch_message(field: str) -> str:
-    """CEL over spec: how many ways the batch is split, and by what."""
+    """Return CEL over spec: the message that says how many ways the batch is split, and by what."""
     template = "%d: a multiple of %d, because %d x %s splits the batch %d ways (data x fsdp x expert)"
     ways = f"{_DEVICES} / {_product('tensor', 'sequence')}"
     slices = "self.accelerator.slices, self.accelerator.type"
@@ -74,13 +73,13 @@ def batch_message(field: str) -> str:
 
 
 def mesh_message() -> str:
-    """CEL over spec: the number that the axes must multiply to."""
+    """Return CEL over spec: the message that says what the product of the axes must be."""
     text = "axes whose product is %d, the JAX devices of %d x %s"
     return f"'{text}'.format([{_DEVICES}, self.accelerator.slices, self.accelerator.type])"
 
 
 def _of_two_cores(devices: int | None = None) -> str:
-    """Names whose numbers count two cores per chip, as a pattern; devices: only of chips that are so many to JAX."""
+    """Return a pattern of the families whose numbers count two cores per chip; devices: JAX devices per chip."""
     return "|".join(
         name
         for facts in table().values()
@@ -97,7 +96,7 @@ _DEVICES = (
 
 
 def _sized(condition: str) -> str:
-    """The condition over d, the devices of all slices; a type that names a shape is left to Python."""
+    """Return the condition over d, the devices of all slices; a type that names a shape is left to Python."""
     return f"!self.accelerator.type.matches('{SIZED}') || [{_DEVICES}].all(d, {condition})"
 
 
@@ -113,18 +112,18 @@ def _pattern(generation: str, facts: Generation) -> str:
 
 
 def _choice(generation: str, facts: Generation) -> str:
-    """`the type is of this family ? its two neighbours : `, to be followed by what else it may be.
+    """Return `type of this family ? message with the nearest names : `, which the next choice follows.
 
-    `format` and no `+`: the API server's cost estimate takes text made of a number for one without bound.
+    With `format`, not `+`: the API server's cost estimate takes text concatenated from a number for unbounded.
     """
-    known = sizes(generation)
+    counts = sizes(generation)
     number, cores = "int(self.type.split('-')[1])", facts["coresPerChip"]
-    below = f"{known[::-1]}.filter(n, n < {number})[0]"
-    above = f"{known}.filter(n, n > {number})[0]"
+    below = f"{counts[::-1]}.filter(n, n < {number})[0]"
+    above = f"{counts}.filter(n, n > {number})[0]"
     one, two = "%s-%d (%d chips)", "%s-%d (%d chips), %s-%d (%d chips)"
     nearest = (
-        f"{number} < {known[0]} ? {_text(one, 'f', known[0], known[0] // cores)} : "
-        f"{number} > {known[-1]} ? {_text(one, 'f', known[-1], known[-1] // cores)} : "
+        f"{number} < {counts[0]} ? {_text(one, 'f', counts[0], counts[0] // cores)} : "
+        f"{number} > {counts[-1]} ? {_text(one, 'f', counts[-1], counts[-1] // cores)} : "
         f"[[{below}, {above}]].map(p, {_text(two, 'f', 'p[0]', f'p[0] / {cores}', 'f', 'p[1]', f'p[1] / {cores}')})[0]"
     )
     families = "|".join(facts["names"])

@@ -1,7 +1,7 @@
-"""What the chosen chips ask of a job: that they exist, that the mesh covers them, that the batch divides over them.
+"""What the accelerator requires of a job: that it exists, that the mesh covers it, that the batch divides over it.
 
-These need the accelerators table, so Python alone checks them: `ptctl` before it sends, the operator before it
-creates anything. The messages say how many chips and devices a name stands for.
+These checks need the accelerators table, so Python alone does them: `ptctl` before it sends a job, the operator before
+it creates anything. The messages say how many chips and devices a name stands for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARALLELISM_FIELD = "spec.training.parallelism"
 
 
 def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
-    """Everything about a job that its chips decide; the first thing that is wrong hides what follows from it."""
+    """Return what is wrong with the accelerator, the mesh and the batch; the first mistake hides its consequences."""
     try:
         slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
         split = split_of(spec) if spec.runtime.is_native else None
@@ -27,15 +27,17 @@ def check_devices(spec: PostTrainJobSpec) -> list[Finding]:
         return error.findings
     if spec.pathways.enabled is True and slice_.pathways_instance_type is None:
         return [_no_pathways(slice_)]
-    if not spec.runtime.is_native:  # another program splits its batch as it likes
+    if not spec.runtime.is_native:  # another program divides its batch itself
         return []
     return _batches(spec, slice_, sizes["data"] * sizes["fsdp"] * sizes["expert"])
 
 
 def mesh_sizes(parallelism: Parallelism, slice_: Slice, split: Split | None = None) -> dict[str, int]:
-    """Sizes of the mesh's axes, `auto` resolved. Raises SpecError where their product is not the devices.
+    """Return the sizes of the mesh's axes, with `auto` resolved.
 
-    split: where other chips sample; the mesh is of those that train."""
+    split: where other chips sample; the mesh is of those that train.
+    Raises SpecError where the product of the sizes is not the number of devices.
+    """
     training = slice_ if split is None else split.trainer
     sizes = axis_sizes(parallelism, training.total_devices, training.slices)
     if math.prod(sizes.values()) != training.total_devices:
@@ -65,23 +67,16 @@ def _uneven_mesh(parallelism: Parallelism, slice_: Slice, devices: int) -> Findi
 
 def _batches(spec: PostTrainJobSpec, slice_: Slice, ways: int) -> list[Finding]:
     group = spec.algorithm.samples_per_prompt
-    sizes = {
-        "spec.training.batchSize": spec.training.batch_size,
-        "spec.training.microBatchSize": spec.training.micro_batch_size,
-    }
-    return [
-        _uneven_batch(field, size, slice_, ways, group)
-        for field, size in sizes.items()
-        if size is not None and size % ways
-    ]
+    sizes = {"batchSize": spec.training.batch_size, "microBatchSize": spec.training.micro_batch_size}
+    return [_uneven_batch(name, size, slice_, ways, group) for name, size in sizes.items() if size and size % ways]
 
 
-def _uneven_batch(field: str, size: int, slice_: Slice, ways: int, group: int) -> Finding:
+def _uneven_batch(name: str, size: int, slice_: Slice, ways: int, group: int) -> Finding:
     unit = math.lcm(ways, group)
     near = sorted({max(unit, size // unit * unit), size // unit * unit + unit})
     return Finding(
-        field,
+        f"spec.training.{name}",
         str(size),
         f"a multiple of {ways}, because {slice_.describe()} splits the batch {ways} ways (data x fsdp x expert)",
-        f"{field.rpartition('.')[2]}: {' or '.join(str(value) for value in near)}",
+        f"{name}: {' or '.join(str(value) for value in near)}",
     )

@@ -1,7 +1,7 @@
-"""What is wrong with a document, measured against a model, in our words instead of the parser's.
+"""Findings from the errors of a parser, in the words of the schema instead of the parser's.
 
-pydantic decides, the schema speaks: a finding says the path as the user writes it, the value, and what the
-schema accepts there. The one idea: every error at a path becomes one finding, made from the path alone.
+Pydantic decides what is wrong. A finding names the path as the user writes it, the value, and what the schema accepts
+there. The one idea: all errors at a path become one finding, made from the path alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ptapi.crd.openapi_schema import Schema, child, structural
 from ptapi.errors import Finding
+from ptapi.spec.openapi_schema import Schema, child, structural
 from ptapi.text.messages import accepted, shown
 
 Path = tuple[str | int, ...]
@@ -21,28 +21,28 @@ MISSING = "(missing)"
 
 
 def dotted(path: Path) -> str:
-    """`("spec", "rewards", 0, "weight")` as `spec.rewards[0].weight`."""
+    """Return `("spec", "rewards", 0, "weight")` as `spec.rewards[0].weight`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".") or "job"
 
 
 def translate(model: type[BaseModel], error: ValidationError, document: Any) -> list[Finding]:
-    """One finding per wrong path, in the order of the model's fields."""
+    """Return one finding per wrong path, in the order of the model's fields."""
     schema = structural(model)
     findings: dict[Path, Finding] = {}
     for entry in error.errors(include_url=False, include_context=False):
-        path = _written(schema, entry["loc"])
+        path = _document_path(schema, entry["loc"])
         if entry["type"] == "extra_forbidden":
             findings.setdefault(path, _unknown(schema, path, entry["input"]))
         elif entry["type"] == "missing":
             findings.setdefault(path, Finding(dotted(path), MISSING, f"is required: {_accepted(schema, path)}"))
         else:
-            findings.setdefault(path, _wrong(schema, path, _at(document, path)))
+            findings.setdefault(path, _wrong(schema, path, _value_at(document, path)))
     return list(findings.values())
 
 
-def _written(schema: Schema, location: tuple[str | int, ...]) -> Path:
-    """pydantic's location without the names of a union's members, which are no part of the document."""
+def _document_path(schema: Schema, location: tuple[str | int, ...]) -> Path:
+    """Return Pydantic's location without the names of union members, which are not part of the document."""
     path: list[str | int] = []
     node: Schema | None = schema
     for step in location:
@@ -62,7 +62,7 @@ def _schema_at(schema: Schema, path: Path) -> Schema | None:
     return node
 
 
-def _at(document: Any, path: Path) -> Any:
+def _value_at(document: Any, path: Path) -> Any:
     for step in path:
         document = document[step]
     return document
@@ -77,20 +77,20 @@ def _wrong(schema: Schema, path: Path, value: Any) -> Finding:
     node = _schema_at(schema, path)
     takes_text = node is not None and node.get("type") == "string" and "enum" not in node
     # An environment variable's value may be a secret, whatever is wrong with it.
-    seen = "(not shown)" if path[:2] == ("spec", "env") and path[-1] == "value" else shown(value)
+    text = "(not shown)" if path[:2] == ("spec", "env") and path[-1] == "value" else shown(value)
     hint = ""
     if takes_text and isinstance(value, bool | int | float):
-        hint = f'in quotes it is text: "{seen}"'
+        hint = f'in quotes it is text: "{text}"'
     elif node is not None and isinstance(value, str):
-        close = difflib.get_close_matches(value, [str(word) for word in node.get("enum", [])], n=1)
+        close = difflib.get_close_matches(value, [str(choice) for choice in node.get("enum", [])], n=1)
         hint = f"did you mean {close[0]}?" if close else ""
-    return Finding(dotted(path), seen, _accepted(schema, path), hint)
+    return Finding(dotted(path), text, _accepted(schema, path), hint)
 
 
 def _unknown(schema: Schema, path: Path, value: Any) -> Finding:
     parent, name = path[:-1], str(path[-1])
     siblings = list((_schema_at(schema, parent) or {}).get("properties", {}))
-    known = f"accepted: {', '.join(siblings)}" if siblings else "accepted: nothing, the map is empty"
+    fields = f"accepted: {', '.join(siblings)}" if siblings else "accepted: nothing, the map is empty"
     close = difflib.get_close_matches(_camel(name), siblings, n=1, cutoff=0.6)
     elsewhere = [candidate for candidate in _paths(schema, ()) if candidate[-1] == _camel(name)]
     if close:
@@ -99,7 +99,7 @@ def _unknown(schema: Schema, path: Path, value: Any) -> Finding:
         hint = f"did you mean {dotted(min(elsewhere, key=len))}?"
     else:
         hint = ""
-    return Finding(dotted(path), shown(value), f"{dotted(parent)} has no field {name}; {known}", hint)
+    return Finding(dotted(path), shown(value), f"{dotted(parent)} has no field {name}; {fields}", hint)
 
 
 def _paths(schema: Schema, path: Path) -> Iterator[Path]:

@@ -1,27 +1,27 @@
-"""A rule across fields: one value that the CRD carries as CEL and Python checks, with one message.
+"""A rule across fields: one condition that the API server and Python check, with one message.
 
-The API server applies the CEL before anything is stored; `ptapi.load` applies the Python wherever a job enters.
-Both look at the object at `scope`: CEL's `self` is what `is_kept` gets. A test runs both on the same jobs.
+The API server applies the CEL before it stores a job; `ptapi.load` applies the Python wherever a job enters. A `Scope`
+makes rules; for the usual shapes (`exactly_one`, `unset_unless`, …) it writes the message, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
 
 from ptapi.errors import Finding
 from ptapi.text.messages import shown
+from ptapi.validation.condition import Condition, at, child, compare, count_set, has, is_multiple, unset
 
 
 @dataclass(frozen=True)
 class Rule:
-    """scope: where the rule stands (`spec.rewards[]`: every entry); field: what is wrong, relative to it.
+    """A condition on every object at a scope, and what a field of it accepts.
 
-    cel: true when the rule is kept, over the object after defaulting; empty where CEL cannot say it.
+    scope: where the rule stands (`spec.rewards[]`: every entry); field: what is wrong, relative to it.
     cel_message: CEL that makes the message on the API server, where it depends on the value.
     secret: the value must not be shown.
     """
@@ -29,65 +29,78 @@ class Rule:
     scope: str
     field: str
     accepted: str
-    cel: str
-    is_kept: Callable[[Any], bool]
+    condition: Condition
     hint: str = ""
     secret: bool = False
     cel_message: str = ""
 
     @property
     def message(self) -> str:
-        """What the API server says: the same words as a finding's."""
+        """Return the API server's message: the same text as a finding's."""
         return f"{self.accepted}; hint: {self.hint}" if self.hint else self.accepted
 
     def findings(self, objects: Iterable[tuple[str, Any]]) -> list[Finding]:
-        """One finding per object that breaks the rule, of those at its scope (`objects_at`)."""
+        """Return one finding per object that breaks the rule, of those at its scope (`objects_at`)."""
         return [
-            Finding(_join(path, self.field), self._seen(found), self.accepted, self.hint)
-            for path, found in objects
-            if not self.is_kept(found)
+            Finding(_join(path, self.field), self._value(node), self.accepted, self.hint)
+            for path, node in objects
+            if not self.condition.holds(node)
         ]
 
-    def _seen(self, found: Any) -> str:
-        return "(not shown)" if self.secret else seen(at(found, self.field))
+    def _value(self, node: Any) -> str:
+        return "(not shown)" if self.secret else displayed(at(node, self.field))
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The objects of a job that rules look at, by their path: `spec.rewards[]` is every reward."""
+
+    path: str
+
+    def rule(self, field: str, accepted: str, condition: Condition, hint: str = "", secret: bool = False) -> Rule:
+        """Make a rule with its own message."""
+        return Rule(self.path, field, accepted, condition, hint, secret)
+
+    def exactly_one(self, *fields: str, parent: str = "", hint: str = "", secret: bool = False) -> Rule:
+        """Require one of several fields; parent: the map that holds them, below the scope."""
+        paths = tuple(_join(parent, field) for field in fields)
+        condition = has(paths[0]) ^ has(paths[1]) if len(paths) == 2 else count_set(paths, "==", 1)
+        return self.rule(parent, f"exactly one of {', '.join(fields)}", condition, hint, secret)
+
+    def unset_unless(self, field: str, condition: Condition, why: str, hint: str = "", secret: bool = False) -> Rule:
+        """Accept a field only where the condition holds; why: the rest of the message, after `unset, `."""
+        return self.rule(field, f"unset, {why}", unset(field) | condition, hint, secret)
+
+    def less_than(self, field: str, limit: str, why: str, *, unless: Condition) -> Rule:
+        """Require a number below another field's, unless a condition holds."""
+        return self.rule(field, f"less than {limit}, {why}", unless | compare(field, "<", limit))
+
+    def multiple_of(self, field: str, divisor: str, why: str, hint: str = "", *, unless: Condition) -> Rule:
+        """Require a multiple of another field, unless a condition holds."""
+        return self.rule(field, f"a multiple of {divisor}, {why}", unless | is_multiple(field, divisor), hint)
+
+
+SPEC = Scope("spec")
 
 
 def objects_at(job: BaseModel, scope: str) -> Iterator[tuple[str, Any]]:
-    """The objects that a scope names, with their paths; absent ones are skipped."""
-    found: list[tuple[str, Any]] = [("", job)]
+    """Yield the objects that a scope names, with their paths; absent ones are skipped."""
+    nodes: list[tuple[str, Any]] = [("", job)]
     for step in scope.split(".") if scope else []:
         name, is_list = step.removesuffix("[]"), step.endswith("[]")
-        found = [(_join(path, name), child(node, name)) for path, node in found]
-        found = [(path, node) for path, node in found if node is not None]
+        nodes = [(_join(path, name), child(node, name)) for path, node in nodes]
+        nodes = [(path, node) for path, node in nodes if node is not None]
         if is_list:
-            found = [(f"{path}[{i}]", entry) for path, node in found for i, entry in enumerate(node)]
-    yield from found
+            nodes = [(f"{path}[{i}]", entry) for path, node in nodes for i, entry in enumerate(node)]
+    yield from nodes
 
 
-def at(node: Any, field: str) -> Any:
-    """The value of a dotted camelCase field below a model; None where the way to it is absent."""
-    for name in field.split(".") if field else []:
-        node = child(node, name) if node is not None else None
-    return node
-
-
-def child(node: BaseModel, alias: str) -> Any:
-    """The value of a camelCase field."""
-    return getattr(node, _names(type(node))[alias])
-
-
-@cache
-def _names(model: type[BaseModel]) -> dict[str, str]:
-    """Field names by alias: a job is checked at every look of the operator, by a hundred rules."""
-    return {field.alias or name: name for name, field in model.model_fields.items()}
-
-
-def seen(value: Any) -> str:
-    """A value for a message: of a model, only what is set in it."""
+def displayed(value: Any) -> str:
+    """Return a value for a message: of a model, only what is set in it."""
     if isinstance(value, BaseModel):
         return shown(value.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True))
     if isinstance(value, list):
-        return f"[{', '.join(seen(entry) for entry in value)}]"[:80]
+        return f"[{', '.join(displayed(entry) for entry in value)}]"[:80]
     return "(missing)" if value is None else shown(value)
 
 

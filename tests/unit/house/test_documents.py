@@ -16,9 +16,9 @@ import pytest
 import yaml
 from tests.builders.verbs import verbs
 
-from ptapi.crd.openapi_schema import structural
 from ptapi.load import parse_job
 from ptapi.spec import PostTrainJobSpec
+from ptapi.spec.openapi_schema import structural
 from ptapi.status import PostTrainJobStatus
 from ptctl.cli import root
 from ptctl.planning.prices import read as read_prices

@@ -17,15 +17,15 @@ from pydantic import ValidationError
 
 from ptapi.crd.definition import COLUMNS, crd, crd_yaml, openapi_schema
 from ptapi.crd.immutable_fields import frozen_fields
-from ptapi.crd.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 from ptapi.errors import SpecError
 from ptapi.load import load_job, manifest, parse_job, without_nulls
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
+from ptapi.spec.openapi_schema import ANY_SCALAR, INT_OR_STRING, Schema
 from ptapi.text.messages import PATTERN_WORDS
 from ptapi.validation import RULES
 from ptapi.validation.accelerator_cel import UNKNOWN
 from ptapi.validation.rule import Rule, objects_at
-from ptapi.validation.rules.cross_field import checked_in_devices
+from ptapi.validation.rules.accelerator import checked_by_table
 from ptlocal.apiserver.schema.cel import activation, program
 
 ROOT = Path(__file__).parents[3]
@@ -232,7 +232,11 @@ def evaluate(rule: str, **values: Any) -> bool:
 
 def has_cel(rule: Rule) -> bool:
     # Python says more about chips, and about functions of the same name; both are tested apart.
-    return bool(rule.cel) and rule.is_kept is not checked_in_devices and "different names" not in rule.accepted
+    return (
+        bool(rule.condition.cel)
+        and rule.condition.holds is not checked_by_table
+        and "different names" not in rule.accepted
+    )
 
 
 @pytest.mark.parametrize("wrong", list(filter(is_well_formed, OURS)), ids=lambda wrong: wrong.name)
@@ -244,8 +248,8 @@ def test_each_rule_says_the_same_in_cel_and_in_python(wrong: Any) -> None:
         for path, found in objects_at(job, rule.scope):
             here = _document_at(whole, path)
             # Where nothing is, the API server evaluates nothing.
-            kept = here is None or evaluate(rule.cel, self=here)
-            assert kept == rule.is_kept(found), (rule, path)
+            kept = here is None or evaluate(rule.condition.cel, self=here)
+            assert kept == rule.condition.holds(found), (rule, path)
 
 
 def _document_at(document: Any, path: str) -> Any:
@@ -313,7 +317,7 @@ NAMES = (
 
 
 def spec_rules() -> list[Rule]:
-    return [rule for rule in RULES if rule.is_kept is checked_in_devices]
+    return [rule for rule in RULES if rule.condition.holds is checked_by_table]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -334,7 +338,7 @@ def test_what_chips_ask_is_the_same_in_cel_and_in_python(
     refused = {
         f"{rule.scope}.{rule.field}"
         for rule in spec_rules()
-        if not evaluate(rule.cel, self=spec if rule.scope == "spec" else spec["accelerator"])
+        if not evaluate(rule.condition.cel, self=spec if rule.scope == "spec" else spec["accelerator"])
     }
     if "x" in name.partition("-")[2]:
         assert refused == set(), "shapes are left to Python"
@@ -355,7 +359,7 @@ def test_what_chips_ask_is_the_same_in_cel_and_in_python(
 )  # fmt: skip
 def test_topology_with_other_chips_is_refused_at_the_server(type: str, topology: str, kept: bool) -> None:
     rule = next(rule for rule in RULES if rule.field == "topology")
-    assert evaluate(rule.cel, self={"type": type, "topology": topology}) == kept
+    assert evaluate(rule.condition.cel, self={"type": type, "topology": topology}) == kept
 
 
 @pytest.mark.parametrize(

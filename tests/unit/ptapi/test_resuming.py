@@ -9,11 +9,11 @@ import pytest
 
 from ptapi import resume
 from ptapi.crd.immutable_fields import CHANGEABLE, QUEUE
-from ptapi.crd.openapi_schema import structural
 from ptapi.errors import SpecError
 from ptapi.load import dump_job, parse_job
 from ptapi.resume import GROUPS, Change
 from ptapi.spec import PostTrainJob, PostTrainJobSpec
+from ptapi.spec.openapi_schema import structural
 
 SPEC: dict[str, Any] = {
     "model": {"uri": "random://tiny"},

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptapi.crd.openapi_schema import Schema, child, structural
 from ptapi.load import dump_job, load_job, manifest, parse_job
 from ptapi.spec import PostTrainJob
+from ptapi.spec.openapi_schema import Schema, child, structural
 from ptapi.text import kubectl_yaml
 
 # Fields that rules tie to others, or that nothing does yet: left out here, set together in `jobs`.

@@ -15,6 +15,8 @@ import pytest
 
 from ptapi.errors import SpecError
 from ptapi.load import load_job, parse_job
+from ptapi.validation import RULES
+from ptapi.validation.rules.accelerator import checked_by_table
 
 GOOD: dict[str, Any] = {
     "apiVersion": "posttrain.dev/v1alpha1",
@@ -61,6 +63,12 @@ SLICES: dict[str, Any] = {
 }  # fmt: skip
 DPO: dict[str, Any] = {"spec.algorithm": {"dpo": {}}, "spec.rewards": GONE}
 PPO: dict[str, Any] = {"spec.algorithm": {"ppo": {}}}
+CONTAINER: dict[str, Any] = {"spec.runtime": {"container": {"command": ["train"]}}, "spec.image": "registry/image"}
+
+
+def _self_taught(teacher: dict[str, Any], **distill: Any) -> dict[str, Any]:
+    return {**SFT, "spec.algorithm": {"distill": {"selfTeacher": teacher, **distill}}}
+
 
 WRONG: tuple[Wrong, ...] = (
     # The object
@@ -477,6 +485,24 @@ WRONG: tuple[Wrong, ...] = (
     Wrong("half a batch of ppo stale", {**SPLIT, **PPO, "spec.rollout.maxStaleness": 2},
           "spec.rollout.maxStaleness", "2", "a multiple of updatesPerBatch"),
     Wrong("preflight", {"spec.preflight": "Maybe"}, "spec.preflight", "Maybe", "Enforce, Warn, Skip"),
+    Wrong("a container to compile", {**CONTAINER, "spec.preflight": "Warn"}, "spec.preflight", "Warn", "Skip or unset"),
+    Wrong("elastic without pathways", {**CONTAINER, "spec.accelerator.slices": 2, "spec.pathways.elasticSlices": 1},
+          "spec.pathways.elasticSlices", "1", "0, because pathways.enabled is not true", at_server=False),
+    Wrong("quantization without lora", {"spec.training.quantization": {}}, "spec.training.quantization", "",
+          "or together with training.lora"),
+    Wrong("an adapter of no lora", {"spec.export.format": "peft"}, "spec.export.format", "peft", "needs training.lora"),
+    Wrong("a self-teacher online", _self_taught({}, mode="online"),
+          "spec.algorithm.distill.mode", "online", "on-policy where selfTeacher is set"),
+    Wrong("a self-teacher on a mixture", _self_taught({}, studentShare=0.5),
+          "spec.algorithm.distill.studentShare", "0.5", "1 where selfTeacher is set"),
+    Wrong("a privileged context without the prompt", _self_taught({"privilegedContext": "a hint"}),
+          "spec.algorithm.distill.selfTeacher.privilegedContext", "a hint", "text with {prompt}"),
+    Wrong("a self-teacher that knows nothing more", _self_taught({"weights": "current"}),
+          "spec.algorithm.distill.selfTeacher.weights", "current", "initial or average without privilegedContext"),
+    Wrong("an average that is not kept", _self_taught({"weights": "average"}),
+          "spec.algorithm.distill.selfTeacher.weights", "average", "unless training.ema keeps an average"),
+    Wrong("held-out data of a self-teacher", {**_self_taught({}), "spec.data.eval": {"uri": "file:///eval.jsonl"}},
+          "spec.data.eval", "", "or together with rewards"),
 )  # fmt: skip
 
 
@@ -521,6 +547,13 @@ def test_mistake_is_refused_with_field_value_and_what_is_accepted(wrong: Wrong) 
     finding = findings[wrong.field]
     assert wrong.value in finding.value
     assert wrong.words in f"{finding.accepted}; hint: {finding.hint}"
+
+
+def test_every_rule_refuses_some_wrong_manifest() -> None:
+    messages = {finding.accepted for wrong in WRONG for finding in refusal(patched(wrong.patch)).findings}
+    # The schema refuses a wrong name before its rule does, and the table of accelerators speaks for its rules.
+    rules = [rule for rule in RULES if rule.scope and rule.condition.holds is not checked_by_table]
+    assert {rule.accepted for rule in rules} <= messages
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)

@@ -1,1 +1,1 @@
-"""The rules themselves: one value each, with its CEL expression, its Python check and its message."""
+"""The rules across fields, a module per section of the spec; `ptapi.validation` puts them in order."""

@@ -1,8 +1,8 @@
-"""What MaxText can be told: a job of `runtime.maxtext` may set what its commands have words for, and nothing else.
+"""Rules for jobs of `runtime.maxtext`: they may set what MaxText's commands have arguments for, and nothing else.
 
-The operator renders `SAID` as MaxText's words; every other field about training must be at its default, because a
-setting that nobody obeys is worse than none. A default that is not said is MaxText's own. Left out: the words
-themselves (the operator's `render.maxtext`), and what of them a version of MaxText takes.
+The operator renders the fields in `RENDERED` as MaxText's arguments; every other field about training must be at its
+default, because a setting that nothing obeys is worse than none. A default that is not rendered is MaxText's own. Left
+out: the arguments themselves (`ptoperator.render.maxtext_command`), and which of them a version of MaxText takes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from ptapi.accelerators import resolve
 from ptapi.errors import Finding, SpecError
 from ptapi.spec import PostTrainJobSpec
-from ptapi.validation.rule import seen
+from ptapi.validation.rule import displayed
 
 _SECTIONS = ("model", "algorithm", "data", "rewards", "training", "rollout", "evaluation", "checkpoint", "export",
              "tensorboard")  # fmt: skip
@@ -25,7 +25,7 @@ _BOTH = {
     "training.optimizer.beta2", "training.optimizer.weightDecay", "training.optimizer.maxGradNorm",
     "training.schedule.warmupFraction", "evaluation.everySteps", "checkpoint.everySteps",
 }  # fmt: skip
-SAID: dict[str, set[str]] = {
+RENDERED: dict[str, set[str]] = {
     "sft": _BOTH | {
         "algorithm.sft.lossOnPrompt", "algorithm.sft.packing", "training.optimizer.eps",
         "training.schedule.finalFraction", "training.parallelism.data", "training.parallelism.fsdp",
@@ -38,47 +38,47 @@ SAID: dict[str, set[str]] = {
         "rollout.topK", "data.eval.limit", "evaluation.batchSize", "checkpoint.keep",
     },
 }  # fmt: skip
-"""Fields of spec that become words of train_sft and of train_rl."""
-OWN_KEYS = ("run_name", "base_output_directory", "hf_access_token")
-"""Keys that `args` may not hold: the run directory is the operator's to name, a token is no argument."""
+"""Fields of spec that become arguments of train_sft and of train_rl, by algorithm."""
+RESERVED_KEYS = ("run_name", "base_output_directory", "hf_access_token")
+"""Keys that `args` may not hold: the operator names the run directory, and a token is not an argument."""
 
 
 def check_maxtext(spec: PostTrainJobSpec) -> list[Finding]:
-    """What of a job MaxText cannot do."""
+    """Return what MaxText cannot do of a job."""
     runtime = spec.runtime.maxtext
     if runtime is None:
         return []
     kind = spec.algorithm.kind
-    if kind not in SAID:
+    if kind not in RENDERED:
         return [Finding("spec.algorithm", kind, "sft or grpo, because those are what posttrain starts MaxText for")]
-    return [*_unsaid(spec, SAID[kind]), *_own_keys(runtime.args), *_common(spec), *_of_rl(spec)]
+    return [*_not_rendered(spec, RENDERED[kind]), *_reserved_keys(runtime.args), *_common(spec), *_reinforcement(spec)]
 
 
-def _unsaid(spec: PostTrainJobSpec, said: set[str]) -> Iterator[Finding]:
+def _not_rendered(spec: PostTrainJobSpec, rendered: set[str]) -> Iterator[Finding]:
     for section in _SECTIONS:
         for path, value in _changed(spec, section):
-            if path not in said:
+            if path not in rendered:
                 accepted = "its default, because runtime.maxtext has no word for it"
-                yield Finding(f"spec.{path}", seen(value), accepted, "runtime.maxtext.args: [key=value]")
+                yield Finding(f"spec.{path}", displayed(value), accepted, "runtime.maxtext.args: [key=value]")
 
 
 def _changed(model: BaseModel, only: str = "", path: str = "") -> Iterator[tuple[str, object]]:
-    """The fields below a model, as deep as they go, that are not at their defaults."""
+    """Yield the fields below a model, at any depth, that are not at their defaults."""
     for name, field in type(model).model_fields.items():
         value, default = getattr(model, name), field.get_default(call_default_factory=True)
         if value == default or (only and field.alias != only):
             continue
-        here = f"{path}{field.alias}"
-        if isinstance(value, BaseModel) and type(value).model_fields and here != "model.tokenSecretRef":
-            yield from _changed(value, path=f"{here}.")
+        field_path = f"{path}{field.alias}"
+        if isinstance(value, BaseModel) and type(value).model_fields and field_path != "model.tokenSecretRef":
+            yield from _changed(value, path=f"{field_path}.")
         else:
-            yield here, value
+            yield field_path, value
 
 
-def _own_keys(args: list[str]) -> Iterator[Finding]:
-    for index, word in enumerate(args):
-        key = word.partition("=")[0]
-        if key in OWN_KEYS:
+def _reserved_keys(args: list[str]) -> Iterator[Finding]:
+    for index, argument in enumerate(args):
+        key = argument.partition("=")[0]
+        if key in RESERVED_KEYS:
             hint = "model.tokenSecretRef: {name: …}" if key == "hf_access_token" else "metadata.name, output.uri"
             accepted = f"no {key}, which the job itself says"
             yield Finding(f"spec.runtime.maxtext.args[{index}]", f"{key}=(not shown)", accepted, hint)
@@ -90,13 +90,13 @@ def _common(spec: PostTrainJobSpec) -> Iterator[Finding]:
     if not spec.model.uri.startswith("gs://"):
         hint = "python3 -m maxtext.checkpoint_conversion.to_maxtext makes one of a Hugging Face model"
         yield Finding("spec.model.uri", spec.model.uri, "gs://…/0/items, a MaxText checkpoint", hint)
-    held_out = spec.data.eval
-    if spec.algorithm.sft and held_out is not None and _source(held_out.uri) != _source(spec.data.train.uri):
-        yield Finding("spec.data.eval.uri", held_out.uri, "the data set of data.train, or files of its kind")
+    evaluation = spec.data.eval
+    if spec.algorithm.sft and evaluation is not None and _source(evaluation.uri) != _source(spec.data.train.uri):
+        yield Finding("spec.data.eval.uri", evaluation.uri, "the data set of data.train, or files of its kind")
 
 
 def _source(uri: str) -> str:
-    """A data set of the hub, or files of a kind."""
+    """Return the data set of a hub URI, or the extension of a file."""
     return "/".join(uri.split("/")[:5]) if uri.startswith("hf://") else uri.rpartition(".")[2]
 
 
@@ -104,11 +104,11 @@ def _hosts(spec: PostTrainJobSpec) -> int:
     try:
         accelerator = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     except SpecError:
-        return 0  # said by its own rule
+        return 0  # its own rule refuses it
     return accelerator.total_vms
 
 
-def _of_rl(spec: PostTrainJobSpec) -> Iterator[Finding]:
+def _reinforcement(spec: PostTrainJobSpec) -> Iterator[Finding]:
     grpo = spec.algorithm.grpo
     if grpo is None:
         return
@@ -120,12 +120,12 @@ def _of_rl(spec: PostTrainJobSpec) -> Iterator[Finding]:
     if [reward.model_dump(exclude_defaults=True) for reward in spec.rewards] != [{"builtin": "gsm8k"}]:
         accepted = "[{builtin: gsm8k}], which stands for MaxText's own rewards of format and answer"
         hint = "runtime.maxtext.args: [reward_functions_path=…, reward_functions=…] replaces them"
-        yield Finding("spec.rewards", seen(spec.rewards), accepted, hint)
+        yield Finding("spec.rewards", displayed(spec.rewards), accepted, hint)
     for name, data in (("train", spec.data.train), ("eval", spec.data.eval)):
         if data is not None and not data.uri.startswith("hf://datasets/"):
             yield Finding(f"spec.data.{name}.uri", data.uri, "hf://datasets/organisation/name, where train_rl reads")
     if spec.data.eval is not None and spec.data.eval.limit is None:
         yield Finding("spec.data.eval.limit", "(missing)", "a number of rows, because MaxText counts batches of them")
     if _hosts(spec) > 1 and spec.pathways.enabled is not True:
-        yield Finding("spec.pathways.enabled", seen(spec.pathways.enabled),
+        yield Finding("spec.pathways.enabled", displayed(spec.pathways.enabled),
                       "true, because train_rl runs on several hosts with Pathways alone")  # fmt: skip

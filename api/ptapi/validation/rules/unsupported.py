@@ -5,37 +5,26 @@ One entry per field or value. When a feature lands, its entry goes, and its wron
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from ptapi.spec import PostTrainJobSpec
+from ptapi.validation.condition import Condition, equals, has, unset
 from ptapi.validation.rule import Rule
 
 
-def _custom(scope: str, field: str, accepted: str, cel: str, is_kept: Callable[[Any], bool]) -> Rule:
-    return Rule(scope, field, f"not supported yet; accepted: {accepted}", cel, is_kept)
-
-
-def _has_adapters_on_the_policy(spec: PostTrainJobSpec) -> bool:
-    ppo = spec.algorithm.ppo
-    return ppo is None or spec.training.lora is None or ppo.critic.kind == "head" or ppo.critic.uri is None
+def _unsupported(field: str, accepted: str, condition: Condition) -> Rule:
+    return Rule("spec", field, f"not supported yet; accepted: {accepted}", condition)
 
 
 RULES: tuple[Rule, ...] = (
-    _custom(
-        "spec",
+    _unsupported(
         "algorithm.ppo.critic.uri",
         "unset where kind is model and training.lora is set: the critic's adapters are on the policy's own weights",
-        "!has(self.algorithm.ppo) || !has(self.training.lora) || self.algorithm.ppo.critic.kind == 'head' || "
-        "!has(self.algorithm.ppo.critic.uri)",
-        _has_adapters_on_the_policy,
+        unset("algorithm.ppo")
+        | unset("training.lora")
+        | equals("algorithm.ppo.critic.kind", "head")
+        | unset("algorithm.ppo.critic.uri"),
     ),
-    _custom(
-        "spec",
+    _unsupported(
         "pathways.elasticSlices",
         "0 with posttrain's own trainer, which does not go on with fewer slices",
-        "self.pathways.elasticSlices == 0 || "
-        "(has(self.runtime) && (has(self.runtime.maxtext) || has(self.runtime.container)))",
-        lambda spec: spec.pathways.elastic_slices == 0 or not spec.runtime.is_native,
+        equals("pathways.elasticSlices", 0) | (has("runtime") & (has("runtime.maxtext") | has("runtime.container"))),
     ),
 )

@@ -14,7 +14,7 @@ from tests.builders.xpk import TUTORIAL_ENV, pathways_jobset, tutorial_words
 from tests.unit.ptoperator.render.test_render import CASES, SETTINGS, env_of, job, pod_spec
 
 from ptapi.errors import SpecError
-from ptapi.validation.rules.maxtext import SAID
+from ptapi.validation.rules.maxtext import RENDERED
 from ptkube.resources import Manifest
 from ptoperator.kube import labels
 from ptoperator.render import jobset, layout_of
@@ -230,7 +230,7 @@ def test_fields_that_count_as_said_change_the_words(name: str) -> None:
     numbers = {"training.sequenceLength": 4096, "training.seed": 7, "training.optimizer.learningRate": 1e-3,
                "training.optimizer.beta1": 0.5, "training.optimizer.weightDecay": 0.3,
                "training.schedule.warmupFraction": 0.5, "checkpoint.everySteps": 7}  # fmt: skip
-    assert numbers.keys() <= SAID[kind]
+    assert numbers.keys() <= RENDERED[kind]
     for path, value in numbers.items():
         other = yaml.safe_load(yaml.safe_dump(document))
         node = other["spec"]

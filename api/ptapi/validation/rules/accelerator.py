@@ -1,0 +1,40 @@
+"""Rules for the accelerator and the mesh on it; Python says more of both (`ptapi.validation.accelerator_rules`)."""
+
+from __future__ import annotations
+
+from ptapi.validation import accelerator_cel as cel
+from ptapi.validation.condition import Condition
+from ptapi.validation.rule import Rule
+
+
+def checked_by_table(_: object) -> bool:
+    """Return True: `ptapi.validation.accelerator_rules` checks it, with the accelerators table at hand."""
+    return True
+
+
+def _chip_rule(scope: str, field: str, accepted: str, rule: str, message: str = "") -> Rule:
+    return Rule(scope, field, accepted, Condition(rule, checked_by_table), cel_message=message)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "spec",
+        "training.sequenceLength",
+        "a multiple of training.parallelism.sequence, which splits the tokens of a row evenly",
+        Condition(
+            "type(self.training.parallelism.sequence) != int || int(self.training.parallelism.sequence) < 1 || "
+            "self.training.sequenceLength % int(self.training.parallelism.sequence) == 0",
+            lambda spec: (
+                spec.training.parallelism.sequence == "auto"
+                or spec.training.sequence_length % spec.training.parallelism.sequence == 0
+            ),
+        ),
+    ),
+    _chip_rule("spec.accelerator", "type", cel.UNKNOWN, cel.name_rule(), cel.nearest_message()),
+    _chip_rule("spec.accelerator", "topology", cel.TOPOLOGY, cel.topology_rule()),
+    _chip_rule("spec", "training.parallelism", cel.MESH, cel.mesh_rule(), cel.mesh_message()),
+    *(
+        _chip_rule("spec", f"training.{name}", cel.BATCH, cel.batch_rule(name), cel.batch_message(name))
+        for name in ("batchSize", "microBatchSize")
+    ),
+)

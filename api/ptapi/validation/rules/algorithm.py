@@ -1,0 +1,59 @@
+"""Rules for the algorithm: which one, what it asks of rewards and environment, and what belongs to one loss alone."""
+
+from __future__ import annotations
+
+from ptapi.validation.condition import Condition, differs, empty, equals, filled, has, one_of, starts_with, unset
+from ptapi.validation.rule import SPEC, Rule, Scope
+
+USES_REWARDS = has("algorithm.grpo") | has("algorithm.ppo")
+# Not `~USES_REWARDS`, so that no rule stored in a cluster changes its text.
+USES_NO_REWARDS = Condition(
+    "!has(self.algorithm.grpo) && !has(self.algorithm.ppo)", lambda spec: not spec.algorithm.learns_from_rewards
+)
+_DPO = Scope("spec.algorithm.dpo")
+_CRITIC = Scope("spec.algorithm.ppo.critic")
+
+RULES: tuple[Rule, ...] = (
+    SPEC.exactly_one("sft", "dpo", "grpo", "distill", "ppo", parent="algorithm", hint="algorithm: {sft: {}}"),
+    SPEC.rule(
+        "rewards",
+        "at least one reward, because grpo and ppo learn from rewards alone",
+        USES_NO_REWARDS | filled("rewards") | (has("environment") & has("environment.python")),
+        "rewards: [{builtin: gsm8k}]",
+    ),
+    SPEC.rule(
+        "rewards",
+        "none without data.eval, because only grpo and ppo learn from rewards: others judge held-out answers",
+        USES_REWARDS | empty("rewards") | has("data.eval"),
+    ),
+    SPEC.unset_unless(
+        "environment",
+        USES_REWARDS | has("algorithm.sft"),
+        "because only grpo, ppo and sft's evaluation speak with an environment",
+    ),
+    *(
+        Scope("spec.algorithm.grpo").unset_unless(
+            field, differs("loss", "cispo"), "because cispo only cuts weights above clipHigh"
+        )
+        for field in ("clipLow", "dualClip")
+    ),
+    _DPO.rule(
+        "labelSmoothing",
+        "0, because only sigmoid, robust and simpo smooth labels",
+        equals("labelSmoothing", 0.0) | one_of("loss", "sigmoid", "robust", "simpo"),
+    ),
+    _DPO.unset_unless("margin", equals("loss", "simpo"), "because only simpo has a margin"),
+    _CRITIC.unset_unless(
+        "revision", has("uri") & starts_with("uri", "hf://"), "or together with an hf:// uri, which has revisions"
+    ),
+    _CRITIC.rule(
+        "uri",
+        "file:///… or gs://… where kind is head: a run's export/critic; kind: model begins from any model",
+        equals("kind", "model") | unset("uri") | starts_with("uri", "file://") | starts_with("uri", "gs://"),
+    ),
+    Scope("spec.algorithm.sft").rule(
+        "labelSmoothing",
+        "0 with loss: dft, which weighs a token by its own probability",
+        differs("loss", "dft") | equals("labelSmoothing", 0.0),
+    ),
+)

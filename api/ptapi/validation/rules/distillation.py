@@ -1,0 +1,67 @@
+"""Rules for distillation: who teaches, and on whose samples."""
+
+from __future__ import annotations
+
+from ptapi.validation.condition import Condition, differs, equals, filled, has, unset
+from ptapi.validation.rule import SPEC, Rule, Scope
+
+_HAS_NO_SELF_TEACHER = unset("algorithm.distill") | unset("algorithm.distill.selfTeacher")
+_DISTILL = Scope("spec.algorithm.distill")
+_SELF_TEACHER = Scope("spec.algorithm.distill.selfTeacher")
+
+RULES: tuple[Rule, ...] = (
+    _DISTILL.rule(
+        "teacher",
+        "a teacher, or selfTeacher; none where mode is offline",
+        Condition(
+            "[has(self.teacher), has(self.selfTeacher)].filter(x, x).size() == (self.mode == 'offline' ? 0 : 1)",
+            lambda distill: (
+                [distill.teacher, distill.self_teacher].count(None) == (2 if distill.mode == "offline" else 1)
+            ),
+        ),
+        "teacher: {uri: gs://bucket/dir}",
+    ),
+    _DISTILL.rule(
+        "mode",
+        "on-policy where selfTeacher is set: it teaches on the student's own samples",
+        unset("selfTeacher") | equals("mode", "on-policy"),
+    ),
+    _DISTILL.rule(
+        "studentShare",
+        "1 where selfTeacher is set: it teaches on the student's own samples",
+        unset("selfTeacher") | equals("studentShare", 1.0),
+    ),
+    _SELF_TEACHER.rule(
+        "privilegedContext",
+        "text with {prompt}, which stands for the question",
+        unset("privilegedContext")
+        | Condition(
+            "self.privilegedContext.contains('{prompt}')", lambda teacher: "{prompt}" in teacher.privileged_context
+        ),
+        'privilegedContext: "{prompt}\\n\\nA right answer: {answer}"',
+    ),
+    _SELF_TEACHER.rule(
+        "weights",
+        "initial or average without privilegedContext, because nobody learns from saying the same again",
+        has("privilegedContext") | differs("weights", "current"),
+    ),
+    SPEC.rule(
+        "algorithm.distill.selfTeacher.weights",
+        "initial or current, unless training.ema keeps an average",
+        _HAS_NO_SELF_TEACHER | has("training.ema") | differs("algorithm.distill.selfTeacher.weights", "average"),
+        "training: {ema: {decay: 0.99}}",
+    ),
+    SPEC.rule(
+        "data.eval",
+        "unset, or together with rewards: a self-teacher is asked about the student's samples alone",
+        _HAS_NO_SELF_TEACHER | unset("data.eval") | filled("rewards"),
+    ),
+    _DISTILL.rule(
+        "topK", "0 where mode is offline, because the data say how many", equals("topK", 0) | differs("mode", "offline")
+    ),
+    _DISTILL.rule(
+        "studentShare",
+        "1, because only mode on-policy mixes the student's samples with the data",
+        equals("studentShare", 1.0) | equals("mode", "on-policy"),
+    ),
+)
