@@ -187,7 +187,7 @@ def test_every_field_that_a_hint_for_users_of_xpk_sets_exists() -> None:
 
 
 def test_every_file_named_in_a_document_exists() -> None:
-    roots = "api|operator|trainer|cli|charts|manifests|tests|docs|benchmarks|scripts"
+    roots = "api|kube|operator|trainer|cli|charts|manifests|tests|docs|benchmarks|examples|scripts"
     named = [
         (name_of(page), path) for page in pages() for path in re.findall(rf"`((?:{roots})/[\w./-]+)`", present(page))
     ]
