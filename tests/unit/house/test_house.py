@@ -96,3 +96,15 @@ def test_every_room_has_a_readme() -> None:
         for room in ("api", "kube", "operator", "trainer", "cli", "charts")
         if not (ROOT / room / "README.md").exists()
     ] == []
+
+
+def test_quick_leaves_out_the_trainer_and_the_simulations_and_nothing_else() -> None:
+    said = subprocess.run(["make", "-n", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in said.splitlines() if "pytest" in line)
+    assert re.findall(r"tests/\S+|--ignore-glob=\S+", line.replace("--ignore=", "")) == [
+        "tests/unit",
+        "tests/unit/pttrainer",
+        "--ignore-glob='*simulation.py'",
+    ]
+    assert (ROOT / "tests/unit/pttrainer").is_dir()
+    assert "JAX_PLATFORMS=none" in line  # so that a test which computes with JAX fails there
