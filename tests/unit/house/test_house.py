@@ -108,3 +108,22 @@ def test_quick_leaves_out_the_trainer_and_the_simulations_and_nothing_else() -> 
     ]
     assert (ROOT / "tests/unit/pttrainer").is_dir()
     assert "JAX_PLATFORMS=none" in line  # so that a test which computes with JAX fails there
+
+
+BIGGER_ROOMS = (
+    *(f"operator/ptoperator/{room}" for room in ("plan", "status", "observe", "capacity")),
+    *(f"trainer/pttrainer/{room}" for room in ("training", "algorithms", "rollout", "models", "data")),
+    *(f"trainer/pttrainer/{room}" for room in ("preflight", "losses", "train_step")),
+    "cli/ptlocal/apiserver",
+)
+
+
+@pytest.mark.parametrize("room", BIGGER_ROOMS)
+def test_readme_of_a_bigger_room_names_every_entry_and_nothing_else(room: str) -> None:
+    entries = {
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in (ROOT / room).iterdir()
+        if path.name != "__init__.py" and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
+    listed = re.findall(r"^- (`[^:]+`):", (ROOT / room / "README.md").read_text(), re.MULTILINE)
+    assert sorted(name for line in listed for name in re.findall(r"`([\w./]+)`", line)) == sorted(entries)
