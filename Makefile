@@ -4,13 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := api kube operator trainer cli tests scripts benchmarks
+SOURCES := api kube operator trainer cli tests scripts benchmarks examples
 PYTEST := $(BIN)/python -m pytest
 # A file's tests run in one process, where they share what they compile and start. Few tests may take long: not last.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# What compiles nothing and plays no thousands of lives; a new folder of unit tests is in it by itself.
+QUICK := tests/unit --ignore=tests/unit/pttrainer --ignore-glob='*simulation.py'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static unit integration format crds golden docs bench learning bench-peers parity vllm references aot images clean
+.PHONY: help demo test check static quick unit integration format crds golden docs bench learning bench-peers parity vllm references aot images clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,6 +36,9 @@ demo: $(VENV)/.run  ## teach a small model to add, through the operator, in an e
 test: $(VENV)/.dev  ## every test (unit, then integration)
 	$(PYTEST) tests/unit -q $(TWO)
 	$(PYTEST) tests/integration -q $(TWO)
+
+quick: $(VENV)/.dev  ## the tests that compile nothing with JAX and need no cluster (a minute on two cores): while you work
+	JAX_PLATFORMS=none $(PYTEST) $(QUICK) -q $(TWO)
 
 unit: $(VENV)/.dev  ## the tests that need no cluster
 	$(PYTEST) tests/unit -q $(TWO)

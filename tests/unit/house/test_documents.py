@@ -26,8 +26,8 @@ from ptctl.ui import xpk_flags
 
 ROOT = Path(__file__).resolve().parents[3]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_HISTORY = {"docs/log.md", "docs/results.md"}
-"""They tell what was, with the names of then."""
+_HISTORY = {"docs/results.md"}
+"""It tells what was, with the names of then."""
 
 ABSENT = {
     "docs/decisions/NNNN-title.md",  # a form
@@ -187,7 +187,7 @@ def test_every_field_that_a_hint_for_users_of_xpk_sets_exists() -> None:
 
 
 def test_every_file_named_in_a_document_exists() -> None:
-    roots = "api|operator|trainer|cli|charts|manifests|tests|docs|benchmarks|scripts"
+    roots = "api|kube|operator|trainer|cli|charts|manifests|tests|docs|benchmarks|examples|scripts"
     named = [
         (name_of(page), path) for page in pages() for path in re.findall(rf"`((?:{roots})/[\w./-]+)`", present(page))
     ]
@@ -213,7 +213,9 @@ def test_every_page_that_the_code_names_exists() -> None:
     named = {
         page
         for name in listing.stdout.split()
-        for page in re.findall(r"\bdocs/(?:guides|reference|concepts|decisions)/[\w-]+\.md", (ROOT / name).read_text())
+        for page in re.findall(
+            r"\bdocs/(?:guides|reference|concepts|decisions|findings)/[\w-]+\.md", (ROOT / name).read_text()
+        )
     }
     assert len(named) > 8
     assert sorted(page for page in named - ABSENT if not (ROOT / page).exists()) == []

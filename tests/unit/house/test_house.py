@@ -96,3 +96,34 @@ def test_every_room_has_a_readme() -> None:
         for room in ("api", "kube", "operator", "trainer", "cli", "charts")
         if not (ROOT / room / "README.md").exists()
     ] == []
+
+
+def test_quick_leaves_out_the_trainer_and_the_simulations_and_nothing_else() -> None:
+    said = subprocess.run(["make", "-n", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    line = next(line for line in said.splitlines() if "pytest" in line)
+    assert re.findall(r"tests/\S+|--ignore-glob=\S+", line.replace("--ignore=", "")) == [
+        "tests/unit",
+        "tests/unit/pttrainer",
+        "--ignore-glob='*simulation.py'",
+    ]
+    assert (ROOT / "tests/unit/pttrainer").is_dir()
+    assert "JAX_PLATFORMS=none" in line  # so that a test which computes with JAX fails there
+
+
+BIGGER_ROOMS = (
+    *(f"operator/ptoperator/{room}" for room in ("plan", "status", "observe", "capacity")),
+    *(f"trainer/pttrainer/{room}" for room in ("training", "algorithms", "rollout", "models", "data")),
+    *(f"trainer/pttrainer/{room}" for room in ("preflight", "losses", "train_step")),
+    "cli/ptlocal/apiserver",
+)
+
+
+@pytest.mark.parametrize("room", BIGGER_ROOMS)
+def test_readme_of_a_bigger_room_names_every_entry_and_nothing_else(room: str) -> None:
+    entries = {
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in (ROOT / room).iterdir()
+        if path.name != "__init__.py" and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
+    listed = re.findall(r"^- (`[^:]+`):", (ROOT / room / "README.md").read_text(), re.MULTILINE)
+    assert sorted(name for line in listed for name in re.findall(r"`([\w./]+)`", line)) == sorted(entries)

@@ -1,5 +1,5 @@
 """Memory in large pages, for what jax allocates on a CPU: weights are read whole at every token and every step, and in
-pages of 4 kB a processor looks up addresses for much of that time (docs/log.md has figures).
+pages of 4 kB a processor looks up addresses for much of that time (docs/findings/sampling-on-cpu.md has figures).
 
 glibc's malloc asks the kernel for large pages where a tunable says so, and reads it only when a process starts. So the
 process becomes itself once more, with the tunable, before it has imported anything that is slow. Whoever has set the

@@ -36,7 +36,8 @@ def test_the_heads_forward_and_backward_pass_needs_a_fraction_of_full_logits(com
 
 
 def test_the_whole_train_step_needs_a_fraction_of_full_logits() -> None:
-    # In float32: on CPU, XLA turns the operands of 16-bit products into float32 copies of them (docs/log.md).
+    # In float32: on CPU, XLA turns the operands of 16-bit products into float32 copies of them
+    # (docs/findings/training-on-cpu.md).
     # One small layer, so that what is measured is the head, the optimizer and what surrounds them.
     config = ModelConfig("llama", V, D, layers=1, heads=1, kv_heads=1, head_dim=2, d_ff=8, tied_head=True)
     model, adamw = Model(config), optax.adamw(1e-3)

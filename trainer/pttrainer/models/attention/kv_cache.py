@@ -10,7 +10,7 @@ the row began, so a token is one contiguous write, and S need only cover the old
 slot is empty while its position is -1; nothing else marks padding.
 
 Keys stand with their slots last, as the product of queries and keys reads them, and values with their elements last, as
-theirs does: a CPU would turn the keys of every slot at every token (docs/log.md).
+theirs does: a CPU would turn the keys of every slot at every token (docs/findings/sampling-on-cpu.md).
 
 Rows that go on by different numbers of tokens cannot share a clock (speculative decoding): `apart` gives each its own.
 Then a row's token n stands in its slot n, S covers the longest row, and setting a row's time back takes tokens out:

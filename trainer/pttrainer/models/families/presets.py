@@ -39,13 +39,13 @@ PRESETS: dict[str, ModelConfig] = {
     # 0.07 M weights: unit tests.
     "tiny": _llama(BYTE_VOCABULARY, d_model=64, layers=2, heads=4, kv_heads=2, head_dim=16, d_ff=128),
     # 0.4 M weights: the demo; learns arithmetic word problems in a minute on two cores. Its texts are about 80
-    # tokens long: with a theta made for thousands, most of a head's elements would hardly turn (docs/log.md).
+    # tokens long: with a theta made for thousands, most of a head's elements would hardly turn.
     "demo": replace(
         _llama(BYTE_VOCABULARY, d_model=96, layers=3, heads=4, kv_heads=4, head_dim=24, d_ff=256), rope=Rope(100.0)
     ),
     # 3 M weights: real text on a laptop.
     "small": _llama(BYTE_VOCABULARY, d_model=256, layers=4, heads=4, kv_heads=2, head_dim=64, d_ff=704),
-    # 12.6 M and 15.7 M weights: the shapes at which peers were measured (docs/log.md).
+    # 12.6 M and 15.7 M weights: the shapes at which peers were measured (docs/findings).
     "bench-13m": _llama(8_192, d_model=384, layers=6, heads=6, kv_heads=2, head_dim=64, d_ff=1024),
     "bench-16m": _llama(16_384, d_model=384, layers=6, heads=6, kv_heads=2, head_dim=64, d_ff=1024),
 }

@@ -131,7 +131,8 @@ class ExpertMLP(nnx.Module):
             gate_RF = ACTIVATIONS[self.activation](grouped(x_RD, "gate"))
             return grouped(gate_RF * grouped(x_RD, "up"), "down")
         both = grouped(x_RD, "gate_up") + bias("gate_up_bias")
-        # As slices of every second column, each of these took the TPU compiler minutes and gigabytes (docs/log.md).
+        # As slices of every second column, each of these took the TPU compiler minutes and gigabytes
+        # (docs/findings/compilers.md).
         both_RF2 = both.reshape(both.shape[0], -1, 2)
         hidden_RF = _clamped_unit(both_RF2[..., 0], both_RF2[..., 1], self.experts)
         return grouped(hidden_RF, "down") + bias("down_bias")

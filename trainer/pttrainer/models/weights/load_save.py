@@ -33,7 +33,7 @@ from pttrainer.models.weights.safetensors_file import write_header
 
 PIECE_BYTES = 8 * 2**20
 """Large enough that a piece's cost is its bytes. What is freed goes back to the system only while pieces stay
-small: with 32 MB the C library kept 130 MB more (docs/log.md)."""
+small: with 32 MB the C library kept 130 MB more (docs/findings/training-on-cpu.md)."""
 
 SHARD_BYTES = 5 * 10**9
 
