@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ptapi.crd.openapi_schema import Schema, structural
 from tests.builders.scripts import load_script
 
 from ptapi import stability
-from ptapi.crd.openapi_schema import Schema, structural
 from ptapi.spec import PostTrainJobSpec
 
 ROOT = Path(__file__).parents[3]
