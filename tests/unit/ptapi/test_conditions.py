@@ -8,7 +8,7 @@ import pytest
 
 from ptapi.spec.base import SpecModel
 from ptapi.validation.condition import Condition, compare, equals, filled, has, unset
-from ptlocal.apiserver.schema.cel.validation_rules import program
+from ptlocal.apiserver.schema.cel import activation, program
 
 
 class Node(SpecModel):
@@ -32,7 +32,9 @@ IS_LESS = unset("a") | unset("b") | compare("a", "<", "b")
 def test_combined_conditions_hold_for_the_same_objects_in_both_languages(condition: Condition) -> None:
     nodes = [Node(a=a, b=b, c=c) for a, b, c in product((None, 1, 2), (None, 1, 2), ([], [1]))]
     python = [condition.holds(node) for node in nodes]
-    assert [program(condition.cel).run({"self": node.model_dump(exclude_defaults=True)}) for node in nodes] == python
+    assert [
+        program(condition.cel).run(activation({"self": node.model_dump(exclude_defaults=True)})) for node in nodes
+    ] == python
     assert set(python) == {True, False}
 
 

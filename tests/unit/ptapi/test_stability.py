@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ptapi.crd.openapi_schema import Schema, structural
 from tests.builders.scripts import load_script
 
 from ptapi import stability
 from ptapi.spec import PostTrainJobSpec
+from ptapi.spec.openapi_schema import Schema, structural
 
 ROOT = Path(__file__).parents[3]
 
