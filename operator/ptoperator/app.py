@@ -13,9 +13,9 @@ from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.capacity.cloud import CloudProvider
-from ptoperator.capacity.gke.leader_guard import Guarded
+from ptoperator.capacity.gke.leader_guard import LeaderOnlyCloud
 from ptoperator.controller.leader_election import Leadership
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.controller.reconciler import Reconciler
 from ptoperator.controller.workqueue import Queue
 from ptoperator.kube import labels
@@ -24,7 +24,7 @@ from ptoperator.kueue.admission_check import mark_active
 from ptoperator.monitoring.http_server import Endpoints
 from ptoperator.monitoring.job_gauges import JobNumbers
 from ptoperator.monitoring.metrics import Metrics
-from ptoperator.observe.cache import Key, Memory
+from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.memory_estimate import Estimates
 from ptoperator.settings import Settings
 
@@ -44,17 +44,17 @@ class Application:
     ) -> None:
         self.kube = kube
         self.settings = settings
-        self.memory = Memory()
+        self.cache = JobCache()
         self.metrics = Metrics(self._numbers, cloud.last if cloud else lambda: None)
         self.leadership: Leadership | None = None
         if settings.leader_namespace:
             leases = Client(kube, self.metrics.on_call)
             self.leadership = Leadership(leases, settings.leader_namespace, identity, self._on_leading)
         client = Client(kube, self.metrics.on_call, self._check)
-        cloud = Guarded(cloud, self._check) if cloud else None
+        cloud = LeaderOnlyCloud(cloud, self._check) if cloud else None
         self.reconciler = Reconciler(
             client,
-            self.memory,
+            self.cache,
             settings,
             cloud=cloud,
             namespaces=namespaces,
@@ -62,16 +62,16 @@ class Application:
             estimate=Estimates().of,
         )
         self._client = client
-        self.sweeper = self._sweeper(client, cloud, namespaces) if cloud else None
+        self.orphan_collector = self._orphan_collector(client, cloud, namespaces) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _sweeper(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> Sweeper:
+    def _orphan_collector(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> OrphanCollector:
         told = self.metrics.on_sweep
-        return Sweeper(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
+        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -83,8 +83,10 @@ class Application:
         self._tasks.append(asyncio.create_task(self._keep_probing()))
         keep = self._keep(self._mark_checks, self.settings.queue_seconds, "Kueue's admission checks were not marked")
         self._tasks.append(asyncio.create_task(keep))
-        if self.sweeper:
-            keep = self._keep(self.sweeper.sweep, self.settings.sweep_seconds, "node pools were not looked through")
+        if self.orphan_collector:
+            keep = self._keep(
+                self.orphan_collector.collect, self.settings.sweep_seconds, "node pools were not looked through"
+            )
             self._tasks.append(asyncio.create_task(keep))
         logger.info("posttrain operator works on %s", self.kube.access.server)
 
@@ -102,12 +104,12 @@ class Application:
         self._heard()
         key = (str(job["metadata"]["namespace"]), str(job["metadata"]["name"]))
         if kind == "DELETED":
-            self.memory.forget(key)
+            self.cache.forget(key)
             self._call_next()
             return
-        self.memory.note_job(job)
+        self.cache.note_job(job)
         self._call_next()
-        if not self.memory.is_own_write(job):
+        if not self.cache.is_own_write(job):
             self._add(key)
 
     def on_child(self, kind: str | None, child: Manifest) -> None:
@@ -118,7 +120,7 @@ class Application:
             self._add((str(child["metadata"]["namespace"]), name))
 
     def on_pod(self, kind: str | None, pod: Manifest) -> None:
-        self.memory.note_pod(pod)
+        self.cache.note_pod(pod)
         self.on_child(kind, pod)
 
     def why_not_alive(self) -> str:
@@ -139,7 +141,7 @@ class Application:
 
     def _call_next(self) -> None:
         """Jobs whose turn may have come look at once."""
-        for key in self.memory.next_in_line():
+        for key in self.cache.next_in_queue():
             self._add(key)
 
     def _on_leaving(self, key: Key) -> None:
@@ -154,8 +156,8 @@ class Application:
 
     def _take_over(self) -> None:
         """Whatever was heard while another worked, and what it may have left half done."""
-        for key in self.memory.known_jobs():
-            self.memory.keep(key, None)
+        for key in self.cache.known_jobs():
+            self.cache.remember(key, None)
             self.queue.add(key)
 
     def _check(self) -> None:
@@ -164,7 +166,7 @@ class Application:
 
     def _numbers(self) -> list[JobNumbers]:
         """Told by the replica that works: two would count every job twice."""
-        return self.memory.numbers() if self.leads else []
+        return self.cache.numbers() if self.leads else []
 
     def _look(self, key: Key, is_news: bool) -> float | None:
         if not self.leads:

@@ -16,13 +16,13 @@ from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoo
 from ptkube import timestamps
 from ptkube.resources import Manifest
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.fair_queue import line_of, options_of
-from ptoperator.capacity.request import Asked, Decision
+from ptoperator.capacity.fair_queue import options_of, queue_of
+from ptoperator.capacity.request import CapacityRequest, Decision
 
 USUAL_WAIT_S = 900
-_LONGEST_PAUSE_S = 600.0
-_KEPT = 64
-_WORDS_LIMIT = 1000
+_MAX_BACKOFF_S = 600.0
+_MAX_ATTEMPTS = 64
+_OUTCOME_LIMIT = 1000
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Candidate:
     wait_s: float | None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """`spot in us-east5-a`, `reservation r1 in us-east5-a`, `existing`."""
         name = f" {self.option.reservation}" if self.option.reservation else ""
         return f"{self.option.type}{name}{f' in {self.zone}' if self.zone else ''}"
@@ -51,7 +51,7 @@ def uses_pools(job: Manifest) -> bool:
     return any(isinstance(option, dict) and option.get("type") != "existing" for option in options_of(job))
 
 
-def may_book(job: Manifest) -> bool:
+def may_use_queued_provisioning(job: Manifest) -> bool:
     """Whether a job may have a ProvisioningRequest."""
     return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options_of(job))
 
@@ -63,9 +63,9 @@ def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
     return option.get("reservation") if isinstance(option, dict) and option.get("type") == "reservation" else None
 
 
-def candidates(asked: Asked) -> list[Candidate]:
-    options = asked.layout.job.spec.capacity
-    zones = asked.cloud.zones if asked.cloud else ()
+def candidates(request: CapacityRequest) -> list[Candidate]:
+    options = request.layout.job.spec.capacity
+    zones = request.cloud.zones if request.cloud else ()
     found = [
         (entry, option, zone)
         for entry, option in enumerate(options)
@@ -78,117 +78,117 @@ def candidates(asked: Asked) -> list[Candidate]:
     ]
 
 
-def line_at(asked: Asked, candidate: Candidate) -> str:
+def queue_at(request: CapacityRequest, candidate: Candidate) -> str:
     """The line for a candidate; empty where the job need not stand in one. Kueue orders jobs with a queue."""
-    spec, settings = asked.layout.job.spec, asked.layout.settings
+    spec, settings = request.layout.job.spec, request.layout.settings
     if spec.queue or (candidate.option.type == "existing" and not settings.queue_existing):
         return ""
-    return line_of(candidate.option.type, candidate.option.reservation, candidate.zone, asked.layout.accelerator)
+    return queue_of(candidate.option.type, candidate.option.reservation, candidate.zone, request.layout.accelerator)
 
 
-def is_open(status: CapacityStatus) -> CapacityAttempt | None:
+def open_attempt(status: CapacityStatus) -> CapacityAttempt | None:
     """The attempt that lasts: chips are being obtained by it, or held."""
     last = status.attempts[-1] if status.attempts else None
     return last if last is not None and last.ended is None else None
 
 
-def candidate_of(asked: Asked, attempt: CapacityAttempt) -> Candidate | None:
+def candidate_of(request: CapacityRequest, attempt: CapacityAttempt) -> Candidate | None:
     """What an attempt is about."""
-    fitting = (each for each in candidates(asked) if (each.entry, each.zone) == (attempt.entry, attempt.zone))
+    fitting = (each for each in candidates(request) if (each.entry, each.zone) == (attempt.entry, attempt.zone))
     return next(fitting, None)
 
 
-def has_next(asked: Asked, candidate: Candidate) -> bool:
+def has_next(request: CapacityRequest, candidate: Candidate) -> bool:
     """Whether the list goes on after this candidate."""
-    return candidate != candidates(asked)[-1]
+    return candidate != candidates(request)[-1]
 
 
-def begin(asked: Asked) -> Decision:
+def begin_attempt(request: CapacityRequest) -> Decision:
     """The next attempt, as a status; the next look makes something for it."""
-    so_far, found = asked.so_far, candidates(asked)
-    last = so_far.attempts[-1] if so_far.attempts else None
+    capacity, found = request.capacity, candidates(request)
+    last = capacity.attempts[-1] if capacity.attempts else None
     at = 0
-    if last is not None and last.round == so_far.round:
-        at = _after(found, last)
+    if last is not None and last.round == capacity.round:
+        at = _next_index(found, last)
     candidate = found[min(at, len(found) - 1)]
     attempt = CapacityAttempt(
-        option=candidate.words,
-        started=timestamps.to_text(asked.now),
+        option=candidate.description,
+        started=timestamps.to_text(request.now),
         entry=candidate.entry,
         zone=candidate.zone,
-        round=so_far.round,
-        priority=asked.crowd.priority if line_at(asked, candidate) else 0,
+        round=capacity.round,
+        priority=request.competing.priority if queue_at(request, candidate) else 0,
     )
-    attempts = [*so_far.attempts, attempt][-_KEPT:]
-    status = so_far.model_copy(update={"attempts": attempts, "retry_after": None})
-    return Decision(False, status, message=f"trying {candidate.words}", is_soon=True)
+    attempts = [*capacity.attempts, attempt][-_MAX_ATTEMPTS:]
+    status = capacity.model_copy(update={"attempts": attempts, "retry_after": None})
+    return Decision(False, status, message=f"trying {candidate.description}", is_soon=True)
 
 
-def give_up(asked: Asked, trouble: Trouble) -> Decision:
+def fail_attempt(request: CapacityRequest, trouble: Trouble) -> Decision:
     """The open attempt did not work: say so, and what comes next."""
-    so_far, found = asked.so_far, candidates(asked)
-    attempt = is_open(so_far)
+    capacity, found = request.capacity, candidates(request)
+    attempt = open_attempt(capacity)
     assert attempt is not None
-    at = _after(found, attempt)
-    age = timestamps.duration(timestamps.seconds_since(attempt.started, asked.now) or 0.0)
+    at = _next_index(found, attempt)
+    age = timestamps.duration(timestamps.seconds_since(attempt.started, request.now) or 0.0)
     where = f" in {attempt.zone}" if attempt.zone else ""
     head = f"{trouble.code}{where} after {age}"
     updates: dict[str, object] = {}
     failure = None
     if at < len(found):
-        following = f"trying {_told(found[at], attempt)}"
+        following = f"trying {_next_description(found[at], attempt)}"
     else:
-        kinds = _kinds_of_round(so_far, trouble)
-        failure = _why_over(asked, kinds, trouble, attempt)
-        pause = min(_LONGEST_PAUSE_S, asked.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, so_far.round))
+        kinds = _kinds_of_round(capacity, trouble)
+        failure = _round_failure(request, kinds, trouble, attempt)
+        pause = min(_MAX_BACKOFF_S, request.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, capacity.round))
         following = "nothing is left to try" if failure else f"starting over in {timestamps.duration(pause)}"
         updates = {
-            "round": so_far.round + 1,
-            "retry_after": timestamps.to_text(asked.now + timedelta(seconds=pause)),
+            "round": capacity.round + 1,
+            "retry_after": timestamps.to_text(request.now + timedelta(seconds=pause)),
         }
     details = f": {trouble.message}" if trouble.message and trouble.kind is not FailureClass.STOCKOUT else ""
     outcome = f"{head}, {following}{details}"
-    return _closed(asked, attempt, outcome, str(trouble.kind or ""), updates, failure)
+    return _closed(request, attempt, outcome, str(trouble.kind or ""), updates, failure)
 
 
-def start_again(asked: Asked, why: str) -> Decision:
+def restart_attempts(request: CapacityRequest, why: str) -> Decision:
     """Chips that were there are not: the list is tried from its beginning, without a pause."""
-    attempt = is_open(asked.so_far)
+    attempt = open_attempt(request.capacity)
     assert attempt is not None
-    return _closed(asked, attempt, why, "", {"round": asked.so_far.round + 1, "retry_after": None}, None)
+    return _closed(request, attempt, why, "", {"round": request.capacity.round + 1, "retry_after": None}, None)
 
 
-def noted_ready(so_far: CapacityStatus, now: datetime) -> CapacityStatus:
+def mark_ready(capacity: CapacityStatus, now: datetime) -> CapacityStatus:
     """The chips of the open attempt are there."""
-    attempt = is_open(so_far)
+    attempt = open_attempt(capacity)
     if attempt is None or attempt.ready is not None:
-        return so_far
+        return capacity
     age = timestamps.duration(timestamps.seconds_since(attempt.started, now) or 0.0)
     done = attempt.model_copy(update={"ready": timestamps.to_text(now), "outcome": f"ready after {age}"})
-    return so_far.model_copy(update={"attempts": [*so_far.attempts[:-1], done]})
+    return capacity.model_copy(update={"attempts": [*capacity.attempts[:-1], done]})
 
 
-def noted_pools(so_far: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
+def record_pools(capacity: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
     """Pods run on these pools, which a crash may have kept from being written down."""
-    if not pools or {each.name for each in so_far.node_pools} == set(pools):
-        return so_far
+    if not pools or {each.name for each in capacity.node_pools} == set(pools):
+        return capacity
     known = [NodePoolStatus(slice=index, name=name) for index, name in enumerate(sorted(pools))]
-    return so_far.model_copy(update={"node_pools": known})
+    return capacity.model_copy(update={"node_pools": known})
 
 
-def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStatus:
+def mark_released(capacity: CapacityStatus, now: datetime, *, left: bool) -> CapacityStatus:
     """The job holds chips no longer. left: pools are still going away."""
-    attempt = is_open(so_far)
-    attempts = so_far.attempts
+    attempt = open_attempt(capacity)
+    attempts = capacity.attempts
     if attempt is not None:
         outcome = f"{attempt.outcome}; given back" if attempt.outcome else "given back"
         attempts = [*attempts[:-1], attempt.model_copy(update={"ended": timestamps.to_text(now), "outcome": outcome})]
-    pools = so_far.node_pools if left else []
-    rounds = so_far.round + 1 if attempt is not None else so_far.round
-    return so_far.model_copy(update={"attempts": attempts, "node_pools": pools, "round": rounds, "retry_after": None})
+    pools = capacity.node_pools if left else []
+    rounds = capacity.round + 1 if attempt is not None else capacity.round
+    return capacity.model_copy(update={"attempts": attempts, "node_pools": pools, "round": rounds, "retry_after": None})
 
 
-def overdue(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
+def timeout_trouble(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
     """The attempt has had its time: in line, and again once its turn had come."""
     age = timestamps.seconds_since(attempt.granted or attempt.started, now)
     if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
@@ -196,7 +196,7 @@ def overdue(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Tr
     return Trouble(FailureClass.STOCKOUT, "NOT_READY", "")
 
 
-def _after(found: list[Candidate], attempt: CapacityAttempt) -> int:
+def _next_index(found: list[Candidate], attempt: CapacityAttempt) -> int:
     """Where the list goes on after an attempt; its zone may have gone from the list."""
     for at, each in enumerate(found):
         if (each.entry, each.zone) == (attempt.entry, attempt.zone):
@@ -204,38 +204,40 @@ def _after(found: list[Candidate], attempt: CapacityAttempt) -> int:
     return next((at for at, each in enumerate(found) if each.entry > attempt.entry), len(found))
 
 
-def _told(following: Candidate, attempt: CapacityAttempt) -> str:
+def _next_description(following: Candidate, attempt: CapacityAttempt) -> str:
     """Short where only one thing changes: the zone, or the option."""
     if following.entry == attempt.entry:
         return following.zone
-    return following.option.type if following.zone == attempt.zone else following.words
+    return following.option.type if following.zone == attempt.zone else following.description
 
 
-def _kinds_of_round(so_far: CapacityStatus, newest: Trouble) -> set[str]:
+def _kinds_of_round(capacity: CapacityStatus, newest: Trouble) -> set[str]:
     """Failure classes of this round."""
-    known = {each.failure_class for each in so_far.attempts if each.round == so_far.round and each.ended}
+    known = {each.failure_class for each in capacity.attempts if each.round == capacity.round and each.ended}
     return known | {str(newest.kind or "")}
 
 
-def _why_over(asked: Asked, kinds: set[str], trouble: Trouble, attempt: CapacityAttempt) -> FailureStatus | None:
+def _round_failure(
+    request: CapacityRequest, kinds: set[str], trouble: Trouble, attempt: CapacityAttempt
+) -> FailureStatus | None:
     """Why starting over is no use: nothing but mistakes, or as many rounds as were allowed."""
-    limit = asked.layout.settings.capacity_rounds
-    ready = [each.round for each in asked.so_far.attempts if each.ready]
-    rounds = asked.so_far.round - (ready[-1] if ready else -1)
+    limit = request.layout.settings.capacity_rounds
+    ready = [each.round for each in request.capacity.attempts if each.ready]
+    rounds = request.capacity.round - (ready[-1] if ready else -1)
     where = f"{attempt.option}: {trouble.code}"
-    words = f"{where}: {trouble.message}" if trouble.message else where
+    description = f"{where}: {trouble.message}" if trouble.message else where
     if kinds == {str(FailureClass.CONFIG_ERROR)}:
         return FailureStatus(
-            failure_class=FailureClass.CONFIG_ERROR, message=f"no entry of spec.capacity works: {words}"
+            failure_class=FailureClass.CONFIG_ERROR, message=f"no entry of spec.capacity works: {description}"
         )
     if limit and rounds >= limit:
-        tried = f"spec.capacity was tried {rounds} times without chips; last, {words}"
+        tried = f"spec.capacity was tried {rounds} times without chips; last, {description}"
         return FailureStatus(failure_class=trouble.kind or FailureClass.UNKNOWN, message=tried)
     return None
 
 
 def _closed(
-    asked: Asked,
+    request: CapacityRequest,
     attempt: CapacityAttempt,
     outcome: str,
     kind: str,
@@ -243,8 +245,8 @@ def _closed(
     failure: FailureStatus | None,
 ) -> Decision:
     ended = attempt.model_copy(
-        update={"ended": timestamps.to_text(asked.now), "outcome": outcome[:_WORDS_LIMIT], "failure_class": kind}
+        update={"ended": timestamps.to_text(request.now), "outcome": outcome[:_OUTCOME_LIMIT], "failure_class": kind}
     )
-    attempts = [*asked.so_far.attempts[:-1], ended]
-    status = asked.so_far.model_copy(update={"attempts": attempts, **updates})
+    attempts = [*request.capacity.attempts[:-1], ended]
+    status = request.capacity.model_copy(update={"attempts": attempts, **updates})
     return Decision(False, status, message=f"{attempt.option}: {outcome}", failure=failure, is_soon=True)

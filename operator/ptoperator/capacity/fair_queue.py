@@ -36,7 +36,7 @@ class Claim:
     """One job in a line. hosts: VMs it needs. granted, first: when its turn came, when it came to the head of the
     line; empty before."""
 
-    line: str
+    queue: str
     uid: str
     namespace: str
     created: str
@@ -57,7 +57,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Crowd:
+class CompetingJobs:
     """Every claim there is. nodes: VMs of complete slices of the job's shape among the nodes that are there; None: not
     counted yet. priority: of the job's PriorityClass. created: when the job was made."""
 
@@ -67,11 +67,11 @@ class Crowd:
     created: str = ""
 
 
-NOBODY = Crowd()
+NO_COMPETITION = CompetingJobs()
 
 
 @dataclass(frozen=True)
-class Turn:
+class QueuePosition:
     """Where a job stands. ahead: jobs that wait before it. held: VMs that others hold, or may ask for now. is_asked:
     somebody asks now."""
 
@@ -85,7 +85,7 @@ class Turn:
         return self.ahead == 0
 
 
-def line_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) -> str:
+def queue_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) -> str:
     """The line for an entry of spec.capacity; empty where nobody stands in line."""
     if accelerator.is_cpu:
         return ""
@@ -122,11 +122,11 @@ def claim_of(job: Manifest) -> Claim | None:
     if accelerator is None:
         return None
     option, meta = options[entry], job["metadata"]
-    line = line_of(option["type"], option.get("reservation"), str(attempt.get("zone") or ""), accelerator)
-    if not line:
+    queue = queue_of(option["type"], option.get("reservation"), str(attempt.get("zone") or ""), accelerator)
+    if not queue:
         return None
     return Claim(
-        line=line,
+        queue=queue,
         uid=str(meta["uid"]),
         namespace=str(meta["namespace"]),
         created=str(meta.get("creationTimestamp") or ""),
@@ -160,27 +160,27 @@ def order(claims: Iterable[Claim]) -> list[Claim]:
     return found
 
 
-def turn(mine: Claim, crowd: Iterable[Claim], total: int | None, now: datetime) -> Turn:
+def queue_position(mine: Claim, competing: Iterable[Claim], total: int | None, now: datetime) -> QueuePosition:
     """Whether it is this job's turn. total: VMs of the line altogether; None where nobody knows, or of nodes that are
     there has counted them yet: then it may be.
 
     With a total, turns are given as long as all claims fit. Without one, and for one job more than the nodes that are
     there can take (an autoscaler may bring more), a turn is given while nobody else asks.
     """
-    others = tuple(each for each in crowd if each.line == mine.line and each.uid != mine.uid)
+    others = tuple(each for each in competing if each.queue == mine.queue and each.uid != mine.uid)
     waiting = order((*others, mine))
     ahead = next(at for at, each in enumerate(waiting) if each.uid == mine.uid)
     held = sum(each.hosts for each in others if not each.is_waiting)
     asking = [each for each in others if each.is_asking]
-    is_existing = mine.line.startswith("existing ")
+    is_existing = mine.queue.startswith("existing ")
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
         fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in asking)
     may_try = (is_existing or total is None) and not asking
-    return Turn(ahead == 0 and (fits or may_try), ahead, held, bool(asking))
+    return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(asking))
 
 
-def counted(ahead: int) -> str:
+def ahead_message(ahead: int) -> str:
     """`3 ahead`, `40+ ahead`: what is far away is not news each time it moves."""
     if ahead <= _EXACT:
         return f"{ahead} ahead"
@@ -188,9 +188,9 @@ def counted(ahead: int) -> str:
     return f"{ahead // digit * digit}+ ahead"
 
 
-def first(line: str, claims: Iterable[Claim]) -> str:
+def first(queue: str, claims: Iterable[Claim]) -> str:
     """Uid of the job at the head of a line; empty if nobody waits there."""
-    waiting = order(each for each in claims if each.line == line)
+    waiting = order(each for each in claims if each.queue == queue)
     return waiting[0].uid if waiting else ""
 
 

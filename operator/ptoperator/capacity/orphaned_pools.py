@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from ptapi.conditions import Phase
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import Manifest
-from ptoperator.capacity.attempts import is_open
+from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import DeletePool, Pool, PoolState
 from ptoperator.settings import Settings
 
 
-def sweep(
+def find_orphans(
     pools: Sequence[Pool], jobs: Sequence[Manifest], namespaces: Sequence[str], settings: Settings, now: datetime
 ) -> list[tuple[DeletePool, str]]:
     """The pools to delete, and why. namespaces: the served ones; none: all."""
@@ -53,7 +53,7 @@ def _is_unknown(pool: Pool, job: Manifest) -> bool:
         status = PostTrainJobStatus.model_validate(job.get("status") or {})
     except ValidationError:
         return False
-    attempt = is_open(status.capacity)
+    attempt = open_attempt(status.capacity)
     has_chips = attempt is not None and attempt.ready is not None
     is_waiting = attempt is None and status.phase is Phase.QUEUED
     is_settled = has_chips or is_waiting or status.phase.is_terminal or status.phase is Phase.SUSPENDED

@@ -17,18 +17,18 @@ _NEWS = ("Provisioned", "Accepted")
 
 
 @dataclass(frozen=True)
-class Booking:
+class ProvisioningRequestState:
     """The request and the PodTemplate that it names; None: not there."""
 
     request: Manifest | None = None
     template: Manifest | None = None
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self.request is not None or self.template is not None
 
     @property
-    def is_leaving(self) -> bool:
+    def is_being_deleted(self) -> bool:
         return any(each is not None and is_deleting(each) for each in (self.request, self.template))
 
     @property
@@ -40,22 +40,22 @@ class Booking:
     def refusal(self) -> tuple[str, str] | None:
         """Why its nodes do not come: the condition, and its words."""
         found = ((kind, self._holds(kind)) for kind in _REFUSALS)
-        return next(((kind, _words(said)) for kind, said in found if said is not None), None)
+        return next(((kind, _condition_message(said)) for kind, said in found if said is not None), None)
 
     @property
     def revoked(self) -> str:
         """That its nodes were there and are taken away; empty: not so."""
         said = self._holds("CapacityRevoked")
-        return f"{self.words} was CapacityRevoked ({_words(said)})" if said is not None else ""
+        return f"{self.description} was CapacityRevoked ({_condition_message(said)})" if said is not None else ""
 
     @property
     def news(self) -> str:
         """The newest that GKE says while its nodes do not come; empty before it says anything."""
         said = next(filter(None, (condition(self.request or {}, kind) for kind in _NEWS)), None)
-        return f"{said['type']}={said['status']}, {_words(said)}" if said else ""
+        return f"{said['type']}={said['status']}, {_condition_message(said)}" if said else ""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         found = self.request or self.template
         return f"{found['kind']} {found['metadata']['name']}" if found else ""
 
@@ -72,9 +72,9 @@ class Booking:
         return true_condition(self.request or {}, kind)
 
 
-NOTHING = Booking()
+NO_REQUEST = ProvisioningRequestState()
 
 
-def _words(condition: Manifest) -> str:
+def _condition_message(condition: Manifest) -> str:
     """`ResizeRequestFailed: there is no capacity`."""
     return ": ".join(each for each in (condition.get("reason"), condition.get("message")) if each)

@@ -7,14 +7,14 @@ from datetime import datetime
 
 from ptapi.status import CapacityStatus, FailureStatus
 from ptoperator.capacity.cloud import Cloud, CloudAction
-from ptoperator.capacity.fair_queue import NOBODY, Crowd
-from ptoperator.capacity.provisioning_state import NOTHING, Booking
+from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs
+from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.kube.actions import Action
 from ptoperator.render import Layout
 
 
 @dataclass(frozen=True)
-class Asked:
+class CapacityRequest:
     """A job, what its status says of its capacity so far, and the cloud; None: the operator knows no cloud.
 
     crowd: other jobs that want the same chips. booking: what there is of its ProvisioningRequest. obstacle: what the
@@ -22,12 +22,12 @@ class Asked:
     """
 
     layout: Layout
-    so_far: CapacityStatus
+    capacity: CapacityStatus
     cloud: Cloud | None
     now: datetime
-    crowd: Crowd = NOBODY
-    booking: Booking = NOTHING
-    obstacle: str = ""
+    competing: CompetingJobs = NO_COMPETITION
+    provisioning: ProvisioningRequestState = NO_REQUEST
+    rejection: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Decision:
     status: CapacityStatus
     actions: tuple[Action | CloudAction, ...] = ()
     pools: tuple[str, ...] = ()
-    is_booked: bool = False
+    is_queued_provisioning: bool = False
     message: str = ""
     failure: FailureStatus | None = None
     is_soon: bool = False

@@ -52,8 +52,8 @@ class Leadership:
         self._client, self._namespace, self._identity = client, namespace, identity
         self._on_change, self._seconds = on_change, seconds
         self._until = float("-inf")
-        self._seen: tuple[object, ...] = ()
-        self._seen_since = 0.0
+        self._last_record: tuple[object, ...] = ()
+        self._unchanged_since = 0.0
         self._led = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -79,7 +79,7 @@ class Leadership:
             self._thread.join(timeout=DEADLINE_S)
         was_leading, self._until = self.leads, float("-inf")
         if was_leading:
-            self._let_go()
+            self._release()
 
     def try_once(self) -> bool:
         """Take or renew the lease if that may be. Whether this replica leads."""
@@ -89,7 +89,7 @@ class Leadership:
                 self._until = began + DEADLINE_S
         except ApiError as error:  # Conflict: somebody was faster
             logger.debug("lease %s/%s: %s", self._namespace, LEASE, error)
-        self._tell()
+        self._notify()
         return self.leads
 
     def _take(self, now: float) -> bool:
@@ -102,9 +102,9 @@ class Leadership:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         mark = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
-        if mark != self._seen:
-            self._seen, self._seen_since = mark, now
-        if holder not in ("", self._identity) and now - self._seen_since < DURATION_S:
+        if mark != self._last_record:
+            self._last_record, self._unchanged_since = mark, now
+        if holder not in ("", self._identity) and now - self._unchanged_since < DURATION_S:
             return False
         self._client.replace(LEASES, {**lease, "spec": self._spec(spec)})
         return True
@@ -120,7 +120,7 @@ class Leadership:
             "leaseTransitions": int(old.get("leaseTransitions") or 0) + (1 if is_new and old else 0),
         }
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         try:
             lease = self._client.get(LEASES, LEASE, self._namespace)
             if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
@@ -128,7 +128,7 @@ class Leadership:
         except ApiError as error:
             logger.debug("the lease was not given back: %s", error)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self.leads != self._led:
             self._led = self.leads
             logger.info("this replica %s", "works now" if self._led else "waits: another works, or none could say")

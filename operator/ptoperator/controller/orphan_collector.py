@@ -15,7 +15,7 @@ from ptkube import timestamps
 from ptkube.errors import Forbidden
 from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
 from ptoperator.capacity.cloud import CloudProvider
-from ptoperator.capacity.orphaned_pools import sweep
+from ptoperator.capacity.orphaned_pools import find_orphans
 from ptoperator.observe.cache import Key
 from ptoperator.settings import Settings
 
@@ -28,7 +28,7 @@ class Lister(Protocol):
     def list(self, r: Resource, namespace: str | None = None, /) -> Any: ...
 
 
-class Sweeper:
+class OrphanCollector:
     """namespaces: those that the operator serves; none: all."""
 
     def __init__(
@@ -49,20 +49,20 @@ class Sweeper:
         self._on_sweep = on_sweep
         self._on_leaving = on_leaving
 
-    def sweep(self) -> None:
+    def collect(self) -> None:
         """Once. Pools are listed before jobs: see `capacity.sweep`. Raises ApiError."""
-        seen = self._cloud.look()
-        if seen.trouble is not None:
+        cloud = self._cloud.look()
+        if cloud.trouble is not None:
             return
-        jobs, unread = self._jobs() if seen.pools else ([], frozenset())
+        jobs, unread = self._jobs() if cloud.pools else ([], frozenset())
         for job in jobs:
             if job["metadata"].get("deletionTimestamp"):
                 self._on_leaving((str(job["metadata"]["namespace"]), str(job["metadata"]["name"])))
-        pools = [pool for pool in seen.pools if pool.namespace not in unread]
-        found = sweep(pools, jobs, self._namespaces, self._settings, self._now())
+        pools = [pool for pool in cloud.pools if pool.namespace not in unread]
+        found = find_orphans(pools, jobs, self._namespaces, self._settings, self._now())
         self._on_sweep(sum(bool(action.job_uid) for action, _ in found))  # one that waited for a job is no orphan
         for action, why in found:
-            if seen.busy:
+            if cloud.busy:
                 return
             logger.info("node pool %s is deleted: %s", action.pool, why)
             self._cloud.carry_out(action)

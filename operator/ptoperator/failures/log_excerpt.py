@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ptapi.failures import FailureClass
-from ptoperator.failures.redaction import redacted
+from ptoperator.failures.redaction import redact
 
 LINE_LIMIT = 400
 LOG_LIMIT = 2000
@@ -39,7 +39,7 @@ _TABLE: tuple[tuple[FailureClass, re.Pattern[str]], ...] = (
 _STACKS = re.compile(
     r"^(?:Timeout \(\d+:\d\d:\d\d|(?:Current t|T)hread 0x[0-9a-f]+ .*most recent call first)", re.MULTILINE
 )
-_TELLING = re.compile(
+_RELEVANT = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b.*|error: .*|fatal(?: python)? error:? .*"
     r"|F\d{4} .*|.*Check failed:.*|.*RESOURCE_EXHAUSTED.*|.*INTERNAL:.*|terminate called.*|Segmentation fault.*"
     r"|\*\*\* SIG\w+.*)$",
@@ -61,15 +61,15 @@ def is_stack_dump(text: str) -> bool:
     return _STACKS.search(text) is not None
 
 
-def telling_line(text: str) -> str:
+def most_relevant_line(text: str) -> str:
     """The line that says most: the last that reads like an error, else the last. Empty for an empty text."""
     lines = _lines(text)
-    return _cut(next((line for line in reversed(lines) if _TELLING.match(line)), lines[-1] if lines else ""))
+    return _cut(next((line for line in reversed(lines) if _RELEVANT.match(line)), lines[-1] if lines else ""))
 
 
 def log_tail(text: str) -> str:
     """The end of the log as status keeps it: whole lines, without secrets."""
-    kept = redacted(text.strip())
+    kept = redact(text.strip())
     if len(kept) <= LOG_LIMIT:
         return kept
     return kept[-LOG_LIMIT:].partition("\n")[2] or kept[-LOG_LIMIT:]
@@ -80,4 +80,4 @@ def _lines(text: str) -> list[str]:
 
 
 def _cut(line: str) -> str:
-    return redacted(line)[:LINE_LIMIT]
+    return redact(line)[:LINE_LIMIT]

@@ -33,26 +33,26 @@ _PROBLEMS = ("KernelDeadlock", "ReadonlyFilesystem", "FrequentKubeletRestart", "
 
 
 @dataclass(frozen=True)
-class NodeSign:
+class NodeFailureHint:
     """What happened to a node. words: `node gke-x: it is not ready (NodeStatusUnknown: Kubelet stopped posting)`."""
 
     kind: FailureClass
-    words: str
+    message: str
 
 
-def sign_of(node: Manifest) -> NodeSign | None:
+def node_failure_hint(node: Manifest) -> NodeFailureHint | None:
     """Why pods of this node fail; None for a node on which nothing is wrong."""
     name, marks = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
     taints = {str(taint.get("key")) for taint in (node.get("spec") or {}).get("taints") or []}
     found = _google(marks, taints) or _broken(node) or _tainted(taints)
-    return NodeSign(found[0], f"node {name}: {found[1]}") if found else None
+    return NodeFailureHint(found[0], f"node {name}: {found[1]}") if found else None
 
 
-def gone(name: str, is_spot: bool) -> NodeSign:
+def gone(name: str, is_spot: bool) -> NodeFailureHint:
     """A node that the API server does not know any more. is_spot: the job's chips are Google's to take."""
     if is_spot:
-        return NodeSign(FailureClass.PREEMPTED, f"spot node {name} is gone")
-    return NodeSign(FailureClass.HOST_ERROR, f"node {name} is gone")
+        return NodeFailureHint(FailureClass.PREEMPTED, f"spot node {name} is gone")
+    return NodeFailureHint(FailureClass.HOST_ERROR, f"node {name} is gone")
 
 
 def _google(marks: Manifest, taints: set[str]) -> tuple[FailureClass, str] | None:
@@ -60,8 +60,8 @@ def _google(marks: Manifest, taints: set[str]) -> tuple[FailureClass, str] | Non
     if marks.get(MAINTENANCE_LABEL) == "true":
         return FailureClass.MAINTENANCE, "its host is being maintained"
     if TERMINATION_TAINT in taints or _STOPPED in taints:
-        words = "Google stops the VM" if TERMINATION_TAINT in taints else "its VM was stopped"
-        return (FailureClass.PREEMPTED, f"{words} (spot)") if is_spot else (FailureClass.MAINTENANCE, words)
+        message = "Google stops the VM" if TERMINATION_TAINT in taints else "its VM was stopped"
+        return (FailureClass.PREEMPTED, f"{message} (spot)") if is_spot else (FailureClass.MAINTENANCE, message)
     return None
 
 
@@ -76,4 +76,4 @@ def _broken(node: Manifest) -> tuple[FailureClass, str] | None:
 
 
 def _tainted(taints: set[str]) -> tuple[FailureClass, str] | None:
-    return next(((kind, words) for key, kind, words in _TAINTS if key in taints), None)
+    return next(((kind, message) for key, kind, message in _TAINTS if key in taints), None)

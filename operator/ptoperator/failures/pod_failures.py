@@ -16,8 +16,8 @@ from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
 from ptkube.objects import condition, container_statuses, label, true_condition
 from ptkube.resources import Manifest
-from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, telling_line
-from ptoperator.failures.node_failures import NodeSign
+from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, most_relevant_line
+from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.kube import labels, names
 
 _DISRUPTIONS: dict[str, FailureClass] = {
@@ -67,15 +67,15 @@ class PodFailure:
     is_settled: bool = False
 
     @property
-    def asks_node(self) -> bool:
+    def needs_node_check(self) -> bool:
         """Whether its node may know better."""
         return bool(self.node) and not self.is_settled and self.kind in _BY_THE_MACHINE
 
-    def explained_by(self, sign: NodeSign | None) -> PodFailure:
+    def with_node_hint(self, hint: NodeFailureHint | None) -> PodFailure:
         """The same failure after its node was asked, who need not be asked again."""
-        if sign is None or not self.asks_node:
+        if hint is None or not self.needs_node_check:
             return replace(self, is_settled=True)
-        return replace(self, kind=sign.kind, message=f"{sign.words}; {self.message}", is_settled=True)
+        return replace(self, kind=hint.kind, message=f"{hint.message}; {self.message}", is_settled=True)
 
     @property
     def is_charged(self) -> bool:
@@ -128,11 +128,11 @@ def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> Star
         if kind is None:
             continue
         scheduled = condition(pod, "PodScheduled") or {}
-        words = waiting.get("message") or f"image {container.get('image', '')}"
+        message = waiting.get("message") or f"image {container.get('image', '')}"
         earlier = (heard or {}).get(str(container.get("image")), "")
-        if reason == "ImagePullBackOff" and "ErrImagePull" not in words and earlier:
-            words = f"{words}: ErrImagePull: {earlier}"
-        return StartFailure(kind, f"{reason}: {words}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
+        if reason == "ImagePullBackOff" and "ErrImagePull" not in message and earlier:
+            message = f"{message}: ErrImagePull: {earlier}"
+        return StartFailure(kind, f"{reason}: {message}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
     return None
 
 
@@ -161,39 +161,39 @@ def _explained(failures: list[PodFailure]) -> list[PodFailure]:
 
 
 def _disrupted(pod: Manifest, disruption: Manifest, exited: Manifest | None) -> PodFailure:
-    reason, words = str(disruption.get("reason") or ""), str(disruption.get("message") or "")
+    reason, message = str(disruption.get("reason") or ""), str(disruption.get("message") or "")
     kind = _DISRUPTIONS.get(reason, FailureClass.PREEMPTED)
-    if reason == "TerminationByKubelet" and "low on resource" in words:
+    if reason == "TerminationByKubelet" and "low on resource" in message:
         kind = FailureClass.OUT_OF_MEMORY_HOST
     code = exited["exitCode"] if exited else None
-    found = _failure(pod, kind, f"{reason}: {words}" if words else reason, code, exited)
+    found = _failure(pod, kind, f"{reason}: {message}" if message else reason, code, exited)
     return replace(found, is_settled=reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST)
 
 
-def _exited(pod: Manifest, state: Manifest) -> PodFailure:
-    code = int(state["exitCode"])
-    said = termination(state.get("message") or "")
-    if state.get("reason") == "OOMKilled":
-        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, state)
+def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
+    code = int(terminated["exitCode"])
+    said = termination(terminated.get("message") or "")
+    if terminated.get("reason") == "OOMKilled":
+        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, terminated)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
-        return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, state)
+        return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
     if said is not None:
         kind = _class(said.failure_class) or kind
-        return _failure(pod, kind, said.message or _exit_words(code), code, state)
-    return _by_log(pod, kind, code, state)
+        return _failure(pod, kind, said.message or _exit_words(code), code, terminated)
+    return _failure_from_log(pod, kind, code, terminated)
 
 
-def _by_log(pod: Manifest, kind: FailureClass, code: int, state: Manifest) -> PodFailure:
+def _failure_from_log(pod: Manifest, kind: FailureClass, code: int, terminated: Manifest) -> PodFailure:
     """A program that did not report: its log's end is looked through for a line that says what happened."""
-    tail = str(state.get("message") or "")
+    tail = str(terminated.get("message") or "")
     if code == ExitCode.UNKNOWN and is_stack_dump(tail):
-        words = "Python's lock was held for too long: the log ends with the stacks of all threads"
-        return replace(_failure(pod, FailureClass.HANG, words, code, state), log=log_tail(tail))
+        message = "Python's lock was held for too long: the log ends with the stacks of all threads"
+        return replace(_failure(pod, FailureClass.HANG, message, code, terminated), log=log_tail(tail))
     known = known_line(tail) if kind is FailureClass.UNKNOWN else None
-    kind, line = known or (kind, telling_line(tail))
-    words = f"{_exit_words(code)}: {line}" if line else _exit_words(code)
-    return replace(_failure(pod, kind, words, code, state), log=log_tail(tail))
+    kind, line = known or (kind, most_relevant_line(tail))
+    message = f"{_exit_words(code)}: {line}" if line else _exit_words(code)
+    return replace(_failure(pod, kind, message, code, terminated), log=log_tail(tail))
 
 
 def _exit_words(code: int) -> str:
@@ -201,13 +201,13 @@ def _exit_words(code: int) -> str:
 
 
 def _failure(
-    pod: Manifest, kind: FailureClass, words: str, code: int | None = None, state: Manifest | None = None
+    pod: Manifest, kind: FailureClass, message: str, code: int | None = None, terminated: Manifest | None = None
 ) -> PodFailure:
     meta = pod["metadata"]
     attempt = label(pod, labels.RESTART_ATTEMPT)
-    time = (state or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
+    time = (terminated or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
     node = str((pod.get("spec") or {}).get("nodeName") or "")
-    return PodFailure(kind, words, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
+    return PodFailure(kind, message, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
 
 
 def _pod_words(status: Manifest) -> str:

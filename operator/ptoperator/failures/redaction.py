@@ -23,7 +23,7 @@ _IN_URL = re.compile(r"(?P<scheme>\w+://)[^\s/:@]+:[^\s/@]+@")
 _KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """The text without what looks like a secret."""
     text = _KEY.sub(HIDDEN, text)
     text = _TOKENS.sub(HIDDEN, text)

@@ -22,7 +22,7 @@ class UnlistedCall(Exception):
     """The operator's own code calls what `rights` does not list."""
 
 
-class Verbs(Protocol):
+class KubeClient(Protocol):
     """The part of `kube.Kube` that the operator needs."""
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
@@ -45,7 +45,7 @@ class Client:
 
     def __init__(
         self,
-        kube: Verbs,
+        kube: KubeClient,
         on_call: OnCall = lambda verb, resource, outcome: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:

@@ -15,9 +15,9 @@ JOB_UID = "posttrain.dev/job-uid"
 RESTARTS_BEFORE = "posttrain.dev/restarts-before"
 """Annotation of a JobSet: restarts the job had with JobSets before this one (a JobSet counts from 0)."""
 
-BOARD = "posttrain.dev/tensorboard"
+TENSORBOARD = "posttrain.dev/tensorboard"
 """Which TensorBoard a pod is of: the name of its Deployment."""
-BOARD_UNTIL = "posttrain.dev/tensorboard-until"
+TENSORBOARD_UNTIL = "posttrain.dev/tensorboard-until"
 """Annotation of a job, and of the Deployment: somebody looks at TensorBoard until this time (RFC 3339)."""
 
 NAME = "app.kubernetes.io/name"

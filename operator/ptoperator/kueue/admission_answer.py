@@ -12,16 +12,16 @@ from datetime import datetime
 from ptkube import timestamps
 from ptkube.resources import WORKLOADS, Manifest
 from ptoperator.kube.actions import PutStatus
-from ptoperator.kueue.workload import Place
+from ptoperator.kueue.workload import KueueState
 from ptoperator.render import Layout
 from ptoperator.render.pod import on_pools
 
 
-def ready(layout: Layout, place: Place, pools: Sequence[str], now: datetime) -> PutStatus:
+def ready(layout: Layout, kueue: KueueState, pools: Sequence[str], now: datetime) -> PutStatus:
     """pools: those that the pods may run on; none: any nodes that fit, which are there."""
-    workload = place.workload
+    workload = kueue.workload
     assert workload is not None
-    checks = [_ready(each, layout, pools, now) if each["name"] == place.check else each for each in place.checks]
+    checks = [_ready(each, layout, pools, now) if each["name"] == kueue.check else each for each in kueue.checks]
     return PutStatus(WORKLOADS, {**workload, "status": {**workload["status"], "admissionChecks": checks}})
 
 

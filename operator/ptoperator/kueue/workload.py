@@ -32,7 +32,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class KueueState:
     """A job's place in its queue. cluster_queue: empty where it is not known; ahead: None where nobody counts.
 
     is_there: whether the LocalQueue exists; has_kueue: whether the cluster knows LocalQueues at all. check: the name of
@@ -41,7 +41,7 @@ class Place:
 
     queue: str
     has_kueue: bool = True
-    is_there: bool = True
+    exists: bool = True
     cluster_queue: str = ""
     workload: Manifest | None = None
     ahead: int | None = None
@@ -82,46 +82,46 @@ class Place:
         return objects.holds(self.workload or {}, kind)
 
 
-def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> Place:
+def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> KueueState:
     """Three reads, and one per admission check. Raises ApiError for what is not a missing kind or object."""
     try:
         workloads = reader.list(WORKLOADS, namespace, labels=f"{labels.KUEUE_JOB_UID}={jobset_uid}").items
     except NotFound:
-        return Place(queue, has_kueue=False)
+        return KueueState(queue, has_kueue=False)
     try:
         cluster_queue = str(reader.get(LOCAL_QUEUES, queue, namespace)["spec"].get("clusterQueue") or "")
     except NotFound:
-        return Place(queue, is_there=False)
+        return KueueState(queue, exists=False)
     workload = workloads[0] if workloads else None
-    place = Place(queue, cluster_queue=cluster_queue, workload=workload)
+    kueue = KueueState(queue, cluster_queue=cluster_queue, workload=workload)
     if workload is None:
-        return place
-    if place.has_quota:
-        return replace(place, check=_pools_check(reader, place))
-    return replace(place, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
+        return kueue
+    if kueue.has_quota:
+        return replace(kueue, check=_pools_check(reader, kueue))
+    return replace(kueue, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
 
 
-def waiting_words(place: Place, accelerator: Slice) -> str:
+def waiting_words(kueue: KueueState, accelerator: Slice) -> str:
     """`waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
-    if not place.has_kueue:
-        return f"waiting in queue {place.queue}, but Kueue is not installed; hint: install it, or leave spec.queue out"
-    if not place.is_there:
-        return f"waiting for queue {place.queue}, which is not there; hint: make the LocalQueue, or name another queue"
-    where = place.cluster_queue or f"queue {place.queue}"
-    if not place.is_active:
+    if not kueue.has_kueue:
+        return f"waiting in queue {kueue.queue}, but Kueue is not installed; hint: install it, or leave spec.queue out"
+    if not kueue.exists:
+        return f"waiting for queue {kueue.queue}, which is not there; hint: make the LocalQueue, or name another queue"
+    where = kueue.cluster_queue or f"queue {kueue.queue}"
+    if not kueue.is_active:
         hint = "hint: set spec.active of the Workload to true, or suspend and resume the job"
-        return f"{where} has put the job aside: {_why(place) or 'its Workload is not active'}; {hint}"
-    ahead = "" if place.ahead is None else f", {place.ahead} ahead"
-    why = _why(place)
-    return f"waiting for {wanted(accelerator)} in {where}{ahead}{_again(place)}{f': {why}' if why else ''}"
+        return f"{where} has put the job aside: {_why(kueue) or 'its Workload is not active'}; {hint}"
+    ahead = "" if kueue.ahead is None else f", {kueue.ahead} ahead"
+    why = _why(kueue)
+    return f"waiting for {wanted(accelerator)} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
 
 
-def evicted_words(place: Place, accelerator: Slice) -> str:
+def evicted_words(kueue: KueueState, accelerator: Slice) -> str:
     """Why the quota was taken back, and how it goes on."""
-    found = place.condition("Evicted") or {}
+    found = kueue.condition("Evicted") or {}
     reason = f" ({found['reason']}: {found.get('message') or ''})" if found.get("reason") else ""
-    where = place.cluster_queue or f"queue {place.queue}"
-    return f"{where} took the quota back{reason}; {waiting_words(place, accelerator)}"
+    where = kueue.cluster_queue or f"queue {kueue.queue}"
+    return f"{where} took the quota back{reason}; {waiting_words(kueue, accelerator)}"
 
 
 def wanted(accelerator: Slice) -> str:
@@ -132,16 +132,16 @@ def wanted(accelerator: Slice) -> str:
     return f"{chips} {accelerator.generation} chip{'s' if chips > 1 else ''}"
 
 
-def waiting_check(place: Place) -> str:
+def waiting_check(kueue: KueueState) -> str:
     """`admission check dws is Pending: Queued since 10:00`; empty where none waits."""
-    slow = (each for each in place.checks if each.get("state") in ("Pending", "Retry", "Rejected"))
+    slow = (each for each in kueue.checks if each.get("state") in ("Pending", "Retry", "Rejected"))
     check = next(slow, None)
     return f"admission check {check['name']} is {check['state']}: {check.get('message') or ''}" if check else ""
 
 
-def _pools_check(reader: Reader, place: Place) -> str:
+def _pools_check(reader: Reader, kueue: KueueState) -> str:
     """Of the Workload's admission checks the one that asks for node pools."""
-    for each in place.checks:
+    for each in kueue.checks:
         try:
             check = reader.get(ADMISSION_CHECKS, str(each["name"]))
         except (NotFound, Forbidden):  # removed meanwhile; or an older chart's role
@@ -151,20 +151,20 @@ def _pools_check(reader: Reader, place: Place) -> str:
     return ""
 
 
-def _why(place: Place) -> str:
+def _why(kueue: KueueState) -> str:
     """The newest reason: an admission check's that waits, else that no quota was reserved."""
-    said = waiting_check(place)
-    if said and place.holds("QuotaReserved"):
+    said = waiting_check(kueue)
+    if said and kueue.holds("QuotaReserved"):
         return f"quota is reserved, {said}"[:_WHY_LIMIT]
-    quota = place.condition("QuotaReserved")
+    quota = kueue.condition("QuotaReserved")
     if quota is None or quota["status"] == "True":
         return ""
     return str(quota.get("message") or "")[:_WHY_LIMIT]
 
 
-def _again(place: Place) -> str:
+def _again(kueue: KueueState) -> str:
     """After evictions Kueue waits before it considers the job again."""
-    state: Manifest = ((place.workload or {}).get("status") or {}).get("requeueState") or {}
+    state: Manifest = ((kueue.workload or {}).get("status") or {}).get("requeueState") or {}
     if not state.get("requeueAt"):
         return ""
     return f", considered again at {state['requeueAt']} (requeued {state.get('count', 1)} times)"

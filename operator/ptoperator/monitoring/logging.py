@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 
-from ptoperator.failures.redaction import redacted
+from ptoperator.failures.redaction import redact
 
 _FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 _OUTAGE_S = 60.0
@@ -27,7 +27,7 @@ class Redacting(logging.Formatter):
     """What looks like a secret is in no line, whoever wrote it, and in no traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
+        return redact(super().format(record))
 
 
 class OutageFilter(logging.Filter):

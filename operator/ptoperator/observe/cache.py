@@ -16,7 +16,7 @@ from ptapi.conditions import ConditionType
 from ptkube.objects import condition, label
 from ptkube.resources import Manifest
 from ptoperator.capacity.fair_queue import Claim, claim_of, first
-from ptoperator.failures.node_failures import NodeSign
+from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
 from ptoperator.kube import labels
 from ptoperator.monitoring.job_gauges import JobNumbers, numbers_of
@@ -26,7 +26,7 @@ from ptoperator.observe.state import Observed
 Key = tuple[str, str]
 """Namespace and name of a PostTrainJob."""
 _FAILURES_KEPT = 64
-_NODES_ASKED = 8
+_MAX_NODES_INSPECTED = 8
 """At a time: of a slice that went away as a whole, some nodes speak for all."""
 
 
@@ -41,7 +41,7 @@ class _Job:
 
 
 @dataclass
-class Memory:
+class JobCache:
     """Shared by the event handlers, which fill it, and reconcile, which reads it."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,7 +54,7 @@ class Memory:
     _signs: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
     _written: dict[Key, str] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
-    turnstile: threading.Lock = field(default_factory=threading.Lock)
+    admission_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a turn in a line is given: from reading everybody's place to writing it."""
 
     def note_job(self, job: Manifest) -> None:
@@ -87,18 +87,20 @@ class Memory:
                 known.remove(older)
             known.append(found)
 
-    def nodes_to_ask(self, uid: str) -> tuple[str, ...]:
+    def nodes_to_inspect(self, uid: str) -> tuple[str, ...]:
         """Nodes that may know better why pods of this job failed, those of the earliest failures first."""
-        found = sorted((each for each in self.failures(uid) if each.asks_node), key=lambda each: each.time)
-        return tuple(dict.fromkeys(each.node for each in found))[:_NODES_ASKED]
+        found = sorted((each for each in self.failures(uid) if each.needs_node_check), key=lambda each: each.time)
+        return tuple(dict.fromkeys(each.node for each in found))[:_MAX_NODES_INSPECTED]
 
-    def note_node(self, uid: str, node: str, sign: NodeSign | None) -> None:
+    def note_node(self, uid: str, node: str, hint: NodeFailureHint | None) -> None:
         """What a node says about the pods that failed on it."""
         with self._lock:
             known = self._failures.get(uid)
             if known is None:
                 return
-            told = [each.explained_by(sign) if each.node == node and each.asks_node else each for each in known]
+            told = [
+                each.with_node_hint(hint) if each.node == node and each.needs_node_check else each for each in known
+            ]
             known.clear()
             known.extend(told)
 
@@ -122,7 +124,7 @@ class Memory:
         with self._lock:
             return dict(self._pulls.get(uid, {}))
 
-    def rival(self, key: Key) -> str:
+    def run_directory_owner(self, key: Key) -> str:
         """`namespace/name` of an older job with the same run directory, or nothing."""
         with self._lock:
             mine = self._jobs.get(key)
@@ -141,14 +143,14 @@ class Memory:
         with self._lock:
             return tuple(entry.claim for entry in self._jobs.values() if entry.claim is not None)
 
-    def next_in_line(self) -> list[Key]:
+    def next_in_queue(self) -> list[Key]:
         """Jobs whose turn may have come, because something changed in their line since the last call."""
         with self._lock:
             moved, self._moved = self._moved, set()
             if not moved:
                 return []
             claims = {entry.claim.uid: (key, entry.claim) for key, entry in self._jobs.items() if entry.claim}
-        heads = (first(line, (claim for _, claim in claims.values())) for line in sorted(moved))
+        heads = (first(queue, (claim for _, claim in claims.values())) for queue in sorted(moved))
         return [claims[uid][0] for uid in heads if uid]
 
     def known_jobs(self) -> list[Key]:
@@ -165,20 +167,20 @@ class Memory:
         with self._lock:
             return self._last.get(key)
 
-    def keep(self, key: Key, seen: Observed | None) -> None:
+    def remember(self, key: Key, state: Observed | None) -> None:
         """For the next look, if nothing is heard until then; None: that one must look at everything."""
         with self._lock:
-            if seen is None:
+            if state is None:
                 self._last.pop(key, None)
             else:
-                self._last[key] = seen
+                self._last[key] = state
 
-    def first_seen(self, key: Key, sign: str, now: datetime) -> datetime:
+    def first_seen(self, key: Key, hint: str, now: datetime) -> datetime:
         """When this sign of life of a run was first seen, by our own clock: that of its nodes may be another."""
         with self._lock:
             known = self._signs.get(key)
-            if known is None or known[0] != sign:
-                known = self._signs[key] = (sign, now)
+            if known is None or known[0] != hint:
+                known = self._signs[key] = (hint, now)
             return known[1]
 
     def note_written(self, job: Manifest) -> None:
@@ -195,7 +197,7 @@ class Memory:
         known = self._jobs.get(key)
         before = known.claim if known else None
         if before != claim:
-            self._moved |= {each.line for each in (before, claim) if each is not None}
+            self._moved |= {each.queue for each in (before, claim) if each is not None}
 
     def _note_pull(self, uid: str | None, errors: dict[str, str]) -> None:
         with self._lock:

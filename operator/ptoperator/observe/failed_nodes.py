@@ -9,8 +9,8 @@ from typing import Protocol
 
 from ptkube.errors import Forbidden, NotFound
 from ptkube.resources import NODES, Manifest, Resource
-from ptoperator.failures.node_failures import NodeSign, gone, sign_of
-from ptoperator.observe.cache import Memory
+from ptoperator.failures.node_failures import NodeFailureHint, gone, node_failure_hint
+from ptoperator.observe.cache import JobCache
 from ptoperator.observe.state import Observed
 
 
@@ -20,15 +20,15 @@ class NodeReader(Protocol):
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
 
 
-def ask_nodes(reader: NodeReader, memory: Memory, seen: Observed) -> None:
+def inspect_failed_nodes(reader: NodeReader, cache: JobCache, state: Observed) -> None:
     """Let the nodes say why pods of this job failed."""
-    for node in memory.nodes_to_ask(seen.uid):
-        memory.note_node(seen.uid, node, _ask(reader, node, seen.capacity_option == "spot"))
+    for node in cache.nodes_to_inspect(state.uid):
+        cache.note_node(state.uid, node, _inspect(reader, node, state.capacity_option == "spot"))
 
 
-def _ask(reader: NodeReader, name: str, is_spot: bool) -> NodeSign | None:
+def _inspect(reader: NodeReader, name: str, is_spot: bool) -> NodeFailureHint | None:
     try:
-        return sign_of(reader.get(NODES, name))
+        return node_failure_hint(reader.get(NODES, name))
     except NotFound:
         return gone(name, is_spot)
     except Forbidden:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from ptapi import run_directory
 from ptapi.run_directory import Progress
 
-Found = dict[str, float]
+Metrics = dict[str, float]
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _STEP = re.compile(r"completed step: (\d+), seconds: " + _NUMBER)
@@ -33,11 +33,11 @@ _ENDED = "RL Training Completed Successfully!"
 
 def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | None:
     """What the newest lines say; each line begins with its time. None where no line says anything."""
-    said: Found = {}
+    said: Metrics = {}
     updated = ""
     for line in lines:
         time, _, text = line.partition(" ")
-        found = _said(text, total_steps)
+        found = _metrics(text, total_steps)
         said |= found or {}
         if found is not None or updated:  # after the first step any line is a sign of life
             updated = time or updated
@@ -56,13 +56,13 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
     )
 
 
-def _said(text: str, total_steps: int) -> Found | None:
+def _metrics(text: str, total_steps: int) -> Metrics | None:
     """The numbers of a line; empty for one that says only that training began, None for any other."""
     found = next((each for look in _LOOKS if (each := look(text, total_steps)) is not None), None)
     return {} if found is None and _STARTED in text else found
 
 
-def _sft(text: str, _: int) -> Found | None:
+def _sft(text: str, _: int) -> Metrics | None:
     match = _STEP.search(text)
     if match is None:
         return None
@@ -71,12 +71,12 @@ def _sft(text: str, _: int) -> Found | None:
     return {"step": float(match.group(1)), "seconds": float(match.group(2)), **values}
 
 
-def _sft_eval(text: str, _: int) -> Found | None:
+def _sft_eval(text: str, _: int) -> Metrics | None:
     match = _EVAL.search(text)
     return {run_directory.EVAL_LOSS: float(match.group(2))} if match else None
 
 
-def _rl_eval(text: str, total_steps: int) -> Found | None:
+def _rl_eval(text: str, total_steps: int) -> Metrics | None:
     match = _RL_EVAL.search(text)
     if match is None:
         return {"step": float(total_steps)} if _ENDED in text else None
@@ -84,10 +84,10 @@ def _rl_eval(text: str, total_steps: int) -> Found | None:
     return {**found, "step": float(match.group(2))} if match.group(2) else found
 
 
-def _bar(text: str, total_steps: int) -> Found | None:
+def _bar(text: str, total_steps: int) -> Metrics | None:
     """The newest state of a bar, which overwrites itself; other bars (of downloads) count to something else."""
     of_training = [each for each in _BAR.finditer(text) if int(each.group(2)) == total_steps]
     return {"step": float(of_training[-1].group(1))} if of_training else None
 
 
-_LOOKS: tuple[Callable[[str, int], Found | None], ...] = (_sft, _sft_eval, _rl_eval, _bar)
+_LOOKS: tuple[Callable[[str, int], Metrics | None], ...] = (_sft, _sft_eval, _rl_eval, _bar)

@@ -34,29 +34,29 @@ class LogReader(Protocol):
     ) -> Iterator[str]: ...
 
 
-def with_log(reader: LogReader, seen: Observed) -> Observed:
+def with_log(reader: LogReader, state: Observed) -> Observed:
     """What the run's log says, where it is MaxText's and no progress document is there."""
-    runtime = (seen.job.get("spec") or {}).get("runtime") or {}
-    if seen.progress is not None or "maxtext" not in runtime or seen.status.phase.is_terminal:
-        return seen
-    first = next((pod for pod in seen.current_pods if _speaks(pod) and is_started(pod)), None)
-    return seen if first is None else replace(seen, progress=_read(reader, seen, str(first["metadata"]["name"])))
+    runtime = (state.job.get("spec") or {}).get("runtime") or {}
+    if state.progress is not None or "maxtext" not in runtime or state.status.phase.is_terminal:
+        return state
+    first = next((pod for pod in state.current_pods if _is_log_source(pod) and is_started(pod)), None)
+    return state if first is None else replace(state, progress=_read(reader, state, str(first["metadata"]["name"])))
 
 
-def _read(reader: LogReader, seen: Observed, pod: str) -> Progress | None:
-    spec = parse_job(seen.job).spec
+def _read(reader: LogReader, state: Observed, pod: str) -> Progress | None:
+    spec = parse_job(state.job).spec
     chips = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     per_pod = 1 if spec.pathways.enabled is True else chips.parallel_containers
     container = names.containers(per_pod)[0]
     try:
-        lines = reader.pod_logs(pod, seen.namespace, container=container, tail=TAIL_LINES, timestamps=True)
+        lines = reader.pod_logs(pod, state.namespace, container=container, tail=TAIL_LINES, timestamps=True)
         return maxtext_log.read(lines, spec.training.steps or 0, chips.total_devices)
     except ApiError as error:
         logger.debug("the log of %s cannot be read: %s", pod, error)
         return None
 
 
-def _speaks(pod: Manifest) -> bool:
+def _is_log_source(pod: Manifest) -> bool:
     """Whether it is process 0, or Pathways' head: the others say the same, or nothing."""
     role = label(pod, labels.REPLICATED_JOB_NAME)
     is_first = (label(pod, labels.JOB_INDEX), label(pod, labels.COMPLETION_INDEX)) == ("0", "0")

@@ -37,25 +37,25 @@ class Estimates:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, Estimate | None] = field(default_factory=dict)
 
-    def of(self, seen: Observed) -> Estimate | None:
+    def of(self, state: Observed) -> Estimate | None:
         """For a job that was not told anything yet; None for any other."""
-        if not _is_wanted(seen):
+        if not _is_wanted(state):
             return None
-        shape = _shape(seen.job)
+        shape = _shape(state.job)
         if shape not in self._known:
             with self._lock:
                 if shape not in self._known:
-                    answer = _asked(self.command, seen.job)
+                    answer = _asked(self.command, state.job)
                     self._known = dict([*self._known.items(), (shape, answer)][-_KEPT:])
         return self._known.get(shape)
 
 
-def _is_wanted(seen: Observed) -> bool:
-    spec = seen.job.get("spec") or {}
+def _is_wanted(state: Observed) -> bool:
+    spec = state.job.get("spec") or {}
     is_native = not {"maxtext", "container"} & set(spec.get("runtime") or {})
-    is_told = seen.status.condition(ConditionType.PREFLIGHTED) is not None
-    is_over = seen.is_deleting or seen.status.phase.is_terminal
-    return spec.get("preflight") == "Skip" and is_native and not (seen.is_on_cpu or is_told or is_over)
+    is_told = state.status.condition(ConditionType.PREFLIGHTED) is not None
+    is_over = state.is_deleting or state.status.phase.is_terminal
+    return spec.get("preflight") == "Skip" and is_native and not (state.is_on_cpu or is_told or is_over)
 
 
 def _shape(job: Manifest) -> str:
@@ -72,8 +72,8 @@ def _asked(command: Sequence[str], job: Manifest) -> Estimate | None:
         ran = subprocess.run(asked, input=json.dumps(document), capture_output=True, timeout=_LONGEST_S, text=True)
         verdict = json.loads(ran.stdout)
         peak, available = verdict["peak"] / _GIB, verdict["available"] / _GIB
-        words = f"peak {peak:.1f} of {available:.1f} GiB per chip on {verdict['accelerator']}"
-        return Estimate(bool(verdict["fits"]), words)
+        message = f"peak {peak:.1f} of {available:.1f} GiB per chip on {verdict['accelerator']}"
+        return Estimate(bool(verdict["fits"]), message)
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
         logger.debug("%s: no estimate: %s", document["metadata"], error)
         return None

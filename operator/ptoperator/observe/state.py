@@ -18,13 +18,13 @@ from ptapi.run_directory import Heartbeat, Progress, Termination
 from ptapi.status import PostTrainJobStatus
 from ptkube.objects import condition, is_deleting, label, pod_phase, true_condition
 from ptkube.resources import Manifest
-from ptoperator.capacity.attempts import is_open
+from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import Cloud
-from ptoperator.capacity.fair_queue import NOBODY, Crowd, options_of
-from ptoperator.capacity.provisioning_state import NOTHING, Booking
+from ptoperator.capacity.fair_queue import NO_COMPETITION, CompetingJobs, options_of
+from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.failures.pod_failures import PodFailure
 from ptoperator.kube import labels
-from ptoperator.kueue.workload import Place
+from ptoperator.kueue.workload import KueueState
 from ptoperator.render.pod import pools_of
 
 _ENDED = ("Succeeded", "Failed")
@@ -35,16 +35,16 @@ class Estimate:
     """What preflight's formula says. words: `peak 29.8 of 95.7 GiB per chip on v5p-128 (64 chips)`."""
 
     fits: bool
-    words: str
+    message: str
 
 
 @dataclass(frozen=True)
 class TensorBoardObjects:
-    """The objects of a shared TensorBoard, None where one does not exist. entry: its Ingress or HTTPRoute."""
+    """The objects of a shared TensorBoard, None where one does not exist. route: its Ingress or HTTPRoute."""
 
     deployment: Manifest | None = None
     service: Manifest | None = None
-    entry: Manifest | None = None
+    route: Manifest | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Observed:
     """
 
     now: datetime
-    looked: datetime
+    observed_at: datetime
     job: Manifest
     jobset: Manifest | None = None
     pods: tuple[Manifest, ...] = ()
@@ -81,13 +81,13 @@ class Observed:
     progress_since: datetime | None = None
     termination: Termination | None = None
     heartbeats: tuple[Heartbeat, ...] = ()
-    rival: str = ""
-    obstacle: str = ""
+    run_directory_owner: str = ""
+    rejection: str = ""
     cloud: Cloud | None = None
-    booking: Booking = NOTHING
-    place: Place | None = None
+    provisioning: ProvisioningRequestState = NO_REQUEST
+    kueue: KueueState | None = None
     bound_jobs: tuple[Manifest, ...] = ()
-    crowd: Crowd = NOBODY
+    competing: CompetingJobs = NO_COMPETITION
     estimate: Estimate | None = None
 
     @property
@@ -145,7 +145,7 @@ class Observed:
     @property
     def capacity_option(self) -> str:
         """Return the type of the `spec.capacity` entry by which the current chips were obtained."""
-        attempt, options = is_open(self.status.capacity), options_of(self.job)
+        attempt, options = open_attempt(self.status.capacity), options_of(self.job)
         return str(options[attempt.entry]["type"]) if attempt and attempt.entry < len(options) else "existing"
 
     @property
@@ -168,7 +168,7 @@ class Observed:
         return label(self.jobset, labels.KUEUE_QUEUE) or None if self.jobset else None
 
     @property
-    def is_held_by_kueue(self) -> bool:
+    def is_suspended_by_kueue(self) -> bool:
         """Whether Kueue keeps the JobSet from making pods."""
         return self.is_jobset_ours and self.is_jobset_suspended and self.jobset_queue is not None
 

@@ -25,7 +25,7 @@ class Layout:
     jobset: str
     config_map: str
     pools: tuple[str, ...] = ()
-    is_booked: bool = False
+    is_queued_provisioning: bool = False
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ def pod_template(layout: Layout) -> Manifest:
 def chip_metadata(layout: Layout) -> Manifest:
     """Of a pod that has chips: whose it is, and the request by which its nodes came."""
     marks: Manifest = {"labels": labels.for_pod(layout.name, layout.uid)}
-    if not layout.is_booked:
+    if not layout.is_queued_provisioning:
         return marks
     booked = {labels.PROVISIONING_REQUEST: layout.provisioning_request, labels.PROVISIONING_CLASS: QUEUED_CLASS}
     return {**marks, "annotations": booked}

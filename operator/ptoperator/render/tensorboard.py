@@ -20,98 +20,105 @@ PORT = 6006
 USER_ID = 65532
 
 
-def board_name(output_uri: str) -> str:
+def tensorboard_name(output_uri: str) -> str:
     """Name of both objects."""
     return f"tensorboard-{hashlib.sha256(output_uri.rstrip('/').encode()).hexdigest()[:8]}"
 
 
-def board_deployment(layout: Layout) -> Manifest:
-    name = board_name(layout.job.spec.output.uri)
+def tensorboard_deployment(layout: Layout) -> Manifest:
+    name = tensorboard_name(layout.job.spec.output.uri)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": _metadata(layout, name),
         "spec": {
             "replicas": 0,
-            "selector": {"matchLabels": {labels.BOARD: name}},
+            "selector": {"matchLabels": {labels.TENSORBOARD: name}},
             "template": {"metadata": {"labels": _labels(name)}, "spec": _pod(layout)},
         },
     }
 
 
-def board_service(layout: Layout) -> Manifest:
-    name = board_name(layout.job.spec.output.uri)
+def tensorboard_service(layout: Layout) -> Manifest:
+    name = tensorboard_name(layout.job.spec.output.uri)
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(layout, name),
         "spec": {
-            "selector": {labels.BOARD: name},
+            "selector": {labels.TENSORBOARD: name},
             "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
         },
     }
 
 
-def board_host(layout: Layout) -> str:
+def tensorboard_host(layout: Layout) -> str:
     """Where it is reached from outside; empty where it is not."""
-    domain = _ingress(layout).domain
-    return f"{board_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
+    domain = _ingress_settings(layout).domain
+    return f"{tensorboard_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
 
 
-def entry_kind(layout: Layout) -> Resource:
+def route_kind(layout: Layout) -> Resource:
     """How it is reached from outside, where it is."""
-    return HTTP_ROUTES if _ingress(layout).gateway else INGRESSES
+    return HTTP_ROUTES if _ingress_settings(layout).gateway else INGRESSES
 
 
-def board_entry(layout: Layout) -> Manifest:
+def tensorboard_route(layout: Layout) -> Manifest:
     """One host per output and namespace. While nobody looks there is no pod, and it answers 503."""
-    asked = _ingress(layout)
-    return _route(layout, asked.gateway) if asked.gateway else _ingress_of(layout)
+    settings = _ingress_settings(layout)
+    return _http_route(layout, settings.gateway) if settings.gateway else _ingress(layout)
 
 
-def _ingress_of(layout: Layout) -> Manifest:
-    name, host, asked = board_name(layout.job.spec.output.uri), board_host(layout), _ingress(layout)
+def _ingress(layout: Layout) -> Manifest:
+    name, host, settings = (
+        tensorboard_name(layout.job.spec.output.uri),
+        tensorboard_host(layout),
+        _ingress_settings(layout),
+    )
     backend = {"service": {"name": name, "port": {"name": "http"}}}
     spec: Manifest = {
         "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
     }
-    if asked.class_name:
-        spec["ingressClassName"] = asked.class_name
-    if asked.tls_secret:
-        spec["tls"] = [{"hosts": [host], "secretName": asked.tls_secret}]
+    if settings.class_name:
+        spec["ingressClassName"] = settings.class_name
+    if settings.tls_secret:
+        spec["tls"] = [{"hosts": [host], "secretName": settings.tls_secret}]
     return {
         "apiVersion": INGRESSES.api_version,
         "kind": INGRESSES.kind,
-        "metadata": _entry_metadata(layout),
+        "metadata": _route_metadata(layout),
         "spec": spec,
     }
 
 
-def _route(layout: Layout, gateway: Gateway) -> Manifest:
+def _http_route(layout: Layout, gateway: Gateway) -> Manifest:
     parent = {
         "name": gateway.name,
         **({"namespace": gateway.namespace} if gateway.namespace else {}),
         **({"sectionName": gateway.section} if gateway.section else {}),
     }
-    backend = {"name": board_name(layout.job.spec.output.uri), "port": PORT}
+    backend = {"name": tensorboard_name(layout.job.spec.output.uri), "port": PORT}
     return {
         "apiVersion": HTTP_ROUTES.api_version,
         "kind": HTTP_ROUTES.kind,
-        "metadata": _entry_metadata(layout),
+        "metadata": _route_metadata(layout),
         "spec": {
             "parentRefs": [parent],
-            "hostnames": [board_host(layout)],
+            "hostnames": [tensorboard_host(layout)],
             "rules": [{"backendRefs": [backend]}],
         },
     }
 
 
-def _entry_metadata(layout: Layout) -> Manifest:
-    found, annotations = _metadata(layout, board_name(layout.job.spec.output.uri)), _ingress(layout).annotations
-    return {**found, "annotations": annotations} if annotations else found
+def _route_metadata(layout: Layout) -> Manifest:
+    metadata, annotations = (
+        _metadata(layout, tensorboard_name(layout.job.spec.output.uri)),
+        _ingress_settings(layout).annotations,
+    )
+    return {**metadata, "annotations": annotations} if annotations else metadata
 
 
-def _ingress(layout: Layout) -> IngressSettings:
+def _ingress_settings(layout: Layout) -> IngressSettings:
     return ingress.parse(layout.settings.tensorboard_ingress)
 
 
@@ -131,7 +138,7 @@ def _metadata(layout: Layout, name: str) -> Manifest:
 
 def _labels(name: str) -> Manifest:
     return {labels.NAME: "posttrain", labels.MANAGED_BY: labels.MANAGER, labels.COMPONENT: "tensorboard",
-            labels.BOARD: name}  # fmt: skip
+            labels.TENSORBOARD: name}  # fmt: skip
 
 
 def _pod(layout: Layout) -> Manifest:

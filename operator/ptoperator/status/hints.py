@@ -10,7 +10,7 @@ from ptapi.failures import FailureClass
 from ptapi.spec.training import Training
 from ptoperator.render import Layout
 
-_ADVICE: dict[FailureClass, str] = {
+_HINTS: dict[FailureClass, str] = {
     FailureClass.OUT_OF_MEMORY_HOST: "the data or the checkpoint is too large for the host; use an accelerator with "
     "more hosts",
     FailureClass.HANG: "look at the stacks in the run directory for what each process waits for; a step that takes "
@@ -27,14 +27,14 @@ _ADVICE: dict[FailureClass, str] = {
 }
 
 
-def advice(kind: FailureClass, layout: Layout) -> str:
+def hint_for(kind: FailureClass, layout: Layout) -> str:
     """The hint for a class; empty where there is nothing to do."""
     if kind is FailureClass.OUT_OF_MEMORY_HBM:
-        return "use " + ", ".join(_less_memory(layout))
-    return _ADVICE.get(kind, "")
+        return "use " + ", ".join(_memory_savings(layout))
+    return _HINTS.get(kind, "")
 
 
-def _less_memory(layout: Layout) -> Iterator[str]:
+def _memory_savings(layout: Layout) -> Iterator[str]:
     """From what costs nothing but time to what costs chips."""
     training = layout.job.spec.training
     micro = training.micro_batch_size or training.batch_size

@@ -12,7 +12,7 @@ from ptapi.run_directory import run_uri
 from ptapi.status import Links
 from ptoperator.kube import labels, names
 from ptoperator.render import Layout
-from ptoperator.render.tensorboard import board_host
+from ptoperator.render.tensorboard import tensorboard_host
 from ptoperator.settings import Settings
 
 _CONSOLE = "https://console.cloud.google.com"
@@ -21,20 +21,20 @@ _CONSOLE = "https://console.cloud.google.com"
 def links(layout: Layout) -> Links:
     run = run_uri(layout.job.spec.output.uri, layout.name)
     local = run.removeprefix("file://")
-    board = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
+    command = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
     if layout.job.spec.tensorboard.server:
-        board = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
-        host = board_host(layout)
-        board = f"https://{host} (while somebody looks: {board})" if host else board
+        command = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
+        host = tensorboard_host(layout)
+        command = f"https://{host} (while somebody looks: {command})" if host else command
     return Links(
         run=run,
         logs=f"ptctl workload logs {layout.name} -n {layout.namespace}",
-        tensorboard=board,
-        **_in_the_cloud(layout, layout.settings),
+        tensorboard=command,
+        **_cloud_links(layout, layout.settings),
     )
 
 
-def of_rank(link: str, layout: Layout, rank: int) -> str:
+def rank_logs_link(link: str, layout: Layout, rank: int) -> str:
     """The query for one rank's logs, from rank 0's (`links.cloudLogsOfRank`): a link per rank of a job of thousands
     would not fit into its status. Raises ValueError for a rank that the job does not have."""
     if not 0 <= rank < _ranks(layout):
@@ -51,7 +51,7 @@ def _ranks(layout: Layout) -> int:
     return 1 if layout.is_pathways else layout.processes
 
 
-def _in_the_cloud(layout: Layout, settings: Settings) -> dict[str, str]:
+def _cloud_links(layout: Layout, settings: Settings) -> dict[str, str]:
     if not settings.has_gke:
         return {}
     cluster = f"{settings.gke_location}/{settings.gke_cluster}"

@@ -22,7 +22,7 @@ from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider,
 from ptoperator.controller.reconciler import Reconciler
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
-from ptoperator.observe.cache import Key, Memory
+from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.state import Estimate, Observed
 from ptoperator.settings import Settings
 
@@ -544,8 +544,8 @@ class Operator:
     settings: Settings = field(default_factory=Settings)
     client: Any = None
     cloud: CloudProvider | None = None
-    memory: Memory = field(default_factory=Memory)
-    estimate: Callable[[Observed], Estimate | None] = lambda seen: None
+    cache: JobCache = field(default_factory=JobCache)
+    estimate: Callable[[Observed], Estimate | None] = lambda state: None
     heard: int = 0
     news: set[Key] = field(default_factory=set)
     timers: dict[Key, datetime] = field(default_factory=dict)
@@ -556,12 +556,12 @@ class Operator:
 
     def restart(self) -> None:
         """A new process: it remembers nothing and lists everything."""
-        self.memory, self.timers, self.heard = Memory(), {}, len(self.api.changes)
+        self.cache, self.timers, self.heard = JobCache(), {}, len(self.api.changes)
         self.news = {(NAMESPACE, job["metadata"]["name"]) for job in self.api.kinds("PostTrainJob")}
         for job in self.api.kinds("PostTrainJob"):
-            self.memory.note_job(job)
+            self.cache.note_job(job)
         for pod in self.api.kinds("Pod"):
-            self.memory.note_pod(pod)
+            self.cache.note_pod(pod)
 
     def hear(self, count: int | None = None) -> None:
         """The next changes arrive, in their order."""
@@ -577,7 +577,7 @@ class Operator:
         self.timers.pop(key, None)
         client = Client(self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)))
         reconciler = Reconciler(
-            client, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud, estimate=self.estimate
+            client, self.cache, self.settings, now=lambda: self.api.now, cloud=self.cloud, estimate=self.estimate
         )
         try:
             again = reconciler.reconcile(key, is_news=is_news)
@@ -586,7 +586,7 @@ class Operator:
             return
         if again is not None:
             self.timers[key] = self.api.now + timedelta(seconds=again)
-        self.news |= set(self.memory.next_in_line())
+        self.news |= set(self.cache.next_in_queue())
 
     def due(self) -> list[Key]:
         return sorted(self.news | {key for key, time in self.timers.items() if time <= self.api.now})
@@ -602,16 +602,16 @@ class Operator:
         if item["kind"] == "PostTrainJob":
             key = (NAMESPACE, item["metadata"]["name"])
             if kind == "DELETED":
-                self.memory.forget(key)
+                self.cache.forget(key)
                 self.news.discard(key)
             else:
-                self.memory.note_job(item)
-                if not self.memory.is_own_write(item):
+                self.cache.note_job(item)
+                if not self.cache.is_own_write(item):
                     self.news.add(key)
-            self.news |= set(self.memory.next_in_line())
+            self.news |= set(self.cache.next_in_queue())
             return
         if item["kind"] == "Pod":
-            self.memory.note_pod(item)
+            self.cache.note_pod(item)
         name = (item["metadata"].get("labels") or {}).get(labels.JOB)
         if name and item["kind"] in ("Pod", "JobSet"):
             self.news.add((NAMESPACE, name))

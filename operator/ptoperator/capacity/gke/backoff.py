@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from ptoperator.capacity.cloud_errors import Trouble
 
-LONGEST_S = 60.0
+MAX_BACKOFF_S = 60.0
 """Google's limits are per minute."""
 
 
-class Pace:
+class Backoff:
     """Of one kind of call. first_s: the pause after the first refusal. Where threads race, a pause is a little off."""
 
     def __init__(self, first_s: float, seconds: Callable[[], float]) -> None:
@@ -30,7 +30,7 @@ class Pace:
 
     def refused(self, why: Trouble, asked_s: float | None = None) -> None:
         """asked_s: how long the API wants to be left alone, where it says so."""
-        doubled = min(LONGEST_S, self._first_s * 2.0 ** min(self._refusals, 10))
+        doubled = min(MAX_BACKOFF_S, self._first_s * 2.0 ** min(self._refusals, 10))
         self._refusals += 1
         self._until = self._seconds() + max(doubled, asked_s or 0.0)
         self._why = why

@@ -33,15 +33,15 @@ from ptoperator.capacity.cloud import (
     Reservation,
 )
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.gke.backoff import Pace
+from ptoperator.capacity.gke.backoff import Backoff
 from ptoperator.capacity.gke.convert import (
-    asked_pause_s,
+    belongs_to,
     error_code,
-    is_held_by,
     is_ours,
     operation_of,
     pool_of,
     refusal_of,
+    retry_delay_s,
 )
 from ptoperator.kube import labels
 from ptoperator.settings import Settings
@@ -49,10 +49,10 @@ from ptoperator.settings import Settings
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_TIRED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+_THROTTLED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
 """Refusals of a GKE that is asked too much, or does not answer."""
-_SLOW = Trouble(None, "DEADLINE_EXCEEDED", "GKE takes long to answer")
-_PATIENCE_S = 5.0
+_SLOW_TROUBLE = Trouble(None, "DEADLINE_EXCEEDED", "GKE takes long to answer")
+_LOCK_TIMEOUT_S = 5.0
 """A look that takes longer than this is not waited for by other jobs: those that run need the threads."""
 
 
@@ -75,8 +75,8 @@ class Gke:
         self._changing = threading.Lock()
         self._looking = threading.Lock()
         self._asking_since: float | None = None
-        self._reads = Pace(settings.cloud_poll_seconds, seconds)
-        self._changes = Pace(settings.cloud_poll_seconds, seconds)
+        self._reads = Backoff(settings.cloud_poll_seconds, seconds)
+        self._changes = Backoff(settings.cloud_poll_seconds, seconds)
         self._last: tuple[float, Cloud] | None = None
         self._changed: set[str] = set()
         self._zones: tuple[str, ...] = ()
@@ -91,14 +91,14 @@ class Gke:
         """
         since = self._asking_since
         waited_s = self._seconds() - since if since is not None else 0.0
-        if not self._looking.acquire(timeout=max(0.0, _PATIENCE_S - waited_s)):
-            return Cloud(trouble=_SLOW)
+        if not self._looking.acquire(timeout=max(0.0, _LOCK_TIMEOUT_S - waited_s)):
+            return Cloud(trouble=_SLOW_TROUBLE)
         try:
-            return self._known(uid) or self._asked()
+            return self._cached(uid) or self._refresh()
         finally:
             self._looking.release()
 
-    def _known(self, uid: str) -> Cloud | None:
+    def _cached(self, uid: str) -> Cloud | None:
         """What need not be asked for again, or must not be."""
         is_changed = uid in self._changed if uid else bool(self._changed)
         age = self._seconds() - self._last[0] if self._last else None
@@ -107,11 +107,11 @@ class Gke:
         pausing = self._reads.pausing
         return Cloud(trouble=pausing) if pausing else None
 
-    def _asked(self) -> Cloud:
+    def _refresh(self) -> Cloud:
         self._changed = set()  # before asking: what changes while it is asked is asked again
         self._asking_since = self._seconds()
         try:
-            found = self._ask()
+            found = self._fetch()
         finally:
             self._asking_since = None
         self._last = (self._seconds(), found)
@@ -159,7 +159,7 @@ class Gke:
             case DeletePool():
                 return self._delete(action.pool, action.job_uid)
 
-    def _ask(self) -> Cloud:
+    def _fetch(self) -> Cloud:
         try:
             if not self._zones:
                 cluster = self._call(self._client.get_cluster, container.GetClusterRequest(name=self._cluster))
@@ -169,8 +169,8 @@ class Gke:
             pools = self._call(self._client.list_node_pools, container.ListNodePoolsRequest(parent=self._cluster))
         except exceptions.GoogleAPICallError as error:
             found = refusal_of(error)
-            if _is_tired(error, found):
-                self._reads.refused(found, asked_pause_s(error))
+            if _is_throttled(error, found):
+                self._reads.refused(found, retry_delay_s(error))
             logger.warning("GKE cannot be asked: %s: %s", found.code, found.message)
             return Cloud(trouble=found)
         self._reads.served()
@@ -188,7 +188,7 @@ class Gke:
             found = self._get(action.pool)
             if found is None:
                 raise
-            return self._adopted(action, found, error)
+            return self._adopt(action, found, error)
         return Answer(action.pool, started.name)
 
     def _create_shared(self, action: CreateShared) -> Answer:
@@ -198,7 +198,7 @@ class Gke:
         except exceptions.AlreadyExists:
             return Answer(action.pool)
 
-    def _adopted(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
+    def _adopt(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
         """The pool is there although the call failed: it is the one that was asked for, an older one, or not ours."""
         wanted, there = action.manifest["config"]["resource_labels"], dict(found.config.resource_labels)
         if not is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
@@ -215,7 +215,7 @@ class Gke:
 
     def _release(self, action: ReleasePool) -> Answer:
         found = self._get(action.pool)
-        if found is None or not is_held_by(found, action.job_uid):
+        if found is None or not belongs_to(found, action.job_uid):
             return Answer(action.pool)
         kept = {
             k: v for k, v in found.config.resource_labels.items() if k not in (labels.POOL_JOB_UID, labels.POOL_JOB)
@@ -231,7 +231,7 @@ class Gke:
     def _delete(self, pool: str, job_uid: str) -> Answer:
         found = self._get(pool)
         is_going = found is None or found.status == container.NodePool.Status.STOPPING
-        if is_going or not is_ours(found) or not is_held_by(found, job_uid):
+        if is_going or not is_ours(found) or not belongs_to(found, job_uid):
             return Answer(pool)
         request = container.DeleteNodePoolRequest(name=self._path(pool))
         try:
@@ -262,8 +262,8 @@ class Gke:
     def _refused(self, error: exceptions.GoogleAPICallError) -> Trouble:
         """What a refusal means. One because of other operations holds changes back until those are over."""
         found = refusal_of(error)
-        if _is_tired(error, found):
-            self._changes.refused(found, asked_pause_s(error))
+        if _is_throttled(error, found):
+            self._changes.refused(found, retry_delay_s(error))
         if found.kind is None and "incompatible operation" in found.message.lower():
             self._was_refused = found
         return found
@@ -305,6 +305,6 @@ def connect(endpoint: str) -> Any:
     return container.ClusterManagerClient(client_options={"api_endpoint": address} if address else None)
 
 
-def _is_tired(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
+def _is_throttled(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
     """Whether it is about the calls, and not about what was asked for."""
-    return found.kind is None and error_code(error) in _TIRED
+    return found.kind is None and error_code(error) in _THROTTLED

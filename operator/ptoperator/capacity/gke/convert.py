@@ -64,7 +64,7 @@ def is_ours(found: Any) -> bool:
     return bool(found.config.resource_labels.get(labels.POOL_MANAGER) == labels.MANAGER)
 
 
-def is_held_by(found: Any, job_uid: str) -> bool:
+def belongs_to(found: Any, job_uid: str) -> bool:
     return bool(found.config.resource_labels.get(labels.POOL_JOB_UID, "") == job_uid)
 
 
@@ -78,7 +78,7 @@ def refusal_of(error: exceptions.GoogleAPICallError) -> Trouble:
     return cloud_errors.of_call(error_code(error), error.message or str(error))
 
 
-def asked_pause_s(error: exceptions.GoogleAPICallError) -> float | None:
+def retry_delay_s(error: exceptions.GoogleAPICallError) -> float | None:
     """For how long Google asks not to be called: google.rpc.RetryInfo, or Retry-After; None where it does not say."""
     for detail in error.details:
         if isinstance(detail, error_details_pb2.RetryInfo):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider, Reservation
 
 
-class Guarded:
+class LeaderOnlyCloud:
     """check: raises where nothing may be changed."""
 
     def __init__(self, cloud: CloudProvider, check: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from tests.builders.operator.cloud_site import SETTINGS, STOCKOUT, Site, jobset
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube.resources import EVENTS, POSTTRAINJOBS, Manifest
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_the_sweeper_deletes_what_nobody_holds_and_nothing_else(world: World) ->
         manifest = {"name": name, "locations": [""], "config": {"resource_labels": marks}}
         site.model.pools[name] = PoolRecord(manifest, state="RUNNING")
     world.tick(11)
-    Sweeper(world.api, site.gke, site.settings, [NAMESPACE], lambda: world.api.now).sweep()
+    OrphanCollector(world.api, site.gke, site.settings, [NAMESPACE], lambda: world.api.now).collect()
     world.tick(60)
     site.model.advance()
     assert set(site.model.pools) == {kept, "other-team", "idle-new", "foreign"}
@@ -468,7 +468,7 @@ def test_the_cpu_pool_for_pathways_heads_is_made_once_before_the_chips_and_stays
     for name in ("one", "two"):
         site.world.api.delete(POSTTRAINJOBS, name, NAMESPACE)
     site.run_until(lambda: list(site.model.pools) == ["cpu-np"])
-    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    OrphanCollector(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).collect()
     site.run(120)
     assert list(site.model.pools) == ["cpu-np"]
 

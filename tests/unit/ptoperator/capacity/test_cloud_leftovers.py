@@ -15,7 +15,7 @@ from tests.builders.operator.world import NAMESPACE, World
 from ptkube.client import ListResult
 from ptkube.errors import Forbidden
 from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.kube import labels
 
 NO_RIGHT = exceptions.PermissionDenied("The caller does not have permission")  # type: ignore[no-untyped-call]
@@ -40,7 +40,7 @@ def running(site: Site, **policy: Any) -> PoolRecord:
 
 
 def sweep(site: Site) -> None:
-    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    OrphanCollector(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).collect()
 
 
 def lock_out(site: Site) -> None:
@@ -186,7 +186,7 @@ def test_a_job_of_a_namespace_that_goes_is_found_although_nothing_was_heard_of_i
     site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
     found: list[tuple[str, str]] = []
     seen = (site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now)
-    Sweeper(*seen, on_leaving=found.append).sweep()
+    OrphanCollector(*seen, on_leaving=found.append).collect()
     assert found == [(NAMESPACE, "llama")]
 
 
@@ -203,7 +203,7 @@ def test_a_namespace_that_may_not_be_read_keeps_its_pools_and_no_others(site: Si
                 raise Forbidden(403, "Forbidden", "the role went with its namespace")
             return ListResult([], "1")
 
-    Sweeper(Lister(), site.gke, site.settings, [NAMESPACE, "team-b"], lambda: site.world.api.now).sweep()
+    OrphanCollector(Lister(), site.gke, site.settings, [NAMESPACE, "team-b"], lambda: site.world.api.now).collect()
     assert [each.name for each in site.model.listed() if each.state != "STOPPING"] == [pool.name]
 
 

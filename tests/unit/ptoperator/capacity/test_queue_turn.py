@@ -9,7 +9,7 @@ from tests.builders.operator.world import NAMESPACE, Operator, World
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke.client import Gke
-from ptoperator.observe.cache import Memory
+from ptoperator.observe.cache import JobCache
 from ptoperator.settings import Settings
 
 EXISTING: list[Manifest] = [{"type": "existing"}]
@@ -149,10 +149,10 @@ def test_an_operator_that_knows_nothing_yet_gives_no_turn_twice(site: Site) -> N
     site.create("one", RESERVED)
     site.run(10)
     site.create("two", RESERVED)
-    site.operator.memory = Memory()
+    site.operator.cache = JobCache()
     for _ in range(10):
         site.operator.look((NAMESPACE, "two"))
-        site.operator.memory = Memory()
+        site.operator.cache = JobCache()
         site.world.tick(11)
     assert site.status("one").capacity.attempts[0].granted is not None
     assert site.status("two").capacity.attempts[0].granted is None

@@ -412,7 +412,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
     other = {**manifest, "metadata": {"name": NAME, "namespace": "team-0"}}
     world.api.create(POSTTRAINJOBS, other)
     world.tick(1)
-    operator.memory.note_job(world.api.kinds("PostTrainJob")[0])
+    operator.cache.note_job(world.api.kinds("PostTrainJob")[0])
     operator.heard = len(world.api.changes)
     create(world)
     operator.work()
@@ -510,5 +510,5 @@ def test_a_deleted_job_leaves_nothing(operator: Operator, world: World) -> None:
     world.api.delete(POSTTRAINJOBS, NAME, NAMESPACE)
     settle(operator)
     assert {ref[0] for ref in world.api.objects} == {"Event"}
-    assert operator.memory.numbers() == []
+    assert operator.cache.numbers() == []
     assert world.api.find(PODS, NAME) is None

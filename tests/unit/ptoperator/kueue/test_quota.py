@@ -16,7 +16,7 @@ from tests.unit.ptoperator.render.test_render import pod_spec
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptkube.resources import ADMISSION_CHECKS, JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.kube import labels
 from ptoperator.kueue.admission_check import mark_active
 from ptoperator.render.pod import pools_of
@@ -184,7 +184,7 @@ def test_a_pool_that_comes_late_for_a_job_that_waits_again_is_swept(site: Queued
     site.run_until(lambda: not site.model.pools)
     site.run(40)
     site.model.pools[late.name] = PoolRecord(late.manifest, state="RUNNING")
-    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    OrphanCollector(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).collect()
     assert site.model.pools[late.name].state == "STOPPING"
 
 
