@@ -1,4 +1,4 @@
-"""The running operator: client, memory, queue, reconciler and endpoints, put together once."""
+"""Assemble the running operator: client, cache, queue, reconciler and endpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class Application:
-    """What kopf's handlers call. All methods run in the event loop."""
+    """Holds the parts of the operator and receives kopf's events. All methods run in the event loop."""
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class Application:
         return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
 
     async def start(self) -> None:
+        """Start the endpoints, the leader election and the periodic tasks."""
         self._loop = asyncio.get_running_loop()
         await self.endpoints.start()
         if self.leadership:
@@ -91,6 +92,7 @@ class Application:
         logger.info("posttrain operator works on %s", self.kube.access.server)
 
     async def stop(self) -> None:
+        """Stop the periodic tasks, let running reconciles finish and release the lease."""
         for task in self._tasks:
             task.cancel()
         await self.queue.close()
@@ -100,7 +102,7 @@ class Application:
         self.kube.close()
 
     def on_job(self, kind: str | None, job: Manifest) -> None:
-        """A PostTrainJob was listed (None), added, modified or deleted."""
+        """Handle a PostTrainJob that was listed (None), added, modified or deleted."""
         self._heard()
         key = (str(job["metadata"]["namespace"]), str(job["metadata"]["name"]))
         if kind == "DELETED":
@@ -113,18 +115,19 @@ class Application:
             self._add(key)
 
     def on_child(self, kind: str | None, child: Manifest) -> None:
-        """A JobSet or a pod of a job changed."""
+        """Queue the job of a JobSet or pod that changed."""
         self._heard()
         name = label(child, labels.JOB)
         if name:
             self._add((str(child["metadata"]["namespace"]), name))
 
     def on_pod(self, kind: str | None, pod: Manifest) -> None:
+        """Record why a pod failed and queue its job."""
         self.cache.note_pod(pod)
         self.on_child(kind, pod)
 
     def why_not_alive(self) -> str:
-        """Why this process should be restarted; empty while it is well."""
+        """Return why this process should be restarted; empty while it is healthy."""
         silence_s = time.monotonic() - self._answered
         if silence_s > self.settings.silence_seconds:
             return f"the API server has not answered for {silence_s:.0f} seconds"
@@ -132,7 +135,7 @@ class Application:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica works; one that waits hears everything, so that it can begin at once."""
+        """Return True if this replica works. Others follow all events, so that they can take over at once."""
         return self.leadership is None or self.leadership.leads
 
     def _add(self, key: Key) -> None:
@@ -140,12 +143,12 @@ class Application:
             self.queue.add(key)
 
     def _call_next(self) -> None:
-        """Jobs whose turn may have come look at once."""
+        """Queue the jobs that may have reached the head of their queue."""
         for key in self.cache.next_in_queue():
             self._add(key)
 
     def _on_leaving(self, key: Key) -> None:
-        """A job is being deleted, which may not have been heard."""
+        """Queue a job that is being deleted, in case its event was missed."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._add, key)
 
@@ -155,7 +158,7 @@ class Application:
             self._loop.call_soon_threadsafe(self._take_over)
 
     def _take_over(self) -> None:
-        """Whatever was heard while another worked, and what it may have left half done."""
+        """Queue every job: the previous leader may have left work half done."""
         for key in self.cache.known_jobs():
             self.cache.remember(key, None)
             self.queue.add(key)
@@ -165,7 +168,7 @@ class Application:
             self.leadership.check()
 
     def _numbers(self) -> list[JobNumbers]:
-        """Told by the replica that works: two would count every job twice."""
+        """Return the jobs' numbers on the leader only: two replicas would count every job twice."""
         return self.cache.numbers() if self.leads else []
 
     def _look(self, key: Key, is_news: bool) -> float | None:
@@ -188,7 +191,7 @@ class Application:
         mark_active(self._client, timestamps.utc_now())
 
     async def _keep(self, do: Callable[[], None], pause_s: float, otherwise: str) -> None:
-        """What is done every now and then, by the replica that works."""
+        """Run a periodic task on the leader."""
         while True:
             await asyncio.sleep(pause_s)
             if not self.leads:
@@ -199,7 +202,7 @@ class Application:
                 logger.warning("%s: %s", otherwise, error)
 
     async def _keep_probing(self) -> None:
-        """An idle operator hears nothing, so it asks."""
+        """Ask the API server for its version while no event arrives."""
         pause_s = max(1.0, self.settings.silence_seconds / 5)
         while True:
             await asyncio.sleep(pause_s)

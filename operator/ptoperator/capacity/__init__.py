@@ -1,7 +1,7 @@
-"""How a job gets its chips, and how it lets go of them.
+"""Obtain a job's chips, and release them.
 
-Everything that decides is pure: `provide` goes through spec.capacity, `release` returns pools, `find_orphans`
-finds pools without a job. The only module that talks to a cloud is `gke`, behind `cloud.CloudProvider`.
+Everything that decides is pure: `provide` goes through spec.capacity, `release` returns pools, `find_orphans` finds
+pools without a job. The only module that talks to a cloud is `gke`, behind `cloud.CloudProvider`.
 """
 
 from __future__ import annotations

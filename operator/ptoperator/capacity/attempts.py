@@ -1,8 +1,8 @@
-"""Going through spec.capacity: which option in which zone is tried, for how long, and what comes after it. Pure.
+"""Attempts at capacity: which option in which zone is tried, for how long, and what comes next. Pure.
 
-An attempt is one option in one zone. It is written into status before anything is made for it, and is over before
-anything is made for the next; so whatever crashes, the pools that exist belong to the attempt that is open, or to
-nothing. After the last candidate the list starts over, after a pause that doubles.
+An attempt is one option in one zone. It is written into status before anything is created for it, and it ends before
+anything is created for the next one. So after a crash every existing pool belongs to the open attempt or to none. After
+the last candidate the list starts over, after a pause that doubles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OUTCOME_LIMIT = 1000
 
 @dataclass(frozen=True)
 class Candidate:
-    """One option in one zone; no zone for nodes that are there. wait_s: None waits for ever."""
+    """One option in one zone; `existing` has no zone. wait_s: None waits without a limit."""
 
     entry: int
     option: CapacityOption
@@ -42,28 +42,32 @@ class Candidate:
 
     @property
     def is_ready_with_pods(self) -> bool:
-        """Whether only scheduled pods show that the chips are there: no pool is made, or it grows for its pods."""
+        """Return True if only scheduled pods show that the chips are there.
+
+        No pool is created, or it scales with its pods.
+        """
         return self.option.type in ("existing", "flexStart")
 
 
 def uses_pools(job: Manifest) -> bool:
-    """Whether a job may hold node pools. The manifest is asked, for a wrong spec may hold some too."""
+    """Return True if a job may hold node pools. Reads the manifest, because an invalid spec may hold some too."""
     return any(isinstance(option, dict) and option.get("type") != "existing" for option in options_of(job))
 
 
 def may_use_queued_provisioning(job: Manifest) -> bool:
-    """Whether a job may have a ProvisioningRequest."""
+    """Return True if a job may have a ProvisioningRequest."""
     return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options_of(job))
 
 
 def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
-    """The reservation that an attempt is at, if it is at one."""
+    """Return the reservation that an attempt uses, or None."""
     options = options_of(job)
     option = options[attempt.entry] if attempt.entry < len(options) else {}
     return option.get("reservation") if isinstance(option, dict) and option.get("type") == "reservation" else None
 
 
 def candidates(request: CapacityRequest) -> list[Candidate]:
+    """Return every option in every zone, in the order of spec.capacity."""
     options = request.layout.job.spec.capacity
     zones = request.cloud.zones if request.cloud else ()
     found = [
@@ -79,7 +83,7 @@ def candidates(request: CapacityRequest) -> list[Candidate]:
 
 
 def queue_at(request: CapacityRequest, candidate: Candidate) -> str:
-    """The line for a candidate; empty where the job need not stand in one. Kueue orders jobs with a queue."""
+    """Return the fair queue of a candidate; empty if it has none. Kueue orders jobs with `spec.queue`."""
     spec, settings = request.layout.job.spec, request.layout.settings
     if spec.queue or (candidate.option.type == "existing" and not settings.queue_existing):
         return ""
@@ -87,24 +91,24 @@ def queue_at(request: CapacityRequest, candidate: Candidate) -> str:
 
 
 def open_attempt(status: CapacityStatus) -> CapacityAttempt | None:
-    """The attempt that lasts: chips are being obtained by it, or held."""
+    """Return the attempt that obtains or holds chips now, or None."""
     last = status.attempts[-1] if status.attempts else None
     return last if last is not None and last.ended is None else None
 
 
 def candidate_of(request: CapacityRequest, attempt: CapacityAttempt) -> Candidate | None:
-    """What an attempt is about."""
+    """Return the candidate of an attempt, or None if its option or zone is gone."""
     fitting = (each for each in candidates(request) if (each.entry, each.zone) == (attempt.entry, attempt.zone))
     return next(fitting, None)
 
 
 def has_next(request: CapacityRequest, candidate: Candidate) -> bool:
-    """Whether the list goes on after this candidate."""
+    """Return True if the list has a candidate after this one."""
     return candidate != candidates(request)[-1]
 
 
 def begin_attempt(request: CapacityRequest) -> Decision:
-    """The next attempt, as a status; the next look makes something for it."""
+    """Write the next attempt into status; the next reconcile acts on it."""
     capacity, found = request.capacity, candidates(request)
     last = capacity.attempts[-1] if capacity.attempts else None
     at = 0
@@ -125,7 +129,7 @@ def begin_attempt(request: CapacityRequest) -> Decision:
 
 
 def fail_attempt(request: CapacityRequest, trouble: Trouble) -> Decision:
-    """The open attempt did not work: say so, and what comes next."""
+    """End the open attempt with a reason, and name the next candidate."""
     capacity, found = request.capacity, candidates(request)
     attempt = open_attempt(capacity)
     assert attempt is not None
@@ -152,14 +156,14 @@ def fail_attempt(request: CapacityRequest, trouble: Trouble) -> Decision:
 
 
 def restart_attempts(request: CapacityRequest, why: str) -> Decision:
-    """Chips that were there are not: the list is tried from its beginning, without a pause."""
+    """Start over without a pause, because chips that were there are lost."""
     attempt = open_attempt(request.capacity)
     assert attempt is not None
     return _closed(request, attempt, why, "", {"round": request.capacity.round + 1, "retry_after": None}, None)
 
 
 def mark_ready(capacity: CapacityStatus, now: datetime) -> CapacityStatus:
-    """The chips of the open attempt are there."""
+    """Record that the chips of the open attempt are there."""
     attempt = open_attempt(capacity)
     if attempt is None or attempt.ready is not None:
         return capacity
@@ -169,7 +173,7 @@ def mark_ready(capacity: CapacityStatus, now: datetime) -> CapacityStatus:
 
 
 def record_pools(capacity: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
-    """Pods run on these pools, which a crash may have kept from being written down."""
+    """Record the pools that pods run on, in case a crash kept them out of status."""
     if not pools or {each.name for each in capacity.node_pools} == set(pools):
         return capacity
     known = [NodePoolStatus(slice=index, name=name) for index, name in enumerate(sorted(pools))]
@@ -177,7 +181,7 @@ def record_pools(capacity: CapacityStatus, pools: tuple[str, ...]) -> CapacitySt
 
 
 def mark_released(capacity: CapacityStatus, now: datetime, *, left: bool) -> CapacityStatus:
-    """The job holds chips no longer. left: pools are still going away."""
+    """Record that the job no longer holds chips. left: pools are still being deleted."""
     attempt = open_attempt(capacity)
     attempts = capacity.attempts
     if attempt is not None:
@@ -189,7 +193,7 @@ def mark_released(capacity: CapacityStatus, now: datetime, *, left: bool) -> Cap
 
 
 def timeout_trouble(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
-    """The attempt has had its time: in line, and again once its turn had come."""
+    """Return NOT_READY once the attempt has waited too long. The wait starts anew when its turn comes."""
     age = timestamps.seconds_since(attempt.granted or attempt.started, now)
     if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
         return None
@@ -197,7 +201,7 @@ def timeout_trouble(candidate: Candidate, attempt: CapacityAttempt, now: datetim
 
 
 def _next_index(found: list[Candidate], attempt: CapacityAttempt) -> int:
-    """Where the list goes on after an attempt; its zone may have gone from the list."""
+    """Return the index of the candidate after an attempt, even if the attempt's zone is gone."""
     for at, each in enumerate(found):
         if (each.entry, each.zone) == (attempt.entry, attempt.zone):
             return at + 1
@@ -205,14 +209,14 @@ def _next_index(found: list[Candidate], attempt: CapacityAttempt) -> int:
 
 
 def _next_description(following: Candidate, attempt: CapacityAttempt) -> str:
-    """Short where only one thing changes: the zone, or the option."""
+    """Name only what changes: the zone, or the option."""
     if following.entry == attempt.entry:
         return following.zone
     return following.option.type if following.zone == attempt.zone else following.description
 
 
 def _kinds_of_round(capacity: CapacityStatus, newest: Trouble) -> set[str]:
-    """Failure classes of this round."""
+    """Return the failure classes of this round."""
     known = {each.failure_class for each in capacity.attempts if each.round == capacity.round and each.ended}
     return known | {str(newest.kind or "")}
 
@@ -220,7 +224,7 @@ def _kinds_of_round(capacity: CapacityStatus, newest: Trouble) -> set[str]:
 def _round_failure(
     request: CapacityRequest, kinds: set[str], trouble: Trouble, attempt: CapacityAttempt
 ) -> FailureStatus | None:
-    """Why starting over is no use: nothing but mistakes, or as many rounds as were allowed."""
+    """Return a failure if starting over is useless: only configuration errors, or the rounds are used up."""
     limit = request.layout.settings.capacity_rounds
     ready = [each.round for each in request.capacity.attempts if each.ready]
     rounds = request.capacity.round - (ready[-1] if ready else -1)

@@ -1,7 +1,7 @@
-"""The CPU pool for Pathways' heads: one for all jobs, made when the first of them asks for chips. Pure.
+"""The CPU pool for Pathways' heads, shared by all jobs and created with the first that asks for chips. Pure.
 
-It grows with its pods from nothing and shrinks to nothing again, so nobody gives it back and the sweeper leaves it
-alone. A pool of that name that is there, whoever made it, is it: clusters made by XPK have one.
+It scales from zero and back with its pods, so no job releases it and the orphan collector ignores it. An existing pool
+of that name is used, whoever created it: clusters made by XPK have one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_PATHWAYS_HEADS = 20
 
 
 def head_pool(settings: Settings) -> Manifest:
-    """In every zone of the cluster: a machine type may be missing in one."""
+    """Return the pool's manifest, in every zone of the cluster: a machine type may be missing in one."""
     return {
         "name": settings.pathways_head_nodes,
         "initial_node_count": 0,
@@ -36,8 +36,10 @@ def head_pool(settings: Settings) -> Manifest:
 
 
 def ensure_pathways_head_pool(request: CapacityRequest, cloud: Cloud, candidate: Candidate) -> Decision | None:
-    """What to do while there is no pool for the head; None: there is one, or none is needed. It comes before the chips,
-    which are paid for while a head has no node."""
+    """Create the pool for the head if it is missing; None if it exists or is not needed.
+
+    It comes before the chips, which cost money while a head has no node.
+    """
     settings = request.layout.settings
     name = settings.pathways_head_nodes
     if not request.layout.is_pathways or name in cloud.names:

@@ -1,7 +1,7 @@
-"""Obtaining the chips of a job: one look decides one step. Pure.
+"""Obtain the chips of a job: one reconcile decides one step. Pure.
 
-Attempts run one after the other (`attempts`); within one, each slice is looked at for itself (`slices`) and all must
-come: a slice that cannot be had ends the attempt for all, and what it left is deleted before the next begins.
+Attempts run one after the other (`attempts`). Within one, each slice is handled separately (`slices`) and all must
+succeed: one failed slice ends the attempt for all, and its pools are deleted before the next begins.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_CLOUD = Trouble(
 
 
 def provide(request: CapacityRequest) -> Decision:
-    """What to do now towards the chips of a job that has no pods."""
+    """Return the next step towards the chips of a job that has no pods."""
     if _is_plain(request):
         return Decision(True, request.capacity)
     cloud, attempt = request.cloud, open_attempt(request.capacity)
@@ -64,7 +64,7 @@ def provide(request: CapacityRequest) -> Decision:
 
 
 def _is_plain(request: CapacityRequest) -> bool:
-    """Nothing but nodes that are there, for which nobody stands in line, and no second choice."""
+    """Return True if existing nodes without a queue are the only option."""
     found = candidates(request)
     return (
         len(found) == 1
@@ -75,8 +75,7 @@ def _is_plain(request: CapacityRequest) -> bool:
 
 
 def between_attempts(request: CapacityRequest) -> Decision | None:
-    """No attempt lasts. What is waited for before the next one: until what the last one left is gone, and the pause is
-    over; None: for nothing."""
+    """Wait until the last attempt's pools are deleted and the pause is over; None if there is nothing to wait for."""
     if unavailable := _cloud_unavailable(request):
         return unavailable
     cloud, uid = request.cloud, request.layout.uid
@@ -95,13 +94,13 @@ def between_attempts(request: CapacityRequest) -> Decision | None:
 
 
 def backoff_left_s(request: CapacityRequest) -> float:
-    """Seconds until the list is tried from its beginning; 0 or less: now."""
+    """Return the seconds until the list starts over; 0 or less: now."""
     until = timestamps.from_text(request.capacity.retry_after)
     return 0.0 if until is None else (until - request.now).total_seconds()
 
 
 def _cloud_unavailable(request: CapacityRequest) -> Decision | None:
-    """GKE does not say what is there, so nothing is decided."""
+    """Wait if GKE does not answer: nothing can be decided."""
     said = request.cloud.trouble if request.cloud else None
     if said is None:
         return None
@@ -113,7 +112,7 @@ def _without_pools(capacity: CapacityStatus) -> CapacityStatus:
 
 
 def _pools(request: CapacityRequest, cloud: Cloud, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
-    """One pool per slice."""
+    """Obtain one pool per slice."""
     slices = _slice_states(request, cloud, candidate)
     if attempt.ready is not None and (lost := _lost_pool(request, cloud)):
         return restart_attempts(request, f"{attempt.outcome}; then node pool {lost} was gone")
@@ -159,7 +158,7 @@ def _slice_states(request: CapacityRequest, cloud: Cloud, candidate: Candidate) 
 def _reservation_shortfall(
     request: CapacityRequest, cloud: Cloud, candidate: Candidate, actions: tuple[CloudAction, ...]
 ) -> Trouble | None:
-    """The reservation has less left than the pools to be made now need: no use in asking GKE for them."""
+    """Return a trouble if the reservation has less left than the missing pools need, so that GKE is not asked."""
     known = cloud.reservation if candidate.option.type == "reservation" else None
     needed = request.layout.hosts * sum(isinstance(action, CreatePool) for action in actions)
     return (
@@ -168,7 +167,7 @@ def _reservation_shortfall(
 
 
 def _lost_pool(request: CapacityRequest, cloud: Cloud) -> str:
-    """A pool that the job had and has no longer."""
+    """Return a pool that the job had and lost; empty if there is none."""
     live = {pool.name for pool in cloud.of_job(request.layout.uid) if pool.state is not PoolState.STOPPING}
     return next((each.name for each in request.capacity.node_pools if each.name not in live), "")
 

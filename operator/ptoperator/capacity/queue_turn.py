@@ -1,7 +1,7 @@
-"""Standing in line for chips that several jobs want: what that means for an attempt. Pure.
+"""Wait for a turn at chips that several jobs want. Pure.
 
-An attempt at a reservation, or at nodes that are there, is open while the job waits for its turn, so its time counts.
-A turn is written into status before anything is made. See `queue` for the order.
+An attempt at a reservation, or at existing nodes, is open while the job waits for its turn, so its time counts. A turn
+is written into status before anything is created. See `fair_queue` for the order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ptoperator.capacity.request import CapacityRequest, Decision
 
 
 def wait_for_turn(request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate) -> Decision | None:
-    """What to do while it is not yet the job's turn; None: it is, or nobody stands in line there."""
+    """Wait while it is not the job's turn; None if it is, or if there is no queue."""
     queue = queue_at(request, candidate)
     if not queue or attempt.granted is not None:
         return None
@@ -38,7 +38,7 @@ def wait_for_turn(request: CapacityRequest, attempt: CapacityAttempt, candidate:
 
 
 def no_free_capacity(request: CapacityRequest, candidate: Candidate, free: int, needed: int) -> Trouble:
-    """A reservation that has too little left. free, needed: VMs."""
+    """Return the trouble of a reservation with too little left. free, needed: VMs."""
     chips = request.layout.accelerator.chips_per_vm
     message = (
         f"no free capacity in reservation {candidate.option.reservation}: {needed * chips} chips needed, "
@@ -64,7 +64,7 @@ def _granted(request: CapacityRequest, attempt: CapacityAttempt, candidate: Cand
 def _waiting(
     request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate, found: QueuePosition
 ) -> Decision:
-    """Who comes to the head stays there, so that a large job is not passed for ever."""
+    """Wait, and keep the head of the queue once reached, so that a large job is not overtaken for ever."""
     updates = {"first": timestamps.to_text(request.now)} if found.is_first and attempt.first is None else {}
     status = _with(request, attempt, updates) if updates else request.capacity
     return Decision(False, status, message=_waiting_reason(request, candidate, found), ahead=found.ahead)
@@ -94,7 +94,7 @@ def _claim(request: CapacityRequest, queue: str, attempt: CapacityAttempt) -> Cl
 
 
 def _total(request: CapacityRequest, candidate: Candidate) -> int | None:
-    """VMs of the line altogether, where somebody knows."""
+    """Return the VMs of the queue, or None if unknown."""
     if candidate.option.type == "existing":
         return request.competing.nodes
     known = request.cloud.reservation if request.cloud else None
@@ -102,7 +102,7 @@ def _total(request: CapacityRequest, candidate: Candidate) -> int | None:
 
 
 def _goes_on(request: CapacityRequest, candidate: Candidate) -> bool:
-    """Whether to try what comes next rather than to wait: unless the entry says how long to wait."""
+    """Return True if the next candidate is better than waiting: unless the entry sets waitSeconds."""
     return candidate.option.wait_seconds is None and has_next(request, candidate)
 
 

@@ -1,7 +1,7 @@
 """Queued provisioning: GKE brings all nodes of a slice at once, by a ProvisioningRequest. Pure.
 
-The pool stays empty meanwhile and there are no pods, so nothing is paid for. The pool is written down before the
-request is made, so that whatever crashes, a job that may have a request knows of its pool, and gives back both.
+The pool stays empty meanwhile and there are no pods, so nothing is paid for. The pool is recorded before the request is
+created, so that after a crash a job that may have a request knows its pool, and releases both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ptoperator.render.provisioning_request import pods_to_come, provisioning_re
 def wait_for_nodes(
     request: CapacityRequest, capacity: CapacityStatus, attempt: CapacityAttempt, candidate: Candidate
 ) -> Decision | None:
-    """What to do while GKE has not brought all nodes of the pools in so_far; None: it has."""
+    """Wait until GKE has brought all nodes of the pools in `capacity`; None once it has."""
     provisioning, now = request.provisioning, replace(request, capacity=capacity)
     if attempt.ready is not None:
         lost = provisioning.revoked or ("" if provisioning.request else "its ProvisioningRequest was gone")
@@ -47,7 +47,7 @@ def wait_for_nodes(
 
 
 def _refusal(request: CapacityRequest) -> Trouble | None:
-    """Why there will be no nodes: GKE's words, or the API server's, which does not take the request."""
+    """Return the trouble if no nodes will come: GKE's, or the API server's that rejects the request."""
     found = request.provisioning.refusal
     if found is not None:
         return cloud_errors.of_outcome(*found)
@@ -57,7 +57,7 @@ def _refusal(request: CapacityRequest) -> Trouble | None:
 
 
 def _missing(layout: Layout, provisioning: ProvisioningRequestState) -> tuple[Create, ...]:
-    """The template first: GKE reads it when it sees the request."""
+    """Create the template first: GKE reads it when it sees the request."""
     template = () if provisioning.template else (Create(POD_TEMPLATES, pods_to_come(layout)),)
     request = () if provisioning.request else (Create(PROVISIONING_REQUESTS, provisioning_request(layout)),)
     return (*template, *request)

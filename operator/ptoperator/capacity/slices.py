@@ -1,7 +1,7 @@
-"""Where one slice of the open attempt stands, and what to do for it: pure, asked anew at every look.
+"""The state of one slice of the open attempt, and what to do for it. Pure; computed at every reconcile.
 
-The pool of a slice is found by its labels, whatever its name: it was made for the slice, or taken over. While there is
-none, one that waits is taken over, or one is made under a name that GKE lets exist once.
+A slice's pool is found by its labels, whatever its name: it was created for the slice or taken over. If there is none,
+an idle one is taken over, or one is created under a name that GKE lets exist once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLLS_FOR_RIGHTS = 12
 
 @dataclass(frozen=True)
 class SliceState:
-    """over: the attempt cannot work, for this reason. words: what it waits for."""
+    """trouble: the attempt cannot succeed, for this reason. message: what it waits for."""
 
     pool: NodePoolStatus | None = None
     is_ready: bool = False
@@ -39,7 +39,7 @@ class SliceState:
 def slice_state(
     request: CapacityRequest, cloud: Cloud, candidate: Candidate, index: int, taken: frozenset[str]
 ) -> SliceState:
-    """One slice. taken: pools that other slices of this job take over in this look."""
+    """Return the state of one slice. taken: pools that other slices of this job take over in this reconcile."""
     uid = request.layout.uid
     pools = sorted((p for p in cloud.of_job(uid) if p.slice == index), key=lambda p: p.name)
     wanted = shape(request.layout, candidate.option, candidate.zone)
@@ -61,7 +61,7 @@ def slice_state(
 def _without_pool(
     request: CapacityRequest, cloud: Cloud, candidate: Candidate, index: int, wanted: str, taken: frozenset[str]
 ) -> SliceState:
-    """No pool has this slice: one is on its way, or failed to come, or is to be made."""
+    """Return the state of a slice without a pool: one is coming, failed to come, or is to be created."""
     name = _free_name(request, cloud, index)
     known = next((each for each in request.capacity.node_pools if each.slice == index), None)
     operation = cloud.operation(known.operation) if known and known.operation else None
@@ -92,7 +92,7 @@ def _without_pool(
 
 
 def _free_name(request: CapacityRequest, cloud: Cloud, index: int) -> str:
-    """The slice's name for a pool; the next one while a pool of that name, made for this job once, is another's."""
+    """Return the slice's name for a pool, or the next one while another job holds the pool of that name."""
     layout = request.layout
     taken = {pool.name for pool in cloud.pools if pool.job_uid != layout.uid}
     fitting = (names.node_pool(layout.name, layout.uid, number) for number in itertools.count(index, layout.slices))
@@ -100,7 +100,7 @@ def _free_name(request: CapacityRequest, cloud: Cloud, index: int) -> str:
 
 
 def _idle_pool(request: CapacityRequest, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Pool | None:
-    """A pool of this shape that waits for a job of this namespace, or of any where pools are shared."""
+    """Return an idle pool of this shape, of this namespace or of any if pools are shared."""
     settings, now = request.layout.settings, request.now.timestamp()
     fitting = (
         pool
@@ -118,8 +118,11 @@ def _idle_pool(request: CapacityRequest, cloud: Cloud, wanted: str, taken: froze
 def _pool_trouble(
     request: CapacityRequest, cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str
 ) -> Trouble | None:
-    """A pool that is not running: hopeless, or only slow. Google queues flex-start, so no stockout ends it. One that
-    runs with errors is not waited for as long as one that comes, for it costs money."""
+    """Return the trouble of a pool that will not run; None if it is only slow.
+
+    Google queues flex-start, so no stockout ends it. A pool that runs with errors gets less time than one that is
+    coming, because it costs money.
+    """
     operation = cloud.operation(operation_name)
     said = (*pool.troubles, *(operation.troubles if operation and operation.is_done else ()))
     if is_flex(candidate.option) and pool.state is not PoolState.ERROR:
@@ -135,14 +138,14 @@ def _pool_trouble(
 
 
 def _definite(troubles: tuple[Trouble, ...]) -> Trouble | None:
-    """The one that explains most: `Unknown` speaks last."""
+    """Return the final trouble that explains most: `Unknown` comes last."""
     definite = [each for each in troubles if each.is_definite]
     explained = [each for each in definite if each.kind is not FailureClass.UNKNOWN] or definite
     return explained[0] if explained else None
 
 
 def _operation_name(request: CapacityRequest, cloud: Cloud, index: int, pool: str) -> str:
-    """Of the operation that makes the pool: as status has it, or, if a crash lost that, as GKE lists it."""
+    """Return the operation that creates the pool: from status, or, if a crash lost it, from GKE's list."""
     known = next((each for each in request.capacity.node_pools if (each.slice, each.name) == (index, pool)), None)
     if known and known.operation:
         return known.operation
@@ -151,7 +154,7 @@ def _operation_name(request: CapacityRequest, cloud: Cloud, index: int, pool: st
 
 
 def _missing_pool_trouble(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trouble | None:
-    """The operation is over and its pool is not there: it failed, or the pool went away by itself."""
+    """Return the trouble if the operation is done and its pool is not there."""
     failed = _definite(operation.troubles)
     is_deleted = any(each.pool == known.name and each.is_deletion for each in cloud.operations)
     if failed is not None or is_deleted:
@@ -163,7 +166,7 @@ def _missing_pool_trouble(cloud: Cloud, known: NodePoolStatus, operation: Operat
 
 
 def may_be_permission_delay(request: CapacityRequest, candidate: Candidate, refusal: Trouble) -> bool:
-    """A right that is missing now, and nothing else is left to try."""
+    """Return True if a missing permission may just have been granted, and no other candidate is left."""
     attempt = open_attempt(request.capacity)
     age = timestamps.seconds_since(attempt.granted or attempt.started, request.now) if attempt else None
     is_young = age is not None and age < _POLLS_FOR_RIGHTS * request.layout.settings.cloud_poll_seconds

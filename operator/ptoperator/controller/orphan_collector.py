@@ -1,7 +1,7 @@
-"""Deletes node pools that nobody holds, every now and then: the effects around `capacity.sweep`.
+"""Delete orphaned node pools periodically: the effects around `capacity.orphaned_pools`.
 
-It also names the jobs that are being deleted while there are pools: kopf hears nothing more of a namespace that goes,
-and the namespace waits for their finalizer.
+It also finds jobs that are being deleted while there are pools: kopf sends no more events of a namespace that is being
+deleted, and the namespace waits for their finalizer.
 """
 
 from __future__ import annotations
@@ -9,31 +9,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Protocol
 
 from ptkube import timestamps
 from ptkube.errors import Forbidden
-from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
+from ptkube.resources import POSTTRAINJOBS, Manifest
 from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.orphaned_pools import find_orphans
+from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe.cache import Key
 from ptoperator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
-class Lister(Protocol):
-    """The part of `kube.Kube` that sweeping needs."""
-
-    def list(self, r: Resource, namespace: str | None = None, /) -> Any: ...
-
-
 class OrphanCollector:
-    """namespaces: those that the operator serves; none: all."""
+    """Deletes orphaned node pools. namespaces: those that the operator serves; none: all."""
 
     def __init__(
         self,
-        kube: Lister,
+        kube: KubeReader,
         cloud: CloudProvider,
         settings: Settings,
         namespaces: Sequence[str] = (),
@@ -50,7 +44,7 @@ class OrphanCollector:
         self._on_leaving = on_leaving
 
     def collect(self) -> None:
-        """Once. Pools are listed before jobs: see `capacity.sweep`. Raises ApiError."""
+        """Delete orphaned pools once. Lists pools before jobs: see `capacity.orphaned_pools`. Raises ApiError."""
         cloud = self._cloud.look()
         if cloud.trouble is not None:
             return
@@ -68,7 +62,10 @@ class OrphanCollector:
             self._cloud.carry_out(action)
 
     def _jobs(self) -> tuple[list[Manifest], frozenset[str]]:
-        """All jobs, and the namespaces whose jobs may not be read: one that goes takes the operator's role with it."""
+        """Return all jobs, and the namespaces whose jobs may not be read.
+
+        A namespace that is being deleted takes the operator's role with it.
+        """
         jobs: list[Manifest] = []
         unread: set[str] = set()
         for namespace in self._namespaces or (None,):

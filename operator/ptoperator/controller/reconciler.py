@@ -1,4 +1,4 @@
-"""One job, once: observe, plan, apply, report. Every event, and the timer, ends here."""
+"""Reconcile one job once: observe, plan, apply, report. Every event, and the timer, ends here."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Reconciler:
     estimate: Callable[[Observed], Estimate | None] = lambda state: None
 
     def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
-        """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
+        """Reconcile a job. Return the seconds until the next time, or None. Raises ApiError to be retried.
 
-        is_news: something was heard of the job since the last look, so look at all of it.
+        is_news: an event of the job arrived since the last time, so observe everything.
         """
         state = self._observe(key, is_news)
         if state is None:
@@ -88,7 +88,7 @@ class Reconciler:
         return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
 
     def _reconcile_tensorboard(self, state: Observed, planned: Plan) -> Plan:
-        """The job's shared TensorBoard: looked at with the whole job, not with its progress."""
+        """Reconcile the job's shared TensorBoard, when the whole job is observed."""
         if state.observed_at != state.now or not wants_tensorboard(state.job):
             return planned
         try:
@@ -106,7 +106,7 @@ class Reconciler:
         return replace(planned, requeue_after=min(due, planned.requeue_after or due), progress_only=False)
 
     def _apply(self, state: Observed, planned: Plan) -> Plan:
-        """Carry the actions out. What the API server refuses to make is no crash but a thing to tell."""
+        """Carry out the actions. If the API server rejects a create, plan again with its message."""
         answers: list[Answer] = []
         for action in planned.actions:
             if isinstance(action, CloudAction):
@@ -123,7 +123,7 @@ class Reconciler:
         return self._replan(state, planned, answers) if answers else planned
 
     def _replan(self, state: Observed, planned: Plan, answers: list[Answer]) -> Plan:
-        """What the cloud said is one more observation. If it leads to more actions, those are the next look's."""
+        """Plan again with the cloud's results; more actions wait for the next reconcile."""
         assert state.cloud is not None
         again = plan(replace(state, cloud=state.cloud.after(answers)), self.settings)
         if again.actions:
@@ -131,7 +131,7 @@ class Reconciler:
         return again
 
     def _report(self, state: Observed, status: PostTrainJobStatus) -> Observed:
-        """Events first: if the status is lost, the next try says them again under the same names."""
+        """Write events, then status: if the status is lost, the retry writes the same events under the same names."""
         for event in events.events_between(state.status, status):
             self._create_event(events.manifest(state, event))
         if status.phase is not state.status.phase:
@@ -152,7 +152,7 @@ class Reconciler:
 
 
 def _needs_fresh_state(planned: Plan) -> bool:
-    """Whether it changes more than numbers."""
+    """Return True if the plan changes more than numbers."""
     return (
         bool(planned.actions) or planned.gives_turn or (planned.status is not None and planned.status.phase.is_terminal)
     )
@@ -164,6 +164,6 @@ def _rejection(action: Action, error: ApiError) -> str:
 
 
 def _document(status: PostTrainJobStatus) -> Manifest:
-    """The status as it is stored: what says nothing is left out, but never the phase."""
+    """Return the status as it is stored: without empty fields, but always with the phase."""
     document = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     return {"phase": str(status.phase), "observedGeneration": status.observed_generation, **document}

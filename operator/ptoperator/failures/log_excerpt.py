@@ -1,8 +1,8 @@
-"""From the last words of a log to the line that says what happened, and what that line means. Pure.
+"""Find the line of a log that says what failed, and classify it. Pure.
 
 A container whose program does not report (another runtime, a crash in native code) leaves the tail of its log as its
-termination message. The table knows the words of XLA, libtpu, JAX and Python's faulthandler; what it does not know
-stays unexplained, so that a peer that can explain itself is the cause.
+termination message. The table knows messages of XLA, libtpu, JAX and Python's faulthandler. An unknown message stays
+unexplained, so that a peer with a known one is taken as the cause.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RELEVANT = re.compile(
 
 
 def known_line(text: str) -> tuple[FailureClass, str] | None:
-    """The first line of the log's tail that the table knows, and what it means."""
+    """Return the class and text of the first line that the table knows, or None."""
     for line in _lines(text):
         for kind, pattern in _TABLE:
             if pattern.search(line):
@@ -57,18 +57,18 @@ def known_line(text: str) -> tuple[FailureClass, str] | None:
 
 
 def is_stack_dump(text: str) -> bool:
-    """Whether faulthandler's thread ended the program: that is the trainer's last watchdog."""
+    """Return True if faulthandler ended the program, which is the trainer's last watchdog."""
     return _STACKS.search(text) is not None
 
 
 def most_relevant_line(text: str) -> str:
-    """The line that says most: the last that reads like an error, else the last. Empty for an empty text."""
+    """Return the last line that reads like an error, else the last line; empty for an empty text."""
     lines = _lines(text)
     return _cut(next((line for line in reversed(lines) if _RELEVANT.match(line)), lines[-1] if lines else ""))
 
 
 def log_tail(text: str) -> str:
-    """The end of the log as status keeps it: whole lines, without secrets."""
+    """Return the end of the log for status: whole lines, without secrets."""
     kept = redact(text.strip())
     if len(kept) <= LOG_LIMIT:
         return kept

@@ -1,8 +1,8 @@
-"""What a node says about why its pods went away: pure, table-driven.
+"""Classify why a node's pods failed. Pure, table-driven.
 
-A pod only knows that it was ended. Whether the machine was preempted, taken for maintenance or broke stands on the
-node: GKE's taint and labels around a TPU's disruption, the conditions that the kubelet and the node controller set.
-Names as in Google's "Manage GKE node disruption for GPUs and TPUs"; never seen on a live cluster by us.
+A pod only knows that it was stopped. The node tells whether the machine was preempted, under maintenance or broken:
+GKE's taint and labels around a TPU's disruption, and the conditions that the kubelet and the node controller set. Names
+as in Google's "Manage GKE node disruption for GPUs and TPUs"; never observed on a live cluster by us.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PROBLEMS = ("KernelDeadlock", "ReadonlyFilesystem", "FrequentKubeletRestart", "
 
 @dataclass(frozen=True)
 class NodeFailureHint:
-    """What happened to a node. words: `node gke-x: it is not ready (NodeStatusUnknown: Kubelet stopped posting)`."""
+    """What happened to a node. message: `node gke-x: it is not ready (NodeStatusUnknown: Kubelet stopped posting)`."""
 
     kind: FailureClass
     message: str
 
 
 def node_failure_hint(node: Manifest) -> NodeFailureHint | None:
-    """Why pods of this node fail; None for a node on which nothing is wrong."""
+    """Return why pods of this node fail; None for a healthy node."""
     name, marks = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
     taints = {str(taint.get("key")) for taint in (node.get("spec") or {}).get("taints") or []}
     found = _google(marks, taints) or _broken(node) or _tainted(taints)
@@ -49,7 +49,7 @@ def node_failure_hint(node: Manifest) -> NodeFailureHint | None:
 
 
 def gone(name: str, is_spot: bool) -> NodeFailureHint:
-    """A node that the API server does not know any more. is_spot: the job's chips are Google's to take."""
+    """Return the hint for a node that no longer exists. is_spot: Google may take the job's chips at any time."""
     if is_spot:
         return NodeFailureHint(FailureClass.PREEMPTED, f"spot node {name} is gone")
     return NodeFailureHint(FailureClass.HOST_ERROR, f"node {name} is gone")

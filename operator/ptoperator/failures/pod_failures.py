@@ -1,9 +1,9 @@
-"""From what pods say to failure classes: pure, table-driven.
+"""Classify pod failures. Pure, table-driven.
 
-A pod says three things: its conditions (disruption), its containers' exit codes, and the trainer's termination
-message, or in its place the end of the log (`excerpt`). Its node may know better why it went away (`nodes`). The first
-pod that failed is the cause; the others lost their peer. Left out: what GKE's operations say (`capacity.trouble`), and
-the JobSet's own words (`ending`).
+A pod shows its conditions (disruption), its containers' exit codes, and the trainer's termination message, or in its
+place the end of the log (`log_excerpt`). Its node may know better why it failed (`node_failures`). The first failed pod
+is the cause; the others lost their peer. Left out: the errors of GKE's operations (`capacity.cloud_errors`), and the
+JobSet's own message (`status.restart_counts`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ _BY_THE_MACHINE = (
 
 @dataclass(frozen=True)
 class PodFailure:
-    """Why a pod failed. attempt: the JobSet's restart count when the pod was made; time: RFC 3339; log: the end of its
-    log, where the trainer did not report; is_settled: Kubernetes itself said why, so the node need not be asked."""
+    """Why a pod failed.
+
+    attempt: the JobSet's restart count when the pod was created. time: RFC 3339. log: the end of its log, if the
+    trainer did not report. is_settled: Kubernetes itself named the reason, so the node need not be read.
+    """
 
     kind: FailureClass
     message: str
@@ -68,17 +71,18 @@ class PodFailure:
 
     @property
     def needs_node_check(self) -> bool:
-        """Whether its node may know better."""
+        """Return True if its node may know better."""
         return bool(self.node) and not self.is_settled and self.kind in _BY_THE_MACHINE
 
     def with_node_hint(self, hint: NodeFailureHint | None) -> PodFailure:
-        """The same failure after its node was asked, who need not be asked again."""
+        """Return the failure as its node explains it; the node need not be read again."""
         if hint is None or not self.needs_node_check:
             return replace(self, is_settled=True)
         return replace(self, kind=hint.kind, message=f"{hint.message}; {self.message}", is_settled=True)
 
     @property
     def is_charged(self) -> bool:
+        """Return True if it counts against `runPolicy.maxRestarts`."""
         return REACTIONS[self.kind].charged
 
 
@@ -93,7 +97,7 @@ class StartFailure:
 
 
 def pod_failure(pod: Manifest) -> PodFailure | None:
-    """Why this pod failed; None while it did not."""
+    """Return why this pod failed, or None."""
     status = pod.get("status") or {}
     disruption = true_condition(pod, "DisruptionTarget")
     failed = [each for each in map(_terminated, container_statuses(pod)) if each and each["exitCode"] != 0]
@@ -108,8 +112,10 @@ def pod_failure(pod: Manifest) -> PodFailure | None:
 
 
 def pull_errors(pod: Manifest) -> dict[str, str]:
-    """What the registry said, by image. The kubelet shows it for a moment; between two tries, some versions of it say
-    no more than that they wait."""
+    """Return the registry's error by image.
+
+    The kubelet shows it briefly; between two attempts, some versions only show that they wait.
+    """
     states = ((each, (each.get("state") or {}).get("waiting") or {}) for each in container_statuses(pod))
     return {
         str(container.get("image")): str(waiting["message"])
@@ -119,8 +125,7 @@ def pull_errors(pod: Manifest) -> dict[str, str]:
 
 
 def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> StartFailure | None:
-    """Why a container of this pod cannot start, in the words of the kubelet and the registry. heard: `pull_errors` of
-    before."""
+    """Return why a container of this pod cannot start, or None. heard: earlier `pull_errors`."""
     for container in container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
@@ -137,10 +142,10 @@ def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> Star
 
 
 def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None = None) -> PodFailure | None:
-    """The failure that ended an attempt: the earliest that somebody could explain.
+    """Return the failure that ended an attempt: the earliest one with a known class.
 
-    `charged` narrows it to what the JobSet's rule says: a preempted host makes its peers fail in their own words. A
-    failure that somebody could explain goes before one that nobody could, whatever the rule.
+    `charged` restricts it to what the JobSet's rule says: a preempted host makes its peers fail with errors of their
+    own. A failure with a known class goes before an unknown one, whatever the rule.
     """
     of_attempt = [each for each in failures if each.attempt == attempt]
     fitting = [each for each in of_attempt if charged is None or each.is_charged == charged] or of_attempt
@@ -149,7 +154,7 @@ def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None 
 
 
 def termination(text: str) -> Termination | None:
-    """The trainer's termination message, if it is one."""
+    """Parse the trainer's termination message; None if it is none."""
     try:
         return Termination.model_validate(json.loads(text))
     except ValueError:  # no JSON, or JSON of something else: pydantic's ValidationError is one
@@ -185,7 +190,7 @@ def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
 
 
 def _failure_from_log(pod: Manifest, kind: FailureClass, code: int, terminated: Manifest) -> PodFailure:
-    """A program that did not report: its log's end is looked through for a line that says what happened."""
+    """Return the failure of a program that did not report, by the end of its log."""
     tail = str(terminated.get("message") or "")
     if code == ExitCode.UNKNOWN and is_stack_dump(tail):
         message = "Python's lock was held for too long: the log ends with the stacks of all threads"
@@ -211,7 +216,7 @@ def _failure(
 
 
 def _pod_words(status: Manifest) -> str:
-    """The kubelet's: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
+    """Return the kubelet's message: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
     said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
     return said or "the pod failed without a word"
 

@@ -107,12 +107,12 @@ def for_preflight(name: str, uid: str) -> dict[str, str]:
 
 
 def is_of_preflight(pod: Manifest) -> bool:
-    """Whether the pod compiles and does not train."""
+    """Return True for preflight's pod."""
     return label(pod, COMPONENT) == PREFLIGHT
 
 
 def is_of_job(pod: Manifest, uid: str) -> bool:
-    """Whether it is of this very job, not of an earlier one of its name."""
+    """Return True if the pod belongs to this very job, not to an earlier one of its name."""
     return label(pod, JOB_UID) == uid
 
 

@@ -1,7 +1,7 @@
-"""Every call the operator may make, and why: the RBAC rules of the chart are made from this table.
+"""Every API call that the operator may make, and why: the chart's RBAC rules are generated from this table.
 
-`client` refuses a call that is not listed, in tests as in a cluster, and a test fails on a line that nothing uses; so
-the chart grants what the code calls and nothing else. Left out: `/version`, which everybody may read.
+`audited_client` rejects a call that is not listed, in tests as in a cluster, and a test fails on a line that nothing
+uses; so the chart grants what the code calls and nothing else. Left out: `/version`, which everybody may read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from ptkube.resources import (
 
 @dataclass(frozen=True)
 class Right:
-    """verbs: what our own code calls. watched: kopf lists and watches it too. admission: needed by a check of the API
-    server, called by nobody. only_with: the chart's value without which it is not granted."""
+    """A permission and its reason.
+
+    verbs: what our own code calls. watched: kopf lists and watches it too. admission: needed by a check of the API
+    server, called by nobody. only_with: the chart's value without which it is not granted.
+    """
 
     resource: Resource
     verbs: tuple[str, ...]
@@ -51,12 +54,13 @@ class Right:
 
     @property
     def granted(self) -> tuple[str, ...]:
-        """As Kubernetes writes them."""
+        """Return the verbs in Kubernetes' order."""
         wanted = {*self.verbs, *(("list", "watch") if self.watched else ())}
         return tuple(verb for verb in _ORDER if verb in wanted)
 
     @property
     def name(self) -> str:
+        """Return the resource, with its subresource, as a rule names it."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
@@ -117,7 +121,7 @@ IN_OWN_NAMESPACE = (Right(LEASES, ("get", "create", "update"), "which replica wo
 
 
 def is_allowed(verb: str, resource: Resource, subresource: str = "") -> bool:
-    """Whether our own code may make this call."""
+    """Return True if our own code may make this call."""
     every = (*IN_NAMESPACES, *IN_CLUSTER, *IN_OWN_NAMESPACE)
     return any(
         right.resource == resource and right.subresource == subresource and verb in right.verbs for right in every
@@ -125,7 +129,7 @@ def is_allowed(verb: str, resource: Resource, subresource: str = "") -> bool:
 
 
 def rules(rights: Sequence[Right]) -> list[Manifest]:
-    """RBAC rules, one per line of the table."""
+    """Return the RBAC rules, one per line of the table."""
     return [
         {"apiGroups": [right.resource.group], "resources": [right.name], "verbs": list(right.granted)}
         for right in rights

@@ -1,6 +1,6 @@
-"""What the operator remembers between looks: all of it may be lost, nothing is decided by it alone.
+"""What the operator remembers between reconciles. All of it may be lost; no decision rests on it alone.
 
-Why pods failed (a restarting JobSet deletes them within a moment), what registries said, which job has which run
+Why pods failed (a restarting JobSet deletes them within a moment), registries' errors, which job has which run
 directory, and the last observation of each job, so that reading progress costs no API call. Safe to share between
 threads.
 """
@@ -42,7 +42,7 @@ class _Job:
 
 @dataclass
 class JobCache:
-    """Shared by the event handlers, which fill it, and reconcile, which reads it."""
+    """Filled by the event handlers, read by reconcile."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _jobs: dict[Key, _Job] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class JobCache:
     """Held while a turn in a line is given: from reading everybody's place to writing it."""
 
     def note_job(self, job: Manifest) -> None:
-        """A job exists and looks like this."""
+        """Record a job as it is now."""
         key, entry = _key(job), _entry(job)
         with self._lock:
             self._forget_run(key)
@@ -70,7 +70,7 @@ class JobCache:
                 self._runs[entry.run].add(key)
 
     def note_pod(self, pod: Manifest) -> None:
-        """A pod changed: what a registry said of its images, and if it is the trainer's and failed, why."""
+        """Record a pod's registry errors, and why it failed if it is the trainer's."""
         uid = label(pod, labels.JOB_UID)
         self._note_pull(uid, pull_errors(pod))
         found = pod_failure(pod)
@@ -88,12 +88,12 @@ class JobCache:
             known.append(found)
 
     def nodes_to_inspect(self, uid: str) -> tuple[str, ...]:
-        """Nodes that may know better why pods of this job failed, those of the earliest failures first."""
+        """Return nodes that may explain pod failures of this job, those of the earliest failures first."""
         found = sorted((each for each in self.failures(uid) if each.needs_node_check), key=lambda each: each.time)
         return tuple(dict.fromkeys(each.node for each in found))[:_MAX_NODES_INSPECTED]
 
     def note_node(self, uid: str, node: str, hint: NodeFailureHint | None) -> None:
-        """What a node says about the pods that failed on it."""
+        """Record what a node says about the pods that failed on it."""
         with self._lock:
             known = self._failures.get(uid)
             if known is None:
@@ -105,7 +105,7 @@ class JobCache:
             known.extend(told)
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Drop everything about a deleted job."""
         with self._lock:
             self._forget_run(key)
             self._forget_failures(key)
@@ -116,11 +116,12 @@ class JobCache:
             self._written.pop(key, None)
 
     def failures(self, uid: str) -> tuple[PodFailure, ...]:
+        """Return the pod failures of a job."""
         with self._lock:
             return tuple(self._failures.get(uid, ()))
 
     def pull_errors(self, uid: str) -> dict[str, str]:
-        """What registries said of the job's images, each time the last words."""
+        """Return the latest registry error by image."""
         with self._lock:
             return dict(self._pulls.get(uid, {}))
 
@@ -139,12 +140,12 @@ class JobCache:
         return "/".join(min(older)[2]) if older else ""
 
     def claims(self) -> tuple[Claim, ...]:
-        """Who stands in line for chips, or holds some that others stand in line for; as far as was heard."""
+        """Return the jobs that queue for chips or hold queued ones, as of the latest events."""
         with self._lock:
             return tuple(entry.claim for entry in self._jobs.values() if entry.claim is not None)
 
     def next_in_queue(self) -> list[Key]:
-        """Jobs whose turn may have come, because something changed in their line since the last call."""
+        """Return jobs that may be next, because their queue changed since the last call."""
         with self._lock:
             moved, self._moved = self._moved, set()
             if not moved:
@@ -154,21 +155,22 @@ class JobCache:
         return [claims[uid][0] for uid in heads if uid]
 
     def known_jobs(self) -> list[Key]:
-        """Every job that is known."""
+        """Return the keys of all jobs."""
         with self._lock:
             return list(self._jobs)
 
     def numbers(self) -> list[JobNumbers]:
-        """What Prometheus shows of the jobs."""
+        """Return all jobs' numbers for Prometheus."""
         with self._lock:
             return [entry.numbers for entry in self._jobs.values()]
 
     def last(self, key: Key) -> Observed | None:
+        """Return the last observation of a job, or None."""
         with self._lock:
             return self._last.get(key)
 
     def remember(self, key: Key, state: Observed | None) -> None:
-        """For the next look, if nothing is heard until then; None: that one must look at everything."""
+        """Keep an observation for the next reconcile; None makes that one observe everything."""
         with self._lock:
             if state is None:
                 self._last.pop(key, None)
@@ -176,7 +178,7 @@ class JobCache:
                 self._last[key] = state
 
     def first_seen(self, key: Key, hint: str, now: datetime) -> datetime:
-        """When this sign of life of a run was first seen, by our own clock: that of its nodes may be another."""
+        """Return when a run's progress document was first seen, by our own clock: that of its nodes may differ."""
         with self._lock:
             known = self._signs.get(key)
             if known is None or known[0] != hint:
@@ -184,11 +186,12 @@ class JobCache:
             return known[1]
 
     def note_written(self, job: Manifest) -> None:
-        """This is how the job looks after our own write, so that hearing of it is no news."""
+        """Record our own write, so that its event causes no reconcile."""
         with self._lock:
             self._written[_key(job)] = str(job["metadata"].get("resourceVersion") or "")
 
     def is_own_write(self, job: Manifest) -> bool:
+        """Return True if the job is as we last wrote it."""
         version = str(job["metadata"].get("resourceVersion") or "")
         with self._lock:
             return bool(version) and self._written.get(_key(job)) == version

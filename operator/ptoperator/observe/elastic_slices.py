@@ -1,7 +1,7 @@
-"""Which pods a run needs to go on: all of them, or with elastic slices those of enough slices. Pure.
+"""The pods that a run needs: all of them, or with elastic slices those of enough slices. Pure.
 
-Pathways' head is always needed. A slice without all of its pods on nodes is missing, and up to
-`pathways.elasticSlices` may be.
+Pathways' head is always needed. A slice is missing unless all its pods have nodes, and up to `pathways.elasticSlices`
+may be missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ptoperator.render import Layout
 
 
 def missing_slices(layout: Layout, state: Observed) -> int:
-    """How many slices are not there, where the run goes on without them; 0 also where it does not."""
+    """Return the number of missing slices that the run goes on without; 0 also if it cannot go on."""
     allowed = layout.job.spec.pathways.elastic_slices
     if not allowed:
         return 0
@@ -27,7 +27,7 @@ def missing_slices(layout: Layout, state: Observed) -> int:
 
 
 def without_missing(layout: Layout, state: Observed) -> Observed:
-    """The same look, without the pods of slices that the run does without."""
+    """Return the state without the pods of slices that the run goes on without."""
     if not missing_slices(layout, state):
         return state
     there = _complete(layout, state)
@@ -36,7 +36,7 @@ def without_missing(layout: Layout, state: Observed) -> Observed:
 
 
 def has_nodes(layout: Layout, state: Observed) -> bool:
-    """Whether every pod that the run needs has a node."""
+    """Return True if every pod that the run needs has a node."""
     needed = without_missing(layout, state).current_pods
     return len(needed) == layout.pods - layout.hosts * missing_slices(layout, state) and all(map(is_scheduled, needed))
 

@@ -1,10 +1,10 @@
-"""MaxText's log lines as progress: pure. MaxText writes no progress document, so the operator reads the end of a log.
+"""Parse MaxText's log as progress. Pure. MaxText writes no progress document, so the operator reads the end of a log.
 
 Why the log, and not a wrapper around the program or a sidecar beside it: nothing runs in the user's image that could
-stop the run, nothing is installed there, and the price is one request per look (`settings.progress_seconds`). What is
-lost: numbers of a pod that is gone, until the next one speaks. Lines as MaxText e591f30 prints them
-(common/metric_logger.py, trainers/post_train/rl): train_sft says every step, train_rl only its evaluations, and
-Tunix's progress bar where it is shown.
+stop the run, nothing is installed there, and the price is one request per reconcile (`settings.progress_seconds`). What
+is lost: the numbers of a deleted pod, until the next one logs. Lines as MaxText e591f30 prints them
+(common/metric_logger.py, trainers/post_train/rl): train_sft logs every step, train_rl only its evaluations, and Tunix's
+progress bar if it is shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ENDED = "RL Training Completed Successfully!"
 
 
 def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | None:
-    """What the newest lines say; each line begins with its time. None where no line says anything."""
+    """Return the progress that the lines show, or None. Each line begins with its time."""
     said: Metrics = {}
     updated = ""
     for line in lines:
@@ -57,7 +57,7 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
 
 
 def _metrics(text: str, total_steps: int) -> Metrics | None:
-    """The numbers of a line; empty for one that says only that training began, None for any other."""
+    """Return a line's numbers; empty if it only says that training began, None for any other line."""
     found = next((each for look in _LOOKS if (each := look(text, total_steps)) is not None), None)
     return {} if found is None and _STARTED in text else found
 
@@ -85,7 +85,7 @@ def _rl_eval(text: str, total_steps: int) -> Metrics | None:
 
 
 def _bar(text: str, total_steps: int) -> Metrics | None:
-    """The newest state of a bar, which overwrites itself; other bars (of downloads) count to something else."""
+    """Return the latest step of the training's bar; other bars (of downloads) count to another total."""
     of_training = [each for each in _BAR.finditer(text) if int(each.group(2)) == total_steps]
     return {"step": float(of_training[-1].group(1))} if of_training else None
 

@@ -1,14 +1,12 @@
 """Progress of a run that writes no progress document: MaxText's, from the end of its first pod's log.
 
-The lines are read by `maxtextlog`. A log that cannot be read is no fault of the job.
+`maxtext_log` parses the lines. A log that cannot be read is not the job's fault.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
 
 from ptapi.accelerators import resolve
 from ptapi.load import parse_job
@@ -17,6 +15,7 @@ from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
+from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe import maxtext_log
 from ptoperator.observe.state import Observed, is_started
 
@@ -26,16 +25,8 @@ TAIL_LINES = 400
 """A step is a line or two; compiling and checkpoints are many."""
 
 
-class LogReader(Protocol):
-    """The part of `kube.Kube` that reading logs needs."""
-
-    def pod_logs(
-        self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
-    ) -> Iterator[str]: ...
-
-
-def with_log(reader: LogReader, state: Observed) -> Observed:
-    """What the run's log says, where it is MaxText's and no progress document is there."""
+def with_log(reader: KubeReader, state: Observed) -> Observed:
+    """Add the progress from MaxText's log, if there is no progress document."""
     runtime = (state.job.get("spec") or {}).get("runtime") or {}
     if state.progress is not None or "maxtext" not in runtime or state.status.phase.is_terminal:
         return state
@@ -43,7 +34,7 @@ def with_log(reader: LogReader, state: Observed) -> Observed:
     return state if first is None else replace(state, progress=_read(reader, state, str(first["metadata"]["name"])))
 
 
-def _read(reader: LogReader, state: Observed, pod: str) -> Progress | None:
+def _read(reader: KubeReader, state: Observed, pod: str) -> Progress | None:
     spec = parse_job(state.job).spec
     chips = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     per_pod = 1 if spec.pathways.enabled is True else chips.parallel_containers
@@ -57,7 +48,7 @@ def _read(reader: LogReader, state: Observed, pod: str) -> Progress | None:
 
 
 def _is_log_source(pod: Manifest) -> bool:
-    """Whether it is process 0, or Pathways' head: the others say the same, or nothing."""
+    """Return True for process 0 or Pathways' head: the others log the same, or nothing."""
     role = label(pod, labels.REPLICATED_JOB_NAME)
     is_first = (label(pod, labels.JOB_INDEX), label(pod, labels.COMPLETION_INDEX)) == ("0", "0")
     return role == names.PATHWAYS_HEAD or (role == names.REPLICATED_JOB and is_first)

@@ -1,8 +1,8 @@
-"""What preflight's formula says of a job that skips preflight: asked of the trainer's own command, in a child.
+"""Estimate the memory of a job that skips preflight, by the trainer's own command in a child process.
 
-Nothing is refused by it: who writes `preflight: Skip` wants no judge. But it costs half a second of a CPU and no
-library beyond the operator's own, so a job that can never fit is not let go without a word. What the formula cannot
-tell (a model behind a URI that this process cannot read, no trainer beside the operator) is left unsaid.
+The estimate rejects nothing: whoever writes `preflight: Skip` wants no verdict. But it costs half a second of a CPU and
+no library beyond the operator's own, so a job that can never fit gets a warning. What the formula cannot tell (a model
+behind a URI that this process cannot read, no trainer beside the operator) is left out.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ _GIB = 2**30
 
 @dataclass
 class Estimates:
-    """The formula's answers, one per shape of a job. Safe to share between threads; one child at a time, for which only
-    jobs of shapes that were not asked about yet wait."""
+    """The estimates, one per shape of a job. Safe to share between threads.
+
+    One child runs at a time; only jobs of a new shape wait for it.
+    """
 
     command: Sequence[str] = COMMAND
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, Estimate | None] = field(default_factory=dict)
 
     def of(self, state: Observed) -> Estimate | None:
-        """For a job that was not told anything yet; None for any other."""
+        """Return the estimate of a job that has no Preflighted condition yet; None for any other."""
         if not _is_wanted(state):
             return None
         shape = _shape(state.job)
@@ -59,7 +61,7 @@ def _is_wanted(state: Observed) -> bool:
 
 
 def _shape(job: Manifest) -> str:
-    """The same for jobs that differ in where they write."""
+    """Return a hash that is equal for jobs that differ only in data, output and capacity."""
     spec = {name: value for name, value in job["spec"].items() if name not in ("output", "data", "capacity")}
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 

@@ -1,9 +1,9 @@
-"""Gathers what is known of one job: the only reads of a reconcile.
+"""Observe one job: the only reads of a reconcile.
 
-A full look costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods start,
-of the nodes on which pods failed, and of preflight's Job until that is decided. Between two looks, while nothing was
-heard of the job, only its progress (a document, or MaxText's log) is read again. The cloud is asked only about a job
-that obtains node pools, waits for their nodes, or gives them back; so is the API server about a ProvisioningRequest.
+A full observation costs one GET of the job, one of its JobSet, one LIST of its pods, a GET of the ConfigMap while pods
+start, of the nodes on which pods failed, and of preflight's Job until that is decided. Between two of them, while no
+event of the job arrives, only its progress (a document, or MaxText's log) is read again. The cloud is read only for a
+job that obtains node pools, waits for their nodes, or releases them; so is the ProvisioningRequest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
 
 from ptapi.errors import SpecError
 from ptapi.hang_timeout import limit_s
@@ -38,12 +37,13 @@ from ptoperator.capacity.cloud import CloudProvider
 from ptoperator.capacity.provisioning_state import NO_REQUEST, ProvisioningRequestState
 from ptoperator.failures.pod_failures import PodFailure
 from ptoperator.kube import labels, names
+from ptoperator.kube.audited_client import KubeReader
 from ptoperator.kueue import workload
 from ptoperator.kueue.workload import KueueState
 from ptoperator.observe import run_directory
 from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.failed_nodes import inspect_failed_nodes
-from ptoperator.observe.maxtext_progress import LogReader, with_log
+from ptoperator.observe.maxtext_progress import with_log
 from ptoperator.observe.state import Observed, TensorBoardObjects, is_scheduled, is_started
 from ptoperator.render import Layout, layout_of
 from ptoperator.render.pod import pools_of
@@ -53,17 +53,10 @@ from ptoperator.settings import Settings
 logger = logging.getLogger(__name__)
 
 
-class Reader(LogReader, workload.Reader, Protocol):
-    """The part of `kube.Kube` that observing needs."""
-
-    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
-
-
 def observe(
-    reader: Reader, cache: JobCache, key: Key, settings: Settings, now: datetime, cloud: CloudProvider | None = None
+    reader: KubeReader, cache: JobCache, key: Key, settings: Settings, now: datetime, cloud: CloudProvider | None = None
 ) -> Observed | None:
-    """Everything about the job now; None if it is gone."""
+    """Return everything about the job now; None if it is deleted."""
     namespace, name = key
     job = _get(reader, POSTTRAINJOBS, name, namespace)
     if job is None:
@@ -95,14 +88,14 @@ def observe(
     return _with_cloud(reader, with_log(reader, _with_run_directory(state)), cloud)
 
 
-def observe_progress(reader: Reader, last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
-    """The last look, with what the run directory, and where it matters the cloud, says now."""
+def observe_progress(reader: KubeReader, last: Observed, now: datetime, cloud: CloudProvider | None = None) -> Observed:
+    """Return the last observation with the current run directory, log and, if needed, cloud."""
     state = _with_run_directory(replace(last, now=now.replace(microsecond=0)))
     return _with_cloud(reader, with_log(reader, state), cloud)
 
 
-def observe_tensorboard(reader: Reader, state: Observed, layout: Layout) -> TensorBoardObjects:
-    """The shared TensorBoard of a job's output."""
+def observe_tensorboard(reader: KubeReader, state: Observed, layout: Layout) -> TensorBoardObjects:
+    """Return the objects of the shared TensorBoard of a job's output."""
     name = tensorboard_name(layout.job.spec.output.uri)
     deployment = _get(reader, DEPLOYMENTS, name, state.namespace)
     if deployment is None:
@@ -112,7 +105,7 @@ def observe_tensorboard(reader: Reader, state: Observed, layout: Layout) -> Tens
     return TensorBoardObjects(deployment, _get(reader, SERVICES, name, state.namespace), entry)
 
 
-def _with_cloud(reader: Reader, state: Observed, cloud: CloudProvider | None) -> Observed:
+def _with_cloud(reader: KubeReader, state: Observed, cloud: CloudProvider | None) -> Observed:
     if cloud is None or not _needs_cloud(state):
         return state
     found = cloud.look(state.uid)
@@ -123,8 +116,8 @@ def _with_cloud(reader: Reader, state: Observed, cloud: CloudProvider | None) ->
     return replace(state, cloud=found, provisioning=_provisioning(reader, state))
 
 
-def _provisioning(reader: Reader, state: Observed) -> ProvisioningRequestState:
-    """Asked together with the cloud, of a job that may be queued by it."""
+def _provisioning(reader: KubeReader, state: Observed) -> ProvisioningRequestState:
+    """Read the ProvisioningRequest of a job that may have one, together with the cloud."""
     if not may_use_queued_provisioning(state.job):
         return NO_REQUEST
     name = names.provisioning_request(state.name, state.uid)
@@ -137,7 +130,7 @@ def _provisioning(reader: Reader, state: Observed) -> ProvisioningRequestState:
 
 
 def _needs_cloud(state: Observed) -> bool:
-    """Whether node pools are made, waited for or given back now."""
+    """Return True if node pools are being created, waited for or released."""
     if state.is_deleting:
         return state.has_finalizer
     if not uses_pools(state.job):
@@ -151,7 +144,7 @@ def _needs_cloud(state: Observed) -> bool:
 
 
 def _with_run_directory(state: Observed) -> Observed:
-    """Read only what may have been written: progress once pods ran, the termination once something failed."""
+    """Read only what may exist: progress once pods ran, the termination once something failed."""
     run = run_directory.of_job(state.job)
     has_run = any(map(is_started, state.current_pods)) or state.status.start_time is not None
     if not run or not has_run or state.status.phase.is_terminal:
@@ -167,8 +160,8 @@ def _with_run_directory(state: Observed) -> Observed:
     )
 
 
-def _kueue(reader: Reader, state: Observed) -> KueueState | None:
-    """Asked while Kueue holds the JobSet back, or seems to have let it run without asking for node pools."""
+def _kueue(reader: KubeReader, state: Observed) -> KueueState | None:
+    """Read Kueue's state while it suspends the JobSet, or seems to have started it without asking for node pools."""
     if state.jobset is None or not state.jobset_queue or not state.is_jobset_ours:
         return None
     is_unasked = uses_pools(state.job) and open_attempt(state.status.capacity) is None
@@ -181,9 +174,11 @@ def _kueue(reader: Reader, state: Observed) -> KueueState | None:
         return None
 
 
-def _bound_jobs(reader: Reader, state: Observed) -> tuple[Manifest, ...]:
-    """Asked while Kueue asks for node pools. A JobSet that runs again adds to the selectors and tolerations of the Jobs
-    that it has; it takes nothing away."""
+def _bound_jobs(reader: KubeReader, state: Observed) -> tuple[Manifest, ...]:
+    """Return child Jobs bound to earlier node pools, while Kueue asks for new ones.
+
+    A resumed JobSet adds to the selectors and tolerations of its existing Jobs; it removes none.
+    """
     if state.kueue is None or not state.kueue.is_asking or state.jobset is None or not uses_pools(state.job):
         return ()
     selector = f"{labels.JOBSET_NAME}={state.jobset['metadata']['name']}"
@@ -192,13 +187,13 @@ def _bound_jobs(reader: Reader, state: Observed) -> tuple[Manifest, ...]:
 
 
 def _failures(cache: JobCache, state: Observed) -> tuple[PodFailure, ...]:
-    """Those under this JobSet: one that was made anew counts its attempts from 0 again."""
+    """Return the failures under this JobSet: a recreated one counts its attempts from 0 again."""
     made = str(state.jobset["metadata"].get("creationTimestamp") or "") if state.jobset else ""
     return tuple(each for each in cache.failures(state.uid) if not each.time or each.time >= made)
 
 
 def _is_silent(state: Observed, progress: Progress | None) -> bool:
-    """Whether the run says nothing for so long that it is worth asking which process stays behind."""
+    """Return True if the progress is so old that the processes' heartbeats are worth reading."""
     if progress is None:
         return False
     asked = ((state.job.get("spec") or {}).get("runPolicy") or {}).get("hangTimeoutSeconds")
@@ -206,15 +201,15 @@ def _is_silent(state: Observed, progress: Progress | None) -> bool:
     return age is not None and age > limit_s(progress.stage, progress.seconds_per_step, asked)
 
 
-def _is_config_map_missing(reader: Reader, state: Observed) -> bool:
-    """Asked while pods may still have to mount it."""
+def _is_config_map_missing(reader: KubeReader, state: Observed) -> bool:
+    """Return True if pods that are still to mount the ConfigMap would not find it."""
     if state.jobset is None or not state.is_jobset_ours or all(map(is_started, state.current_pods or [{}])):
         return False
     return _get(reader, CONFIGMAPS, names.config_map(state.name, state.uid), state.namespace) is None
 
 
 def _trim(pod: Manifest) -> Manifest:
-    """The parts of a pod that are asked for: a slice may have thousands, and the last look is kept."""
+    """Return the parts of a pod that are used: a slice may have thousands, and the last observation is kept."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     kept = {key: meta[key] for key in ("name", "uid", "labels", "deletionTimestamp") if key in meta}
     return {"metadata": kept, "spec": {"nodeName": spec.get("nodeName")}, "status": pod.get("status") or {}}
@@ -227,7 +222,7 @@ def _jobset_name(job: Manifest, settings: Settings) -> str:
         return ""  # plan says why
 
 
-def _get(reader: Reader, resource: Resource, name: str, namespace: str) -> Manifest | None:
+def _get(reader: KubeReader, resource: Resource, name: str, namespace: str) -> Manifest | None:
     try:
         return reader.get(resource, name, namespace)
     except NotFound:

@@ -1,11 +1,12 @@
-"""Decides everything, does nothing: from what was observed of one job to actions, status and when to look again.
+"""Decide what to do about one job: from the observed state to actions, status and the time of the next reconcile.
 
-It reads as a sequence of guarded steps; the first that applies answers. Level-triggered: it needs no memory of what
-it did before, and a crash between any two of its effects leaves a state from which the same steps go on.
+`plan` is pure: a sequence of guarded steps, of which the first that applies answers. It is level-triggered: it needs no
+memory of what it did before, and a crash between any two of its effects leaves a state from which the same steps
+continue.
 
-The order of effects that `reconcile` keeps: actions, then events, then status. A decision to end a job, or an attempt
-at its capacity, is written to status first and carried out by the next look: else a crash in between would start it
-again.
+The reconciler keeps the order of effects: actions, then events, then status. A decision to end a job, or an attempt at
+its capacity, is written to status first and carried out by the next reconcile: otherwise a crash in between would start
+it again.
 """
 
 from __future__ import annotations
@@ -50,9 +51,12 @@ _REFUSED_POLL_S = 30.0
 
 @dataclass(frozen=True)
 class Plan:
-    """status: what to write, None when nothing changed. requeue_after: seconds until the next look, None: only when
-    something happens. progress_only: unless something is heard before, that look need only read progress.
-    gives_turn: the status gives the job its turn in a line, so everybody's place in it must have been read just now."""
+    """What to do, and when to reconcile next.
+
+    status: what to write, None if nothing changed. requeue_after: seconds until the next reconcile, None: only on an
+    event. progress_only: unless an event arrives, that reconcile reads only progress. gives_turn: the status gives the
+    job its turn in a queue, so all positions must have been read just now.
+    """
 
     actions: tuple[Action | CloudAction, ...] = ()
     status: PostTrainJobStatus | None = None
@@ -62,7 +66,7 @@ class Plan:
 
 
 def plan(state: Observed, settings: Settings) -> Plan:
-    """What to do about one job now."""
+    """Decide what to do about one job now."""
     if state.is_deleting:
         actions = deletion_actions(state, settings)  # owner references take everything else away
         return Plan(actions, _finished_status(state), settings.cloud_poll_seconds if state.has_finalizer else None)
@@ -80,14 +84,14 @@ def plan(state: Observed, settings: Settings) -> Plan:
 
 
 def _run_directory_conflict(context: PlanContext) -> StepResult | None:
-    """Another job owns the run directory. Asked once, before anything is made."""
+    """End the job if another one owns its run directory. Checked once, before anything is created."""
     if not context.state.run_directory_owner or context.state.status.holds(ConditionType.VALIDATED):
         return None
     return StepResult(terminal_phases.output_conflict(context.layout, context.state.run_directory_owner))
 
 
 def _finished(context: PlanContext) -> StepResult | None:
-    """The JobSet came to its end, or the trainer did and the JobSet is gone."""
+    """End the job with its JobSet, or with its trainer if the JobSet is gone."""
     state = context.state
     if state.jobset is not None and not state.is_jobset_ours:
         return None
@@ -105,9 +109,11 @@ def _finished(context: PlanContext) -> StepResult | None:
 
 
 def _suspended(context: PlanContext) -> StepResult | None:
-    """`suspend: true`: no pods, after they had time to save. A queued JobSet is deleted, for Kueue owns its suspend
-    field; another is suspended. Deleted too if the job's queue changed meanwhile: the label cannot. Deleted too if
-    its pods name node pools, for those are given back."""
+    """Remove the pods of a suspended job, after they had time to save.
+
+    A queued JobSet is deleted, because Kueue owns its suspend field. So is one whose job changed its queue, because the
+    label is immutable, and one whose pods name node pools, because those are released. Any other is suspended.
+    """
     if not context.policy_suspend:
         return None
     state = context.state
@@ -128,7 +134,7 @@ def _suspended(context: PlanContext) -> StepResult | None:
 
 
 def _deadline_exceeded(context: PlanContext) -> StepResult | None:
-    """`activeDeadlineSeconds` passed while the job held nodes, counted anew after a suspension as Kubernetes does."""
+    """End the job after `activeDeadlineSeconds` of holding nodes, counted anew after each suspension."""
     left = _deadline_left_s(context)
     if left is None or left > 0:
         return None
@@ -136,7 +142,7 @@ def _deadline_exceeded(context: PlanContext) -> StepResult | None:
 
 
 def _start_failed(context: PlanContext) -> StepResult | None:
-    """A container cannot be started, and not since a moment ago."""
+    """End the job if a container has been unable to start for too long."""
     for found in running_phases.start_failures(context.state):
         age = timestamps.seconds_since(found.since, context.state.now)
         if age is not None and age >= context.settings.start_failure_seconds:
@@ -146,7 +152,7 @@ def _start_failed(context: PlanContext) -> StepResult | None:
 
 
 def _cleanup_pending(context: PlanContext) -> StepResult | None:
-    """Things of before are still going away, or somebody else's JobSet has the name."""
+    """Wait until earlier objects are deleted, or until another owner's JobSet frees the name."""
     state = context.state
     if state.jobset is not None and not (
         state.is_jobset_ours or state.is_jobset_deleting or running_phases.is_of_earlier(state)
@@ -160,7 +166,7 @@ def _cleanup_pending(context: PlanContext) -> StepResult | None:
 
 
 def _create_jobset(context: PlanContext) -> StepResult | None:
-    """Nothing is there: make it. The ConfigMap first, for the pods mount it."""
+    """Create the objects of the run: the ConfigMap first, because the pods mount it."""
     if context.state.jobset is not None:
         return None
     capacity = context.state.status.capacity
@@ -180,7 +186,7 @@ def _create_jobset(context: PlanContext) -> StepResult | None:
 
 
 def _follow_jobset(context: PlanContext) -> StepResult:
-    """The JobSet is there and alive: resume it if it was suspended, and say where it stands."""
+    """Report the state of the JobSet, and resume it if it was suspended."""
     state = context.state
     actions: list[Action] = []
     if state.config_map_missing:
@@ -202,7 +208,7 @@ _STEPS: tuple[Callable[[PlanContext], StepResult | None], ...] = (
 
 
 def _plan_finished(state: Observed, settings: Settings) -> Plan:
-    """A job that ended: free its chips, stop it if it did not end by itself, and delete it when its time has come."""
+    """Release a finished job's chips, stop its pods, and delete it when its TTL is over."""
     actions: list[Action | CloudAction] = []
     is_over = state.jobset_condition("Completed") or state.jobset_condition("Failed")
     if state.jobset is not None and state.is_jobset_ours and not is_over and not state.is_jobset_deleting:
@@ -222,7 +228,7 @@ def _plan_finished(state: Observed, settings: Settings) -> Plan:
 
 
 def _finished_status(state: Observed, capacity: CapacityStatus | None = None) -> PostTrainJobStatus | None:
-    """Of a job that is over or going, as far as it is news: its capacity, and whether GKE takes its pools back."""
+    """Return the status of a finished or deleting job with its capacity and release, or None if unchanged."""
     capacity = capacity or state.status.capacity
     conditions = merge_conditions(
         state.status.conditions, release_conditions(state, capacity), state.generation, state.now
@@ -232,7 +238,7 @@ def _finished_status(state: Observed, capacity: CapacityStatus | None = None) ->
 
 
 def _report(state: Observed, layout: Layout | None, settings: Settings, step: StepResult) -> Plan:
-    """The plan of a step: its status if that is news, and if it is not too soon for news of that kind."""
+    """Return the plan of a step, with a status if it changed and is not rate-limited."""
     update = step.update
     if layout is not None:
         update = with_common_conditions(layout, settings, update, state)
@@ -247,13 +253,13 @@ def _report(state: Observed, layout: Layout | None, settings: Settings, step: St
 
 
 def _status_delay_s(state: Observed, settings: Settings) -> float:
-    """Seconds until progress may be written again."""
+    """Return the seconds until progress may be written again."""
     age = timestamps.seconds_since(state.status.accounted_until, state.now)
     return 0.0 if age is None else max(0.0, settings.progress_seconds - age)
 
 
 def _requeue_after_s(context: PlanContext, update: StatusUpdate) -> float:
-    """Soon while numbers move, at the deadline, when a failing start becomes a failure; else seldom."""
+    """Return the earliest of: progress, the queue, the deadline, the end of a failing start, resync."""
     delays = [context.settings.resync_seconds]
     if update.phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING):
         delays.append(context.settings.progress_seconds)

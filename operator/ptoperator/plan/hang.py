@@ -1,10 +1,11 @@
-"""A run that stands still, seen from outside. Pure.
+"""Detect a run that stands still, from outside. Pure.
 
-Every trainer process watches itself, writes its stacks and ends (the trainer's `watchdog`); Python's own C thread does
-so where Python cannot. What is left are processes that are stopped or frozen with their host. The leader's progress
-document is the run's heartbeat: when it is older than the trainer's own limit and some time for it to act, the pods of
-the attempt are deleted, which starts the run again from its checkpoint. Said first, done by the next look. Clocks may
-be wrong, so it must have stood still before the operator's eyes for as long; one that was just started waits anew.
+Every trainer process watches itself, writes its stacks and exits (the trainer's `watchdog`); Python's own C thread does
+so if Python cannot. What is left are processes that are stopped or frozen with their host. The leader's progress
+document is the run's heartbeat: when it is older than the trainer's own limit plus a grace period, the attempt's pods
+are deleted, which restarts the run from its checkpoint. This is written to status first and done by the next reconcile.
+Because clocks may be wrong, this operator must have seen the run stand still for as long; one that just started waits
+anew.
 
 Left out: a run whose progress cannot be read. Nobody can tell whether that one stands still.
 """
@@ -30,7 +31,7 @@ _MAX_NAMED = 4
 
 
 def hang_detected(context: PlanContext) -> StepResult | None:
-    """No sign of life for too long: say so, then take the pods away."""
+    """Report a hang, then delete the pods."""
     state = context.state
     if is_reported(state):
         deletions = tuple(
@@ -52,14 +53,14 @@ def hang_detected(context: PlanContext) -> StepResult | None:
 
 
 def is_reported(state: Observed) -> bool:
-    """Whether status says that the current attempt hangs."""
+    """Return True if status says that the current attempt hangs."""
     running = state.status.condition(ConditionType.RUNNING)
     recorded_restarts = sum(state.status.restarts.values())
     return running is not None and running.reason == Reason.HANG and recorded_restarts == state.restarts
 
 
 def silence_s(context: PlanContext) -> float | None:
-    """Seconds since the last sign of life, if they are too many."""
+    """Return the seconds since the last sign of life, if they exceed the limit."""
     state, progress = context.state, running_phases.own_progress(context.state)
     if progress is None or progress.stage == "done" or not state.current_pods:
         return None
@@ -75,12 +76,12 @@ def silence_s(context: PlanContext) -> float | None:
 
 
 def _limit_s(context: PlanContext, progress: Progress) -> float:
-    """As the trainer's watchdog has it."""
+    """Return the limit of the trainer's watchdog."""
     return limit_s(progress.stage, progress.seconds_per_step, context.layout.job.spec.run_policy.hang_timeout_seconds)
 
 
 def stragglers(heartbeats: tuple[Heartbeat, ...]) -> str:
-    """`; behind: process 3 on llama-slice-0-3 (step 41, last heard 12m before the others)`. Nothing if none is."""
+    """Return `; behind: process 3 on llama-slice-0-3 (step 41, last heard 12m before the others)`, or nothing."""
     times = {heartbeat.process: timestamps.from_text(heartbeat.updated) for heartbeat in heartbeats}
     newest = max(filter(None, times.values()), default=None)
     if newest is None:

@@ -1,8 +1,8 @@
-"""The guarded step before chips are asked for: does the job fit them? Pure.
+"""Preflight: check whether the job fits its chips before they are requested. Pure.
 
-A Job on a CPU node compiles the job's own step (`render.preflight`) and says what it found in its termination message;
-here stands what that means. Only a verdict may end a job. Whatever keeps preflight from a verdict (no node, no image, a
-crash, no time) is not the job's fault: the formula's verdict counts where the pod left one, else the job goes on.
+A Job on a CPU node compiles the job's own step (`render.preflight_job`) and reports in its termination message; this
+module interprets the report. Only a verdict may end a job. Whatever prevents one (no node, no image, a crash, no time)
+is not the job's fault: the formula's verdict counts if the pod left one, otherwise the job goes on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LATE_S = 60.0
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """What preflight came to. wrong: the job is wrong in itself, in these words."""
+    """The result of preflight. job_error: why the job itself is invalid."""
 
     status: PreflightStatus
     job_error: str = ""
@@ -41,7 +41,7 @@ class PreflightResult:
 
 
 def preflight_pending(context: PlanContext) -> StepResult | None:
-    """Preflight first, chips after."""
+    """Run preflight before chips are requested."""
     state, layout = context.state, context.layout
     if layout.preflight == "Skip" or not state.is_preflight_open:
         return None
@@ -62,7 +62,7 @@ def preflight_pending(context: PlanContext) -> StepResult | None:
 
 
 def delete_preflight(state: Observed) -> tuple[Delete, ...]:
-    """Stops a preflight that is not over, for a job that is to hold still."""
+    """Stop an unfinished preflight of a job that is suspended or goes on without it."""
     job = state.preflight_job
     if job is None or is_deleting(job) or holds(job, "Complete"):
         return ()
@@ -85,7 +85,7 @@ def _decide(context: PlanContext, result: PreflightResult) -> StepResult:
 
 
 def _condition(result: PreflightResult) -> ConditionUpdate:
-    """The condition: one line, and what to change where it does not fit."""
+    """Return the condition: one line, and what to change if the job does not fit."""
     status = result.status
     if result.job_error:
         return ConditionUpdate(False, Reason.INVALID_SPEC, result.job_error)
@@ -113,7 +113,7 @@ def _running(message: str) -> StatusUpdate:
 
 
 def _waiting_message(state: Observed) -> str:
-    """Why it takes long, where something is in its way."""
+    """Return what preflight waits for."""
     for pod in state.preflight_pods:
         stuck = pod_failures.start_failure(pod, state.pull_errors)
         words = stuck.message if stuck is not None else why_unscheduled(pod)
@@ -123,7 +123,7 @@ def _waiting_message(state: Observed) -> str:
 
 
 def _result(context: PlanContext, job: Manifest) -> PreflightResult | None:
-    """A verdict; or that there will be none; None while it may come."""
+    """Return the verdict, or that there will be none; None while it may come."""
     results = [result for result in map(_pod_result, context.state.preflight_pods) if result is not None]
     final = next((result for result in results if result.exit_code in _VERDICTS), None)
     if final is not None:
@@ -139,7 +139,7 @@ def _result(context: PlanContext, job: Manifest) -> PreflightResult | None:
 
 
 def _pod_result(pod: Manifest) -> PreflightResult | None:
-    """What a pod said when it ended."""
+    """Return what a pod reported when it ended, or None."""
     terminations = (
         (each.get("state") or {}).get("terminated") for each in pod["status"].get("containerStatuses") or []
     )
@@ -154,7 +154,7 @@ def _pod_result(pod: Manifest) -> PreflightResult | None:
 
 
 def _failure_reason(context: PlanContext, job: Manifest) -> str | None:
-    """Why no verdict will come; None while one may."""
+    """Return why no verdict will come; None while one may."""
     state = context.state
     failed = true_condition(job, "Failed")
     manifest = job["metadata"].get("creationTimestamp")
@@ -171,7 +171,7 @@ def _failure_reason(context: PlanContext, job: Manifest) -> str | None:
 
 
 def _cannot_start(context: PlanContext, age_s: float) -> bool:
-    """Its pod has no node, or not its image, and not since a moment ago."""
+    """Return True if the pod has had no node, or not its image, for too long."""
     pods = context.state.preflight_pods
     is_stuck = not any(map(is_scheduled, pods)) or any(pod_failures.start_failure(pod) is not None for pod in pods)
     return is_stuck and age_s >= context.settings.start_failure_seconds

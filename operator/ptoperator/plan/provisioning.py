@@ -1,6 +1,6 @@
-"""Guarded steps about chips: they come before the pods, and pods whose chips do not come go. Pure.
+"""Guarded steps about chips: obtain them before the pods, and remove pods whose chips do not come. Pure.
 
-`capacity` decides how chips are obtained; here stands what that means for the JobSet.
+`capacity` decides how chips are obtained; this module applies that to the JobSet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_REPAIR_S = 2.0 * USUAL_WAIT_S
 
 
 def capacity_failed(context: PlanContext, decision: Decision) -> StepResult:
-    """The end of a job whose chips cannot be had; nothing more will be tried."""
+    """End a job whose chips cannot be obtained."""
     assert decision.failure is not None
     over = terminal_phases.failed_with(context.layout, decision.failure)
     conditions = ConditionUpdate(False, decision.failure.failure_class, decision.failure.message)
@@ -40,7 +40,7 @@ def capacity_failed(context: PlanContext, decision: Decision) -> StepResult:
 
 
 def capacity_pending(context: PlanContext) -> StepResult | None:
-    """Chips first, pods after; see `quota` for a job that needs Kueue's quota before them."""
+    """Obtain chips before pods; see `quota` for a job that needs Kueue's quota before them."""
     if context.state.jobset is not None or context.quota_first:
         return None
     decision = provide(context.capacity_request)
@@ -61,8 +61,11 @@ def capacity_pending(context: PlanContext) -> StepResult | None:
 
 
 def nodes_missing(context: PlanContext) -> StepResult | None:
-    """Pods wait for nodes that do not come, or do not come back: the option's time is over, or their node pool is
-    gone or broken. The JobSet goes, and capacity is looked for anew. Written before it is done."""
+    """End the attempt if its nodes do not come, or do not come back.
+
+    The option's time is over, or the node pool is lost or broken. The JobSet is deleted and capacity obtained anew.
+    Written to status before it is done.
+    """
     state = context.state
     attempt = open_attempt(state.status.capacity)
     is_waiting = state.is_jobset_ours and not state.is_jobset_deleting and not context.has_nodes
@@ -85,7 +88,7 @@ def nodes_missing(context: PlanContext) -> StepResult | None:
 
 
 def stale_jobset(context: PlanContext) -> StepResult | None:
-    """Pods were made for an attempt that is over: they go before the next begins."""
+    """Delete a JobSet whose attempt is over, before the next attempt begins."""
     state = context.state
     attempts = state.status.capacity.attempts
     if not attempts or attempts[-1].ended is None or state.jobset is None or not state.is_jobset_ours:
@@ -99,7 +102,7 @@ def stale_jobset(context: PlanContext) -> StepResult | None:
 
 
 def _lost_pool(state: Observed) -> str:
-    """A node pool that the job had and that will bring no nodes any more; nothing if the cloud cannot say."""
+    """Say which of the job's node pools will bring no more nodes; empty if none, or if the cloud cannot tell."""
     cloud = state.cloud
     if cloud is None or cloud.trouble is not None:
         return ""
@@ -113,15 +116,17 @@ def _lost_pool(state: Observed) -> str:
 
 
 def _is_pool_repairing(state: Observed) -> bool:
-    """Before the pods of the next try: a pool that ran is not running now."""
+    """Return True if a pool that was ready is not running, before the next attempt's pods exist."""
     if state.jobset is not None or state.cloud is None or state.cloud.trouble is not None:
         return False
     return any(pool.state is not PoolState.RUNNING for pool in state.cloud.of_job(state.uid))
 
 
 def _lost_nodes(context: PlanContext, candidate: Candidate | None) -> str:
-    """Nodes of a pool never came, or went away, as spot ones do, and stay away for as long as the option may take. One
-    that may take for ever has a pool that is paid for and does not work: the next one may."""
+    """Say that pods had no nodes for as long as the option may take; empty if not.
+
+    An option without a limit gets one here: its pool costs money and does not work, and the next one may.
+    """
     if candidate is None or (candidate.wait_s is None and candidate.is_ready_with_pods):
         return ""
     limit_s, waited_s = candidate.wait_s or _MAX_REPAIR_S, _wait_for_nodes_s(context.state)
@@ -129,7 +134,7 @@ def _lost_nodes(context: PlanContext, candidate: Candidate | None) -> str:
 
 
 def _wait_for_nodes_s(state: Observed) -> float:
-    """How long some pod has had no node although its chips were there."""
+    """Return how long a pod has had no node although its chips were ready."""
     capacity, attempt = state.status.condition(ConditionType.CAPACITY_READY), open_attempt(state.status.capacity)
     if capacity is None or capacity.status == "True" or attempt is None or attempt.ready is None:
         return 0.0

@@ -1,9 +1,9 @@
-"""Guarded steps of a job with a queue whose node pools the operator makes: quota first, then chips, then pods. Pure.
+"""Guarded steps of a queued job that needs node pools: quota first, then chips, then pods. Pure.
 
-Kueue reserves quota and asks, by an admission check, whether the pods may come. Only then does the operator go through
-spec.capacity, and it answers when the pools are there; until then Kueue makes no pods. Quota and chips are never held
-without each other for long: when Kueue takes the quota back the pools are given back, and when a round through
-spec.capacity brought no chips the JobSet is deleted, which gives the quota back until the next round.
+Kueue reserves quota and asks, by an admission check, whether the pods may start. Only then does the operator go through
+spec.capacity; it answers when the pools are ready, and until then Kueue creates no pods. Quota and chips are never held
+without each other for long: when Kueue revokes the quota the pools are released, and when a round through spec.capacity
+brings no chips the JobSet is deleted, which returns the quota until the next round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SOON_S = 1.0
 
 
 def admission_check_missing(context: PlanContext) -> StepResult | None:
-    """Kueue let the pods run and never asked for node pools, so they would wait for ever."""
+    """End a job that Kueue admitted without our AdmissionCheck: its node pools would never be created."""
     state, kueue = context.state, context.state.kueue
     if not context.quota_first or kueue is None or state.is_suspended_by_kueue or context.has_nodes:
         return None
@@ -49,7 +49,7 @@ def admission_check_missing(context: PlanContext) -> StepResult | None:
 
 
 def provisioning_round_failed(context: PlanContext) -> StepResult | None:
-    """A whole round brought no chips: others may have the quota during the pause."""
+    """Return the quota during the pause after a round that brought no chips."""
     state, kueue = context.state, context.state.kueue
     if not context.quota_first or not state.is_suspended_by_kueue or state.is_jobset_deleting:
         return None
@@ -62,7 +62,7 @@ def provisioning_round_failed(context: PlanContext) -> StepResult | None:
 
 
 def backing_off(context: PlanContext) -> StepResult | None:
-    """Not in the queue before the next round may begin."""
+    """Stay out of the queue until the next round may begin."""
     if not context.quota_first or context.state.jobset is not None:
         return None
     decision = between_attempts(context.capacity_request)
@@ -73,7 +73,7 @@ def backing_off(context: PlanContext) -> StepResult | None:
 
 
 def quota_reserved(context: PlanContext) -> StepResult | None:
-    """Kueue has reserved quota and asks for node pools. Written down that they are there before it is told so."""
+    """Obtain the node pools that Kueue asks for. They are in status before Kueue gets the answer."""
     state, kueue, poll_s = context.state, context.state.kueue, context.settings.cloud_poll_seconds
     if kueue is None or not state.is_suspended_by_kueue or state.is_jobset_deleting:
         return None
@@ -100,7 +100,7 @@ def quota_reserved(context: PlanContext) -> StepResult | None:
 
 
 def quota_missing(context: PlanContext) -> StepResult | None:
-    """Kueue took the quota back, or has not reserved any: what the job still holds is given back."""
+    """Release the chips of a job that has no quota or lost it."""
     state, kueue = context.state, context.state.kueue
     if not context.quota_first or not state.is_suspended_by_kueue or kueue is None or kueue.has_quota:
         return None
@@ -120,7 +120,7 @@ def _provisioning(context: PlanContext, kueue: KueueState, message: str, capacit
 
 
 def _starting_message(kueue: KueueState) -> str:
-    """What is left between the chips and the pods."""
+    """Say what still happens between ready chips and the pods."""
     checks = [each for each in kueue.checks if each["name"] != kueue.check]
     other = workload.waiting_check(replace(kueue, workload={"status": {"admissionChecks": checks}}))
     return f"chips are there; {other}" if other else "chips are there; Kueue makes the pods next"

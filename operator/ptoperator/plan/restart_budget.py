@@ -1,9 +1,9 @@
-"""Guarded steps about failures that the JobSet judged by its own rules, and too kindly or too hard. Pure.
+"""Correct the JobSet's restart decisions, which are sometimes too lenient or too strict. Pure.
 
-A JobSet knows exit codes and disruption. It starts a job again that will fail the same way (memory that XLA could not
-have, said in words only), and it charges `maxRestarts` for a machine that broke without Kubernetes calling it a
-disruption (a TPU host under repair refuses pods within seconds, and three restarts are gone in a minute). The first is
-ended here; for the second the JobSet is made anew, after a pause that grows, with what is left of the budget.
+A JobSet knows exit codes and disruption. It restarts a job that will fail the same way (out of HBM, known only from a
+message), and it charges `maxRestarts` for a machine that broke without a Kubernetes disruption (a TPU host under repair
+rejects pods within seconds, and three restarts are used up in a minute). The first is ended here; for the second the
+JobSet is recreated, after a growing pause, with what is left of the budget.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_BACKOFF_S = 600.0
 
 
 def not_retryable(context: PlanContext) -> StepResult | None:
-    """It restarted for a cause that comes back each time, or once too often for a cause of this class."""
+    """End a job whose cause recurs each time, or has used up the budget of its class."""
     counts, newest = restart_counts(context.state)
     if newest is None:
         return None
@@ -41,7 +41,7 @@ def not_retryable(context: PlanContext) -> StepResult | None:
 
 
 def retry_uncharged(context: PlanContext, failed: Manifest) -> StepResult | None:
-    """The JobSet's count is used up, the job's is not: wait for the machine, then make the JobSet anew."""
+    """Wait for the machine and recreate the JobSet, if the JobSet's count is used up but the job's is not."""
     state = context.state
     if failed.get("reason") != REACHED_MAX:
         return None
@@ -62,7 +62,7 @@ def retry_uncharged(context: PlanContext, failed: Manifest) -> StepResult | None
 
 
 def is_restart_recorded(state: Observed) -> bool:
-    """Whether status counts a restart that this JobSet did not make: it is to be made anew."""
+    """Return True if status counts a restart that this JobSet did not make, so that it is to be recreated."""
     return sum(state.status.restarts.values()) > state.restarts
 
 
@@ -81,5 +81,5 @@ def _recreate_jobset(context: PlanContext, failed: Manifest) -> StepResult:
 
 
 def _backoff_s(counts: dict[str, int], kind: FailureClass) -> float:
-    """Before the next try; grows with the tries that this class has cost. A machine's repair takes minutes."""
+    """Return the pause, which grows with the restarts of this class. A machine's repair takes minutes."""
     return min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0 ** min(counts.get(kind, 0), 10))

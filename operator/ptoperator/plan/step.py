@@ -1,4 +1,4 @@
-"""What a guarded step of `plan` is given and what it answers."""
+"""The input and output of a guarded step of `plan`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ptoperator.status.builder import StatusUpdate
 
 @dataclass(frozen=True)
 class PlanContext:
-    """What every step gets."""
+    """The input of every step."""
 
     state: Observed
     layout: Layout
@@ -25,18 +25,22 @@ class PlanContext:
 
     @property
     def policy_suspend(self) -> bool:
+        """Return `runPolicy.suspend`."""
         return self.layout.job.spec.run_policy.suspend
 
     @property
     def queue(self) -> str | None:
+        """Return the job's Kueue queue, or None."""
         return self.layout.job.spec.queue
 
     @property
     def quota_first(self) -> bool:
+        """Return True if Kueue's quota comes before the job's node pools."""
         return self.layout.quota_first
 
     @property
     def capacity_request(self) -> CapacityRequest:
+        """Return the input of `capacity.provide`."""
         state = self.state
         return CapacityRequest(
             self.layout,
@@ -50,13 +54,13 @@ class PlanContext:
 
     @property
     def has_nodes(self) -> bool:
-        """Whether every pod that the run needs has a node."""
+        """Return True if every pod that the run needs has a node."""
         return has_nodes(self.layout, self.state)
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step answers: what to do, where the job stands, when to look again. gives_turn: see `Plan`."""
+    """What to do, the status update, and when to reconcile next. gives_turn: see `Plan`."""
 
     update: StatusUpdate
     actions: tuple[Action | CloudAction, ...] = ()
@@ -66,5 +70,6 @@ class StepResult:
 
 
 def delete_jobset(state: Observed) -> Delete:
+    """Return the deletion of the observed JobSet."""
     assert state.jobset is not None
     return deletion(JOBSETS, state.jobset, state.namespace)

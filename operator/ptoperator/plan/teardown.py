@@ -1,7 +1,7 @@
-"""Node pools and the end of what they were for: the job is over, suspended or deleted. Pure.
+"""Release the node pools of a job that is finished, suspended or being deleted. Pure.
 
-A pool has no owner reference, so the job carries a finalizer while it may hold one. Chips are given back after the
-last pod is gone, because its checkpoint is saved on them.
+A pool has no owner reference, so the job carries a finalizer while it may hold one. Chips are released after the last
+pod is gone, because its checkpoint is saved on them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _CAPACITY = ConditionType.CAPACITY_READY
 
 @dataclass(frozen=True)
 class CapacityRelease:
-    """What to do, and what status says of capacity meanwhile."""
+    """What to do, and the capacity in status meanwhile."""
 
     status: CapacityStatus
     actions: tuple[Action | CloudAction, ...] = ()
 
 
 def add_finalizer(state: Observed) -> Patch:
-    """Before the first pool. The version makes sure that nobody else's finalizer is lost."""
+    """Add the finalizer before the first pool. The version keeps other finalizers from being lost."""
     return _with_finalizers(state, [*_finalizers(state), labels.FINALIZER])
 
 
 def release_capacity(state: Observed, settings: Settings) -> CapacityRelease | None:
-    """Giving back the chips of a job that needs none now: pools, and its turn at those; None if it holds none."""
+    """Release the chips of a job that needs none now, and its turn at them; None if it holds none."""
     capacity = state.status.capacity
     is_held = (
         capacity.node_pools or open_attempt(capacity) or (state.cloud is not None and state.cloud.of_job(state.uid))
@@ -58,7 +58,7 @@ def release_capacity(state: Observed, settings: Settings) -> CapacityRelease | N
 
 
 def deletion_actions(state: Observed, settings: Settings) -> tuple[Action | CloudAction, ...]:
-    """A job that is being deleted: pods, then pools, then the finalizer."""
+    """Remove a deleting job's pods, then its pools, then the finalizer."""
     if not state.has_finalizer:
         return ()
     if state.jobset is not None and state.is_jobset_ours:
@@ -75,8 +75,10 @@ def deletion_actions(state: Observed, settings: Settings) -> tuple[Action | Clou
 
 
 def release_conditions(state: Observed, capacity: CapacityStatus) -> ConditionUpdates:
-    """What is to be said of pools that are to go: what keeps them, that one is not ours any more, or that they went.
-    capacity: what is written of it now."""
+    """Report what blocks the release of pools, that one is no longer known as ours, or that they are released.
+
+    capacity: what status is about to say of it.
+    """
     if refusal := _release_blocker(state, capacity):
         return {_CAPACITY: ConditionUpdate(False, Reason.RELEASE_REFUSED, refusal)}
     is_held = bool(state.cloud and state.cloud.of_job(state.uid)) or bool(capacity.node_pools)
@@ -93,7 +95,7 @@ def release_conditions(state: Observed, capacity: CapacityStatus) -> ConditionUp
 
 
 def _release_blocker(state: Observed, capacity: CapacityStatus) -> str:
-    """Why the pools do not go, if that does not pass by itself."""
+    """Return what keeps the pools, if it does not pass by itself."""
     cloud, names = state.cloud, ", ".join(each.name for each in capacity.node_pools)
     if cloud is None:
         message = f"node pool {names} is to be deleted, and the operator knows no GKE cluster; hint: set gke.project, "
@@ -113,7 +115,7 @@ def _release_blocker(state: Observed, capacity: CapacityStatus) -> str:
 
 
 def _unmanaged_pools(state: Observed) -> list[str]:
-    """Pools that the job held and that nobody gives back: their labels were changed, or no cloud is known any more."""
+    """Return pools of the job that nobody will delete: their labels were changed, or the cloud is no longer known."""
     held = [each.name for each in state.status.capacity.node_pools]
     if state.cloud is None:
         return held
@@ -122,8 +124,10 @@ def _unmanaged_pools(state: Observed) -> list[str]:
 
 
 def _may_create_pods(state: Observed) -> bool:
-    """Whether it may still make pods: not while it is suspended, nor while Kueue, which has reserved no quota, holds it
-    back."""
+    """Return True if the JobSet may still create pods.
+
+    Not while it is suspended, nor while Kueue holds it without quota.
+    """
     if state.is_suspended_by_kueue and state.kueue is not None and not state.kueue.has_quota:
         return False
     is_ours_to_resume = state.is_jobset_suspended and not state.jobset_queue

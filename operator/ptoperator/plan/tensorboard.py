@@ -1,7 +1,7 @@
-"""What is done about a job's shared TensorBoard: pure, beside `plan`, for it concerns finished jobs as well.
+"""Reconcile a job's shared TensorBoard. Pure, and apart from `plan`, because it also serves finished jobs.
 
-Somebody who looks marks the job with a time (annotation). The Deployment carries the latest such time of all its jobs,
-and has a pod until then. Each step looks at what is there and makes one thing more as it should be.
+Whoever opens it marks the job with a time (annotation). The Deployment carries the latest such time of all its jobs,
+and has a pod until then. Each reconcile corrects one thing.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ptoperator.render.tensorboard import (
 
 @dataclass(frozen=True)
 class TensorBoardPlan:
-    """What to do, and when its pod's time is over."""
+    """What to do, and the seconds until its pod's time is over."""
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
 
 
 def wants_tensorboard(job: Manifest) -> bool:
-    """Whether the job asks for it. The manifest is asked, for a finished job is not parsed any more."""
+    """Return True if the job asks for it. Reads the manifest, because a finished job is not parsed."""
     tensorboard = (job.get("spec") or {}).get("tensorboard") or {}
     return isinstance(tensorboard, dict) and bool(tensorboard.get("server")) and not is_deleting(job)
 
 
 def plan_tensorboard(layout: Layout, state: Observed, tensorboard: TensorBoardObjects) -> TensorBoardPlan:
-    """The next thing to do about it."""
+    """Return the next thing to do."""
     if tensorboard.deployment is None:
         return TensorBoardPlan((Create(DEPLOYMENTS, tensorboard_deployment(layout)),), 0.0)
     if tensorboard.service is None:
@@ -63,7 +63,7 @@ def plan_tensorboard(layout: Layout, state: Observed, tensorboard: TensorBoardOb
 
 
 def _adoption(layout: Layout, item: Manifest) -> Manifest | None:
-    """This job among the owners; the version makes sure that nobody else's entry is lost."""
+    """Add this job to the owners; the version keeps other entries from being lost."""
     owners = item["metadata"].get("ownerReferences") or []
     if any(each.get("uid") == layout.uid for each in owners):
         return None
@@ -84,7 +84,7 @@ def _scale(state: Observed, deployment: Manifest) -> TensorBoardPlan:
 
 
 def _requested_until(item: Manifest) -> str:
-    """A time that somebody wrote; nothing if it is none."""
+    """Return the time in the annotation; empty if it is none."""
     text = str((item["metadata"].get("annotations") or {}).get(labels.TENSORBOARD_UNTIL) or "")
     time = timestamps.from_text(text)
     return timestamps.to_text(time) if time else ""

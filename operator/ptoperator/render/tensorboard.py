@@ -1,9 +1,9 @@
-"""TensorBoard in the cluster: one Deployment and one Service per output location and namespace, shared by its jobs, so
-that their runs stand beside each other; and an Ingress or a Gateway's route, where the administrator names a domain.
+"""TensorBoard in the cluster: one Deployment and one Service per output location and namespace.
 
-Every job that asks for it owns both, so they go with the last of them. The Deployment begins with no pod; whoever
-wants to look marks a job (`ptctl workload tensorboard`), and `boards` gives it one until that time. It reads the
-bucket as the trainer does, and satisfies Pod Security "restricted".
+All jobs of that location share it, so that their runs stand beside each other. If the administrator names a domain, it
+also has an Ingress or a Gateway's route. Every job that asks for it owns all of them, so they are deleted with the last
+job. The Deployment starts without a pod; `ptctl workload tensorboard` marks a job, and `plan.tensorboard` scales it up
+until that time. It reads the bucket as the trainer does, and satisfies Pod Security "restricted".
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ USER_ID = 65532
 
 
 def tensorboard_name(output_uri: str) -> str:
-    """Name of both objects."""
+    """Return the name of its objects."""
     return f"tensorboard-{hashlib.sha256(output_uri.rstrip('/').encode()).hexdigest()[:8]}"
 
 
 def tensorboard_deployment(layout: Layout) -> Manifest:
+    """Return the Deployment's manifest."""
     name = tensorboard_name(layout.job.spec.output.uri)
     return {
         "apiVersion": "apps/v1",
@@ -40,6 +41,7 @@ def tensorboard_deployment(layout: Layout) -> Manifest:
 
 
 def tensorboard_service(layout: Layout) -> Manifest:
+    """Return the Service's manifest."""
     name = tensorboard_name(layout.job.spec.output.uri)
     return {
         "apiVersion": "v1",
@@ -53,18 +55,18 @@ def tensorboard_service(layout: Layout) -> Manifest:
 
 
 def tensorboard_host(layout: Layout) -> str:
-    """Where it is reached from outside; empty where it is not."""
+    """Return its host outside the cluster; empty if it has none."""
     domain = _ingress_settings(layout).domain
     return f"{tensorboard_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
 
 
 def route_kind(layout: Layout) -> Resource:
-    """How it is reached from outside, where it is."""
+    """Return the kind of object by which it is reached from outside."""
     return HTTP_ROUTES if _ingress_settings(layout).gateway else INGRESSES
 
 
 def tensorboard_route(layout: Layout) -> Manifest:
-    """One host per output and namespace. While nobody looks there is no pod, and it answers 503."""
+    """Return the Ingress or HTTPRoute: one host per output and namespace. It answers 503 while there is no pod."""
     settings = _ingress_settings(layout)
     return _http_route(layout, settings.gateway) if settings.gateway else _ingress(layout)
 
@@ -123,7 +125,7 @@ def _ingress_settings(layout: Layout) -> IngressSettings:
 
 
 def owner(layout: Layout) -> Manifest:
-    """One owner among several: none of them is its controller."""
+    """Return the job as one owner among several: none of them is the controller."""
     return {key: layout.owner_references[0][key] for key in ("apiVersion", "kind", "name", "uid")}
 
 

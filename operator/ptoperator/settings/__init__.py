@@ -22,7 +22,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What an operator's administrator decides. The variable of a field is POSTTRAIN_<FIELD>."""
+    """What the operator's administrator decides. The variable of a field is POSTTRAIN_<FIELD>."""
 
     trainer_image: str = "posttrain-trainer:0.1.0"
     """Image of jobs that name none."""
@@ -103,12 +103,12 @@ class Settings:
 
     @property
     def has_gke(self) -> bool:
-        """Whether the operator may make node pools."""
+        """Return True if the operator may create node pools."""
         return bool(self.gke_project and self.gke_location and self.gke_cluster)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
-        """Defaults, and what the environment says."""
+        """Return the defaults, overridden by the environment. Raises SettingsError."""
         given: dict[str, Any] = {}
         for field in fields(cls):
             variable = PREFIX + field.name.upper()

@@ -1,7 +1,7 @@
-"""The status of a job: the only place that makes conditions, phases, messages and numbers for people.
+"""Build a job's status: the only place that writes conditions, phases, messages and numbers for people.
 
-`StatusUpdate` is what plan found; `build` turns it, the old status and what was observed into the new status. It is
-pure: the same input gives the same status, and `differs` tells whether it is worth a write.
+`StatusUpdate` is what plan decided; `build` combines it with the old status and the observed state. It is pure: the
+same input gives the same status, and `differs` tells whether it is worth a write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MESSAGE_LIMIT = 4096
 
 @dataclass(frozen=True)
 class ConditionUpdate:
-    """One condition: whether it holds, why in one word, and why in a sentence."""
+    """One condition: whether it holds, the reason in one word, and the message."""
 
     holds: bool
     reason: str
@@ -43,9 +43,9 @@ ConditionUpdates = dict[ConditionType, ConditionUpdate]
 
 @dataclass(frozen=True)
 class StatusUpdate:
-    """What plan found: the phase, the conditions it can speak about, and the failure that ended the job.
+    """The phase, the conditions that changed, and the failure that ended the job.
 
-    restarted: a failure after which the job starts again by the operator's decision, which no JobSet counts.
+    restarted: a failure after which the operator restarts the job, which no JobSet counts.
     """
 
     phase: Phase
@@ -57,7 +57,7 @@ class StatusUpdate:
 
 
 def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostTrainJobStatus:
-    """The new status. `layout` is None for a spec that cannot be laid out."""
+    """Return the new status. layout: None for an invalid spec."""
     old, phase = state.status, update.phase
     restarts, newest = restart_counts(state)
     if update.restarted is not None:
@@ -87,19 +87,19 @@ def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostT
 
 
 def differs(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
-    """Whether somebody would see a difference. Sums of time and cost alone are not worth a write."""
+    """Return True if a reader would see a difference. Sums of time and cost alone are not worth a write."""
     return _without_sums(old) != _without_sums(new)
 
 
 def is_only_progress(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
-    """Whether nothing changed but numbers that change all the time; those may wait for their turn."""
+    """Return True if only progress metrics changed; those updates are rate-limited."""
     return _without_progress(old) == _without_progress(new)
 
 
 def merge_conditions(
     old: list[Condition], conditions: ConditionUpdates, generation: int, now: datetime
 ) -> list[Condition]:
-    """Conditions in the order of their types; what is not spoken about stays as it was."""
+    """Return the conditions in the order of their types; those without an update stay."""
     by_type = {condition.type: condition for condition in old}
     for kind, update in conditions.items():
         by_type[kind] = _condition(by_type.get(kind), kind, update, generation, now)
@@ -122,7 +122,7 @@ def _condition(
 
 
 def _redacted_failure(failure: FailureStatus | None) -> FailureStatus | None:
-    """Whoever said it, a secret is not repeated."""
+    """Remove secrets from a failure, whatever its source."""
     if failure is None:
         return None
     return failure.model_copy(update={"message": redact(failure.message), "log": redact(failure.log)})

@@ -1,7 +1,7 @@
-"""Kubernetes events: what `kubectl describe ptj` shows of a job's life. Pure.
+"""Kubernetes Events: what `kubectl describe ptj` shows of a job's life. Pure.
 
-An event is the difference between two statuses. Its name is made from the job, the kind of change and the state it
-left, so that saying it again after a crash finds it said already.
+An event is the difference between two statuses. Its name is derived from the job, the kind of change and the previous
+state, so that a repeated write after a crash finds it written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WARNINGS = (
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something worth an event. mark: what tells this occurrence from an earlier one."""
+    """A change that is worth an event. mark: distinguishes this occurrence from an earlier one."""
 
     reason: str
     message: str
@@ -40,12 +40,12 @@ class JobEvent:
 
 
 def events_between(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[JobEvent]:
-    """What happened between two statuses, in the order in which it is told."""
+    """Return the changes between two statuses, in the order of the events."""
     return [*_created(old, new), *_failed_attempts(old, new), *_restarted(old, new), *_changed(old, new)]
 
 
 def manifest(state: Observed, event: JobEvent) -> Manifest:
-    """The event for a note."""
+    """Return the Event's manifest."""
     mark = f"{state.uid}/{event.reason}/{event.mark}"
     time = timestamps.to_text(state.now)
     return {
@@ -80,7 +80,7 @@ def _created(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEv
 
 
 def _failed_attempts(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:
-    """Attempts at capacity that did not work."""
+    """Report attempts at capacity that failed."""
     reported = {(each.option, each.started) for each in old.capacity.attempts if each.ended}
     for each in new.capacity.attempts:
         if each.ended and each.failure_class and (each.option, each.started) not in reported:
@@ -111,7 +111,10 @@ def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEv
 
 
 def _is_notable(condition: Condition) -> bool:
-    """Running and CapacityReady speak when they hold; Complete and Failed speak for a job that ended."""
+    """Return True if the condition is worth an event.
+
+    Running and CapacityReady only when they hold; of a finished job only Complete and Failed.
+    """
     if condition.reason in _WARNINGS or condition.type in (ConditionType.COMPLETE, ConditionType.FAILED):
         return condition.type is not ConditionType.RUNNING and condition.reason not in _REPORTED_ELSEWHERE.get(
             condition.type, ()

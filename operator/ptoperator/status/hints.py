@@ -1,4 +1,4 @@
-"""What to do about a job that failed: the hint at the end of its message, with the job's own numbers. Pure."""
+"""The hint at the end of a failed job's message, with the job's own numbers. Pure."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _HINTS: dict[FailureClass, str] = {
 
 
 def hint_for(kind: FailureClass, layout: Layout) -> str:
-    """The hint for a class; empty where there is nothing to do."""
+    """Return the hint for a class; empty if there is nothing to do."""
     if kind is FailureClass.OUT_OF_MEMORY_HBM:
         return "use " + ", ".join(_memory_savings(layout))
     return _HINTS.get(kind, "")
 
 
 def _memory_savings(layout: Layout) -> Iterator[str]:
-    """From what costs nothing but time to what costs chips."""
+    """List the changes, from what only costs time to what costs chips."""
     training = layout.job.spec.training
     micro = training.micro_batch_size or training.batch_size
     if micro > 1:
@@ -57,7 +57,7 @@ def _smaller_state(training: Training) -> Iterator[str]:
 
 
 def _next_larger(now: Slice) -> str:
-    """The next size of the same generation: `v6e-32 (32 chips)`."""
+    """Return the next size of the same generation: `v6e-32 (32 chips)`."""
     if now.is_cpu:
         return ""
     larger = [shape for shape in table()[now.generation]["topologies"] if chip_count(shape) > now.chips]

@@ -1,8 +1,8 @@
-"""Restarts by failure class: pure bookkeeping of why a job started again.
+"""Count restarts by failure class. Pure.
 
-A JobSet only counts. Whatever it counted beyond what status has named is named now, from what the pods of that
-attempt said, or else from the JobSet's rule, or else from the run directory. A JobSet that was made anew counts
-from 0 and carries the earlier count in an annotation.
+A JobSet only counts. Whatever it counted beyond status is classified now, from that attempt's pods, or else from the
+JobSet's rule, or else from the run directory. A recreated JobSet counts from 0 and carries the earlier count in an
+annotation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}
 
 
 def restart_counts(state: Observed) -> tuple[dict[str, int], FailureStatus | None]:
-    """Restarts by class, and the failure behind the newest one where there is a new one."""
+    """Return restarts by class, and the failure behind the newest one if it is new."""
     counts = dict(state.status.restarts)
     known = sum(counts.values())
     newest: FailureStatus | None = None
@@ -31,14 +31,14 @@ def restart_counts(state: Observed) -> tuple[dict[str, int], FailureStatus | Non
 
 
 def charged_restarts(counts: dict[str, int]) -> int:
-    """How many of them count against `runPolicy.maxRestarts`."""
+    """Return how many of them count against `runPolicy.maxRestarts`."""
     return sum(
         count for kind, count in counts.items() if kind in set(FailureClass) and REACTIONS[FailureClass(kind)].charged
     )
 
 
 def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
-    """Why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's own words."""
+    """Return why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's message."""
     found = pod_failures.cause(state.failures, state.jobset_restarts, charged=True)
     cause = _hang(state) or (failure_status(found) if found else from_run_directory(state))
     words = str(condition.get("message") or "")
@@ -46,6 +46,7 @@ def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
 
 
 def failure_status(found: PodFailure) -> FailureStatus:
+    """Convert a pod failure to status."""
     return FailureStatus(
         failure_class=found.kind,
         message=found.message,
@@ -74,7 +75,7 @@ def _cause_of(state: Observed, attempt: int) -> FailureStatus:
 
 
 def _hang(state: Observed) -> FailureStatus | None:
-    """What the operator itself ended the attempt for: it said so before it did."""
+    """Return the hang for which the operator ended the attempt; status says so before the pods are deleted."""
     running = state.status.condition(ConditionType.RUNNING)
     if running is None or running.reason != Reason.HANG:
         return None
@@ -82,7 +83,7 @@ def _hang(state: Observed) -> FailureStatus | None:
 
 
 def from_run_directory(state: Observed) -> FailureStatus | None:
-    """What the trainer wrote into its run directory when it ended."""
+    """Return the failure that the trainer wrote into its run directory, or None."""
     said = state.termination
     if said is None or said.exit_code == 0 or said.failure_class not in set(FailureClass):
         return None
@@ -90,6 +91,6 @@ def from_run_directory(state: Observed) -> FailureStatus | None:
 
 
 def _restart_reason(state: Observed) -> str:
-    """The rule by which the JobSet restarted; empty where it says no more (it is over) or never did (before 0.12)."""
+    """Return the rule by which the JobSet restarted; empty once it is over, and before JobSet 0.12."""
     condition = state.jobset_condition("RestartingJobSet")
     return str(condition.get("reason") or "") if condition else ""

@@ -1,4 +1,4 @@
-"""Where a living job stands: one function per situation, with the words for it. Pure."""
+"""Status updates of an unfinished job: one function per situation, with its messages. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RUNNING, SUSPENDED = ConditionType.RUNNING, ConditionType.SUSPENDED
 
 
 def with_common_conditions(layout: Layout, settings: Settings, update: StatusUpdate, state: Observed) -> StatusUpdate:
-    """The situation with what holds for every job whose spec is valid."""
+    """Add the conditions of every job whose spec is valid."""
     what = f"{layout.job.spec.algorithm.label} on {layout.accelerator.describe()}{_file_hint(layout, settings)}"
     conditions: ConditionUpdates = {VALIDATED: ConditionUpdate(True, Reason.ACCEPTED, what)}
     if layout.preflight == "Skip":
@@ -59,7 +59,7 @@ def _preflight_skipped(layout: Layout, state: Observed) -> ConditionUpdate:
 
 
 def _without_queue(capacity: CapacityStatus) -> ConditionUpdate:
-    """Of a job without a queue: its turn at chips that others want too, where there was one."""
+    """Return QuotaReserved of a job without a Kueue queue: its turn at contended chips, if there was one."""
     attempt = open_attempt(capacity)
     if attempt is None or attempt.granted is None:
         return ConditionUpdate(True, Reason.NO_QUEUE, "the job names no queue")
@@ -67,7 +67,7 @@ def _without_queue(capacity: CapacityStatus) -> ConditionUpdate:
 
 
 def suspended(layout: Layout, state: Observed, *, has_chips: bool) -> StatusUpdate:
-    """Asked to hold still: pods may still be saving, and node pools be on their way out."""
+    """Report a suspended job, whose pods may still be saving and whose node pools may still be released."""
     pods = state.unfinished_pods
     if pods:
         grace = layout.job.spec.run_policy.termination_grace_period_seconds
@@ -88,21 +88,24 @@ def suspended(layout: Layout, state: Observed, *, has_chips: bool) -> StatusUpda
 
 
 def cleaning_up(layout: Layout, state: Observed) -> StatusUpdate:
+    """Report that earlier objects are still being deleted."""
     what = _named(state.unfinished_pods) if state.unfinished_pods else f"JobSet {layout.jobset}"
     return _before_jobset(state, Reason.CLEANING_UP, f"waiting for {what} of before to go away")
 
 
 def name_taken(layout: Layout, state: Observed) -> StatusUpdate:
+    """Report that another owner's JobSet has the name."""
     message = f"JobSet {layout.jobset} exists and is not this job's; hint: delete that JobSet, or rename the job"
     return _before_jobset(state, Reason.CREATE_FAILED, message)
 
 
 def create_refused(layout: Layout, state: Observed) -> StatusUpdate:
+    """Report that the API server rejects an object."""
     return _before_jobset(state, Reason.CREATE_FAILED, f"the API server refuses: {state.rejection}")
 
 
 def restarting(state: Observed, cause: FailureStatus | None, pause_s: float) -> StatusUpdate:
-    """The machine failed, not the job: it is started again when the machine can be back. cause: not counted yet."""
+    """Report a restart for a failure of the machine, not of the job. cause: not counted yet."""
     why = cause or state.status.failure
     message = f"after {terminal_phases.describe_failure(why)}; " if why else ""
     wait = f"starts again in {timestamps.duration(pause_s)}, for a repair takes minutes" if pause_s else "starts again"
@@ -115,7 +118,7 @@ def restarting(state: Observed, cause: FailureStatus | None, pause_s: float) -> 
 
 
 def waiting_for_capacity(state: Observed, message: str, capacity: CapacityStatus) -> StatusUpdate:
-    """Node pools come, or are tried again elsewhere."""
+    """Report that node pools are being created, or tried elsewhere."""
     conditions = {CAPACITY: ConditionUpdate(False, Reason.WAITING_FOR_CAPACITY, message), **_resumed(state)}
     if state.status.condition(RUNNING):
         conditions[RUNNING] = ConditionUpdate(False, Reason.WAITING_FOR_CAPACITY, message)
@@ -123,7 +126,7 @@ def waiting_for_capacity(state: Observed, message: str, capacity: CapacityStatus
 
 
 def waiting_for_quota(state: Observed, message: str, capacity: CapacityStatus) -> StatusUpdate:
-    """Without quota, of which it wants some again later."""
+    """Report a job without quota that will ask for it again."""
     waiting = waiting_for_capacity(state, message, capacity)
     return replace(
         waiting, conditions={**waiting.conditions, QUOTA: ConditionUpdate(False, Reason.WAITING_FOR_QUOTA, message)}
@@ -131,12 +134,12 @@ def waiting_for_quota(state: Observed, message: str, capacity: CapacityStatus) -
 
 
 def waiting_in_queue(state: Observed, message: str, capacity: CapacityStatus) -> StatusUpdate:
-    """Other jobs want the same chips, and it is not this one's turn."""
+    """Report a job that waits for its turn at contended chips."""
     return replace(waiting_for_quota(state, message, capacity), phase=Phase.QUEUED)
 
 
 def jobset_created(layout: Layout, state: Observed) -> StatusUpdate:
-    """Just made; nothing is known of pods yet."""
+    """Report a new JobSet whose pods are not observed yet."""
     if layout.job.spec.queue:
         return queued(layout, state)
     conditions = {
@@ -148,7 +151,7 @@ def jobset_created(layout: Layout, state: Observed) -> StatusUpdate:
 
 
 def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> StatusUpdate:
-    """The JobSet lives: queued, waiting for nodes, starting or running."""
+    """Report a JobSet that is queued, waits for nodes, starts or runs."""
     if state.is_jobset_suspended and state.jobset_queue:
         return queued(layout, state)
     conditions = {**_resumed(state), **_admitted(state)}
@@ -174,19 +177,19 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
 
 
 def start_failures(state: Observed) -> Iterator[StartFailure]:
-    """Containers that cannot be started."""
+    """Return the containers that cannot start."""
     found = (pod_failures.start_failure(pod, state.pull_errors) for pod in state.current_pods)
     return (each for each in found if each is not None)
 
 
 def is_of_earlier(state: Observed) -> bool:
-    """Whether the JobSet belongs to an earlier job of this name, whose objects are being collected."""
+    """Return True if the JobSet belongs to an earlier job of this name that is being garbage-collected."""
     owners = state.jobset["metadata"].get("ownerReferences") or [] if state.jobset else []
     return any(owner.get("kind") == KIND and owner.get("name") == state.name for owner in owners)
 
 
 def queued(layout: Layout, state: Observed) -> StatusUpdate:
-    """Kueue has reserved no quota, or took it back."""
+    """Report that Kueue has reserved no quota, or revoked it."""
     was_admitted = (found := state.status.condition(QUOTA)) and found.reason in (Reason.ADMITTED, Reason.EVICTED)
     kueue = state.kueue or KueueState(str(state.jobset_queue or layout.job.spec.queue))
     if was_admitted:
@@ -210,7 +213,7 @@ def _admitted(state: Observed) -> ConditionUpdates:
 
 
 def _resumed(state: Observed) -> ConditionUpdates:
-    """Only for a job that was suspended before."""
+    """Report the resumption of a job that was suspended before."""
     if state.status.condition(SUSPENDED) is None:
         return {}
     return {SUSPENDED: ConditionUpdate(False, Reason.RESUMED, "runPolicy.suspend is false again")}
@@ -228,7 +231,7 @@ def _before_jobset(state: Observed, reason: Reason, message: str) -> StatusUpdat
 
 
 def _is_training(layout: Layout, state: Observed, silent_start_s: float) -> bool:
-    """Whether this attempt takes steps: it says so, or it has run long enough and cannot be heard."""
+    """Return True if this attempt reports steps, or has run long enough without readable progress."""
     if not all(map(is_started, state.current_pods)):
         return False
     if layout.is_headless:
@@ -244,7 +247,7 @@ def _is_training(layout: Layout, state: Observed, silent_start_s: float) -> bool
 
 
 def own_progress(state: Observed) -> Progress | None:
-    """The progress document, if the current pods wrote it."""
+    """Return the progress document if the current pods wrote it, else None."""
     progress = state.progress
     if progress is None or progress.job_uid not in ("", state.uid):
         return None
@@ -276,7 +279,7 @@ def _starting_message(layout: Layout, state: Observed) -> str:
 
 
 def _not_running(state: Observed, now: str) -> ConditionUpdate:
-    """After a restart it also says why."""
+    """Say what the job does now, and after a restart also why."""
     if not state.jobset_restarts:
         return ConditionUpdate(False, Reason.PODS_STARTING, now)
     _, newest = restart_counts(state)
@@ -299,7 +302,7 @@ def _unscheduled_message(pods: tuple[Manifest, ...], waiting: list[Manifest], wa
 
 
 def _named(pods: list[Manifest] | tuple[Manifest, ...]) -> str:
-    """`pod a`, `pods a, b, c and 5 more`."""
+    """Return `pod a` or `pods a, b, c and 5 more`."""
     names = sorted(str(pod["metadata"]["name"]) for pod in pods)
     shown, rest = names[:_SHOWN_NAMES], len(names) - _SHOWN_NAMES
     more = f" and {rest} more" if rest > 0 else ""
@@ -307,7 +310,7 @@ def _named(pods: list[Manifest] | tuple[Manifest, ...]) -> str:
 
 
 def _file_hint(layout: Layout, settings: Settings) -> str:
-    """A `file://` run directory that no volume covers would vanish with its pod."""
+    """Warn about a `file://` run directory that no volume covers: it vanishes with its pod."""
     uri = layout.job.spec.output.uri
     path = uri.removeprefix("file://")
     covered = any(

@@ -1,4 +1,4 @@
-"""How a job ends: situations that are final, and the words for them. Pure."""
+"""Status updates of a finished job, with their messages. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ptoperator.status.restart_counts import failure_of_jobset
 
 
 def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
+    """Report success."""
     steps = f" after {state.progress.step} steps" if state.progress else ""
     message = f"the trainer finished{steps}; results: {run_uri(layout.job.spec.output.uri, layout.name)}"
     return StatusUpdate(
@@ -32,7 +33,7 @@ def succeeded(layout: Layout, state: Observed) -> StatusUpdate:
 
 
 def jobset_failed(layout: Layout, state: Observed, condition: Manifest) -> StatusUpdate:
-    """The JobSet failed: for the pod that failed first, or, if no pod says, in the JobSet's words."""
+    """Report a failed JobSet: the pod that failed first, or else the JobSet's message."""
     cause = failure_of_jobset(state, condition)
     is_exhausted = condition.get("reason") == REACHED_MAX and sum(state.status.restarts.values()) > 0
     limit = layout.job.spec.run_policy.max_restarts
@@ -40,7 +41,7 @@ def jobset_failed(layout: Layout, state: Observed, condition: Manifest) -> Statu
 
 
 def failed_with(layout: Layout, cause: FailureStatus, *, exhausted: str = "") -> StatusUpdate:
-    """Failed for this cause. exhausted: the budget that is used up, in words."""
+    """Report a failure. exhausted: says which budget is used up."""
     kind = FailureClass(cause.failure_class)
     tried = f"; {exhausted}" if exhausted else ""
     if not exhausted and not REACTIONS[kind].retried:
@@ -51,7 +52,7 @@ def failed_with(layout: Layout, cause: FailureStatus, *, exhausted: str = "") ->
 
 
 def invalid_spec(error: SpecError) -> StatusUpdate:
-    """The spec cannot be run. The CRD refuses most of this earlier; what it lets through ends here, for good."""
+    """Report an invalid spec. The CRD rejects most of them earlier; the rest fails here, for good."""
     findings = "; ".join(str(finding) for finding in error.findings)
     cause = FailureStatus(failure_class=FailureClass.CONFIG_ERROR, message=findings)
     conditions = {ConditionType.VALIDATED: ConditionUpdate(False, Reason.INVALID_SPEC, findings)}
@@ -59,6 +60,7 @@ def invalid_spec(error: SpecError) -> StatusUpdate:
 
 
 def output_conflict(layout: Layout, run_directory_owner: str) -> StatusUpdate:
+    """Report that another job owns the run directory."""
     run = run_uri(layout.job.spec.output.uri, layout.name)
     message = (
         f"spec.output.uri: the run directory {run} belongs to the PostTrainJob {run_directory_owner}; "
@@ -70,12 +72,13 @@ def output_conflict(layout: Layout, run_directory_owner: str) -> StatusUpdate:
 
 
 def preflight_refused(preflighted: ConditionUpdate, cause: FailureStatus, status: PreflightStatus) -> StatusUpdate:
-    """Preflight's verdict, before a chip was asked for."""
+    """Report preflight's verdict, before any chip is requested."""
     update = _failed(cause.failure_class, cause.message, cause, {ConditionType.PREFLIGHTED: preflighted})
     return replace(update, preflight=status)
 
 
 def deadline_exceeded(layout: Layout, state: Observed) -> StatusUpdate:
+    """Report that `runPolicy.activeDeadlineSeconds` passed."""
     limit = layout.job.spec.run_policy.active_deadline_seconds
     assert limit is not None
     step = f" at step {state.progress.step}" if state.progress else ""
@@ -86,7 +89,7 @@ def deadline_exceeded(layout: Layout, state: Observed) -> StatusUpdate:
 
 
 def describe_failure(cause: FailureStatus) -> str:
-    """`DataError in pod llama-slice-0-0-x7k (exit code 65): row 3 is no JSON`."""
+    """Return `DataError in pod llama-slice-0-0-x7k (exit code 65): row 3 is no JSON`."""
     where = f" in pod {cause.pod}" if cause.pod else ""
     code = f" (exit code {cause.exit_code})" if cause.exit_code is not None else ""
     return f"{cause.failure_class}{where}{code}: {cause.message}"

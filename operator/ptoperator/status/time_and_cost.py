@@ -1,8 +1,8 @@
-"""Where the time went and what it cost: sums that survive an operator that is away for a while.
+"""Account for time and cost: sums that survive an operator that is away for a while.
 
-Time since the last account goes to what the job was doing then: waiting for quota, waiting for nodes, or holding
-nodes. What the nodes were held for (compiling, training, restoring) is the trainer's word. Money is a product of those
-sums and the price table of now.
+Time since the last update goes to what the job did then: waiting for quota, waiting for nodes, or holding nodes. The
+trainer reports how the held time was spent (compiling, training, restoring). Money is the product of those sums and the
+current price table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WAITING = (Phase.PENDING, Phase.PREFLIGHT, Phase.PROVISIONING)
 
 
 def account_time(state: Observed, layout: Layout | None) -> dict[str, object]:
-    """The updates of `time`, `cost` and `accounted_until`."""
+    """Return the updates of `time`, `cost` and `accounted_until`."""
     old = state.status
     if old.accounted_until is None:
         return {"accounted_until": timestamps.to_text(state.now)}
@@ -62,7 +62,7 @@ def _goodput(time: TimeStatus) -> str:
 
 
 def _allocated_seconds(state: Observed, seconds: int) -> dict[str, int]:
-    """Seconds by option, with those that were held now."""
+    """Return the held seconds by option, with the newest ones."""
     held = dict(state.status.cost.held)
     if seconds:
         option = state.capacity_option

@@ -1,9 +1,9 @@
-"""GKE's API: the only module that talks to a cloud. google-cloud-container's client, called from reconcile's threads.
+"""The GKE API: the only module that talks to a cloud. Uses google-cloud-container's client from reconcile's threads.
 
-One look (cluster, operations, pools) serves all jobs for half a poll, so the number of calls does not grow with the
-number of jobs. No call waits for an operation. Changes go one after the other, each checked against the pool as it is
-now; after any failed create the pool is asked for, because it usually exists. A GKE that limits calls, or does not
-answer, is left alone for longer each time. See docs/decisions/0006.
+One snapshot (cluster, operations, pools) serves all jobs for half a poll, so the number of calls does not grow with the
+number of jobs. No call waits for an operation. Changes run one after the other, each checked against the pool as it is
+now; after any failed create the pool is read, because it usually exists. After rate limiting or timeouts, the client
+backs off. See docs/decisions/0006.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class Gke:
         self._refused_by: frozenset[str] = frozenset()
 
     def look(self, uid: str = "") -> Cloud:
-        """What is there now, or was half a poll ago if nothing was changed since: for this job, where one is named.
+        """Return a snapshot, at most half a poll old and never older than the last change to this job's pools.
 
-        Another job's pool may have come or gone meanwhile. Nothing is decided by that which is not asked again: a pool
-        is taken over by its etag, and deleted after a GET.
+        Another job's pool may have changed meanwhile. That is safe: a pool is taken over by its etag, and deleted after
+        a GET.
         """
         since = self._asking_since
         waited_s = self._seconds() - since if since is not None else 0.0
@@ -99,7 +99,7 @@ class Gke:
             self._looking.release()
 
     def _cached(self, uid: str) -> Cloud | None:
-        """What need not be asked for again, or must not be."""
+        """Return a snapshot if none may or need be fetched now."""
         is_changed = uid in self._changed if uid else bool(self._changed)
         age = self._seconds() - self._last[0] if self._last else None
         if self._last and age is not None and age < self._settings.cloud_poll_seconds / 2 and not is_changed:
@@ -118,16 +118,16 @@ class Gke:
         return found
 
     def last(self) -> Cloud | None:
-        """What was there at the last look, without asking; None before the first, and just after a change."""
+        """Return the latest snapshot without a call; None before the first one, and just after a rejected change."""
         last = self._last
         return last[1] if last else None
 
     def reservation(self, name: str, zone: str) -> Reservation | None:
-        """What is left of a reservation, where Google tells."""
+        """Return a reservation, or None if it cannot be read."""
         return self._reservations(name, zone)
 
     def carry_out(self, action: CloudAction) -> Answer:
-        """Start one change. What GKE says about it is the answer; it never raises for that."""
+        """Start one change. GKE's error is part of the result; this does not raise for it."""
         with self._changing:
             if pausing := self._changes.pausing:
                 return Answer(action.pool, trouble=pausing)
@@ -199,7 +199,7 @@ class Gke:
             return Answer(action.pool)
 
     def _adopt(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
-        """The pool is there although the call failed: it is the one that was asked for, an older one, or not ours."""
+        """Decide whose pool it is that exists although the create failed."""
         wanted, there = action.manifest["config"]["resource_labels"], dict(found.config.resource_labels)
         if not is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
             words = f"node pool {action.pool} exists and is not this job's; hint: delete that node pool"
@@ -210,7 +210,7 @@ class Gke:
         return Answer(action.pool)
 
     def _claim(self, action: ClaimPool) -> Answer:
-        """The etag makes it a race that one job wins."""
+        """Relabel the pool with its etag, so that of several jobs one wins."""
         return Answer(action.pool, self._label(action.pool, action.etag, action.labels).name)
 
     def _release(self, action: ReleasePool) -> Answer:
@@ -253,14 +253,14 @@ class Gke:
             return None
 
     def _call(self, method: Callable[..., T], request: Any) -> T:
-        """No retries of the library's: the work queue repeats, with its own pauses."""
+        """Call without the library's retries: the work queue retries with its own pauses."""
         try:
             return method(request=request, retry=None, timeout=self._settings.cloud_timeout_seconds)
         except exceptions.RetryError as error:
             raise exceptions.DeadlineExceeded(str(error)) from error
 
     def _refused(self, error: exceptions.GoogleAPICallError) -> Trouble:
-        """What a refusal means. One because of other operations holds changes back until those are over."""
+        """Classify a rejection. One caused by other operations blocks changes until those are done."""
         found = refusal_of(error)
         if _is_throttled(error, found):
             self._changes.refused(found, retry_delay_s(error))
@@ -269,7 +269,7 @@ class Gke:
         return found
 
     def _why_busy(self, operations: tuple[Operation, ...]) -> str:
-        """Of the operations that stood in the way of a change, one that still runs; or why GKE is left alone."""
+        """Return a running operation that blocked a change, or the rejection that the client backs off from."""
         running = frozenset(each.name for each in operations if not each.is_done)
         if self._was_refused and not running:  # GKE does not list what stands in the way
             self._changes.refused(self._was_refused)
@@ -284,7 +284,7 @@ class Gke:
 
 
 def _job_of(action: CloudAction) -> str:
-    """Uid of the job whose pool is changed; nothing for a pool that all share."""
+    """Return the uid of the job whose pool changes; empty for a shared pool."""
     match action:
         case CreatePool(manifest):
             return str(manifest["config"]["resource_labels"][labels.POOL_JOB_UID])
@@ -297,7 +297,7 @@ def _job_of(action: CloudAction) -> str:
 
 
 def connect(endpoint: str) -> Any:
-    """A client with Application Default Credentials. Only `http://…`, a server of tests, gets none."""
+    """Return a client with Application Default Credentials; an `http://…` endpoint, a test server, gets none."""
     scheme, _, address = endpoint.rpartition("://")
     if scheme == "http":
         transport = transports.ClusterManagerGrpcTransport(channel=grpc.insecure_channel(address))
@@ -306,5 +306,5 @@ def connect(endpoint: str) -> Any:
 
 
 def _is_throttled(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
-    """Whether it is about the calls, and not about what was asked for."""
+    """Return True if the error is about the call rate, not about the request."""
     return found.kind is None and error_code(error) in _THROTTLED
