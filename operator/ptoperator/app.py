@@ -82,14 +82,14 @@ class Application:
         else:
             self.metrics.on_leading(True)
         self._tasks.append(asyncio.create_task(self._keep_probing()))
-        keep = self._keep(self._mark_checks, self.settings.queue_seconds, "Kueue's admission checks were not marked")
+        keep = self._keep(self._mark_checks, self.settings.queue_seconds, "Kueue's checks were not marked active")
         self._tasks.append(asyncio.create_task(keep))
         if self.orphan_collector:
             keep = self._keep(
-                self.orphan_collector.collect, self.settings.sweep_seconds, "node pools were not looked through"
+                self.orphan_collector.collect, self.settings.sweep_seconds, "orphaned node pools were not collected"
             )
             self._tasks.append(asyncio.create_task(keep))
-        logger.info("posttrain operator works on %s", self.kube.access.server)
+        logger.info("posttrain operator serves %s", self.kube.access.server)
 
     async def stop(self) -> None:
         """Stop the periodic tasks, let running reconciles finish and release the lease."""

@@ -145,7 +145,7 @@ def fail_attempt(request: CapacityRequest, trouble: Trouble) -> Decision:
         kinds = _kinds_of_round(capacity, trouble)
         failure = _round_failure(request, kinds, trouble, attempt)
         pause = min(_MAX_BACKOFF_S, request.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, capacity.round))
-        following = "nothing is left to try" if failure else f"starting over in {timestamps.duration(pause)}"
+        following = "no option is left" if failure else f"starting over in {timestamps.duration(pause)}"
         updates = {
             "round": capacity.round + 1,
             "retry_after": timestamps.to_text(request.now + timedelta(seconds=pause)),
@@ -185,7 +185,7 @@ def mark_released(capacity: CapacityStatus, now: datetime, *, left: bool) -> Cap
     attempt = open_attempt(capacity)
     attempts = capacity.attempts
     if attempt is not None:
-        outcome = f"{attempt.outcome}; given back" if attempt.outcome else "given back"
+        outcome = f"{attempt.outcome}; released" if attempt.outcome else "released"
         attempts = [*attempts[:-1], attempt.model_copy(update={"ended": timestamps.to_text(now), "outcome": outcome})]
     pools = capacity.node_pools if left else []
     rounds = capacity.round + 1 if attempt is not None else capacity.round

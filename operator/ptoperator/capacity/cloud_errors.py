@@ -74,7 +74,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ("NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS", "the nodes' service account needs "
      "roles/container.defaultNodeServiceAccount"),
     ("UNAUTHENTICATED", "bind the operator's Kubernetes service account to a Google one (Workload Identity)"),
-    ("insufficient free IP", "the cluster's pod range is used up: add a range, or delete pools"),
+    ("insufficient free IP", "the cluster's pod IP range is exhausted: add a range, or delete node pools"),
 )  # fmt: skip
 _CODES = (
     "ZONE_RESOURCE_POOL_EXHAUSTED",

@@ -43,7 +43,7 @@ def _why(pool: Pool, job: Manifest | None, settings: Settings, now: datetime) ->
         return f"idle for {idle_s:.0f} seconds" if idle_s >= settings.pool_idle_seconds else ""
     if job is None:
         return f"its job {pool.job_uid} is gone"
-    return "its job does not know it" if _is_unknown(pool, job) else ""
+    return "its job does not list it" if _is_unknown(pool, job) else ""
 
 
 def _is_unknown(pool: Pool, job: Manifest) -> bool:

@@ -48,10 +48,10 @@ def ensure_pathways_head_pool(request: CapacityRequest, cloud: Cloud, candidate:
     if answer is None:
         actions = () if cloud.busy else (CreateShared(head_pool(settings)),)
         return Decision(
-            False, request.capacity, actions, message=f"node pool {name} for Pathways' heads is to be made first"
+            False, request.capacity, actions, message=f"node pool {name} for Pathways' heads must be created first"
         )
     if answer.trouble is None:
-        return Decision(False, request.capacity, message=f"node pool {name} for Pathways' heads is being made")
+        return Decision(False, request.capacity, message=f"node pool {name} for Pathways' heads is being created")
     if answer.trouble.is_definite and not may_be_permission_delay(request, candidate, answer.trouble):
         return fail_attempt(request, answer.trouble)
     return Decision(False, request.capacity, message=f"pool {name}: {answer.trouble.code}: {answer.trouble.message}")

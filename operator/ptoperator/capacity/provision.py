@@ -35,7 +35,7 @@ from ptoperator.kube.actions import Action
 NO_CLOUD = Trouble(
     FailureClass.CONFIG_ERROR,
     "NO_CLUSTER",
-    "the operator makes no node pools; hint: set gke.project, gke.location and gke.cluster of its chart, or use "
+    "the operator creates no node pools; hint: set gke.project, gke.location and gke.cluster of the chart, or use "
     "capacity: [{type: existing}]",
 )
 
@@ -53,7 +53,7 @@ def provide(request: CapacityRequest) -> Decision:
     if unavailable := _cloud_unavailable(request):
         return unavailable
     if candidate is None:
-        return restart_attempts(request, "its zone is no longer one of the cluster's")
+        return restart_attempts(request, "its zone is no longer in the cluster")
     if cloud is None:
         return fail_attempt(request, NO_CLOUD)
     return (
@@ -84,7 +84,7 @@ def between_attempts(request: CapacityRequest) -> Decision | None:
         deletions = tuple(DeletePool(pool.name, uid) for pool in cloud.changeable(uid)) if cloud else ()
         actions: tuple[Action | CloudAction, ...] = (*request.provisioning.deletions(), *deletions)
         named = f"node pool {', '.join(pool.name for pool in held)}" if held else request.provisioning.description
-        return Decision(False, request.capacity, actions, message=f"waiting until {named} is deleted")
+        return Decision(False, request.capacity, actions, message=f"waiting for {named} to be deleted")
     wait = backoff_left_s(request)
     if wait <= 0:
         return None
@@ -104,7 +104,7 @@ def _cloud_unavailable(request: CapacityRequest) -> Decision | None:
     said = request.cloud.trouble if request.cloud else None
     if said is None:
         return None
-    return Decision(False, request.capacity, message=f"GKE cannot be asked: {said.code}: {said.message}")
+    return Decision(False, request.capacity, message=f"GKE cannot be queried: {said.code}: {said.message}")
 
 
 def _without_pools(capacity: CapacityStatus) -> CapacityStatus:

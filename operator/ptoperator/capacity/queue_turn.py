@@ -74,9 +74,9 @@ def _waiting_reason(request: CapacityRequest, candidate: Candidate, found: Queue
     total, chips = _total(request, candidate), request.layout.accelerator.chips_per_vm
     why = ""
     if total:
-        why = f": {found.held * chips} of {total * chips} chips are taken"
+        why = f": {found.held * chips} of {total * chips} chips are in use"
     elif found.is_asked:
-        why = ": another job asks for them now"
+        why = ": another job is taking them now"
     return f"waiting for {wanted_chips(request, candidate)}, {ahead_message(found.ahead)}{why}"
 
 

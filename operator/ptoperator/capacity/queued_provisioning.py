@@ -27,7 +27,7 @@ def wait_for_nodes(
     """Wait until GKE has brought all nodes of the pools in `capacity`; None once it has."""
     provisioning, now = request.provisioning, replace(request, capacity=capacity)
     if attempt.ready is not None:
-        lost = provisioning.revoked or ("" if provisioning.request else "its ProvisioningRequest was gone")
+        lost = provisioning.revoked or ("" if provisioning.request else "its ProvisioningRequest was deleted")
         return restart_attempts(now, f"{attempt.outcome}; then {lost}") if lost else None
     refusal = _refusal(request)
     if refusal is not None:
@@ -38,7 +38,7 @@ def wait_for_nodes(
     if late is not None:
         return fail_attempt(now, late)
     if capacity != request.capacity:
-        return Decision(False, capacity, message=f"{candidate.description}: the node pool is there", is_soon=True)
+        return Decision(False, capacity, message=f"{candidate.description}: the node pool is ready", is_soon=True)
     layout = replace(request.layout, pools=tuple(each.name for each in capacity.node_pools))
     message = f"{candidate.description}: {_waiting_message(layout, provisioning)}"
     return Decision(
@@ -68,5 +68,5 @@ def _waiting_message(layout: Layout, provisioning: ProvisioningRequestState) -> 
     if provisioning.is_being_deleted:
         return f"{name} is being deleted"
     if provisioning.request is None:
-        return f"{name} is asked for"
-    return f"{name}: {provisioning.news or 'not yet seen by GKE'}"
+        return f"{name} is requested"
+    return f"{name}: {provisioning.news or 'GKE has not responded yet'}"

@@ -51,7 +51,11 @@ def slice_state(
     if pool.state is PoolState.STOPPING:
         return SliceState(status, actions=surplus, message=f"pool {pool.name} is being deleted")
     if pool.shape != wanted:
-        return SliceState(status, actions=(*surplus, DeletePool(pool.name, uid)), message=f"pool {pool.name} must go")
+        return SliceState(
+            status,
+            actions=(*surplus, DeletePool(pool.name, uid)),
+            message=f"pool {pool.name} has a wrong shape",
+        )
     if pool.state is PoolState.RUNNING:
         return SliceState(status, is_ready=True, actions=surplus)
     trouble = _pool_trouble(request, cloud, candidate, pool, status.operation)
@@ -66,7 +70,7 @@ def _without_pool(
     known = next((each for each in request.capacity.node_pools if each.slice == index), None)
     operation = cloud.operation(known.operation) if known and known.operation else None
     if operation is not None and not operation.is_done:
-        return SliceState(known, message=f"pool {known.name if known else name} is being made")
+        return SliceState(known, message=f"pool {known.name if known else name} is being created")
     if known is not None and operation is not None and (failed := _missing_pool_trouble(cloud, known, operation)):
         return SliceState(known, trouble=failed)
     if cloud.is_being_deleted(name):
@@ -81,10 +85,10 @@ def _without_pool(
         action = CreatePool(node_pool(request.layout, candidate.option, candidate.zone, index, name))
     answer = cloud.answer(action.pool)
     if answer is None:
-        return SliceState(actions=(action,), message=f"pool {action.pool} is asked for")
+        return SliceState(actions=(action,), message=f"pool {action.pool} is requested")
     if answer.trouble is None:
         made = NodePoolStatus(slice=index, name=action.pool, operation=answer.operation)
-        return SliceState(made, message=f"pool {action.pool} is being made")
+        return SliceState(made, message=f"pool {action.pool} is being created")
     is_over = answer.trouble.is_definite and not may_be_permission_delay(request, candidate, answer.trouble)
     if is_over and isinstance(action, CreatePool):
         return SliceState(trouble=answer.trouble)
@@ -131,9 +135,9 @@ def _pool_trouble(
     attempt = open_attempt(request.capacity)
     age = timestamps.seconds_since(attempt.started, request.now) if attempt else None
     if found is None and pool.state is PoolState.RUNNING_WITH_ERROR and age is not None and age >= USUAL_WAIT_S:
-        return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} came with errors that stayed")
+        return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} has errors that persist")
     if found is None and pool.state is PoolState.ERROR:
-        return Trouble(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR and does not say why")
+        return Trouble(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR without a reason")
     return found
 
 
@@ -160,9 +164,9 @@ def _missing_pool_trouble(cloud: Cloud, known: NodePoolStatus, operation: Operat
     if failed is not None or is_deleted:
         return failed
     if known.name in cloud.names:
-        message = f"node pool {known.name} is there, but somebody changed its labels; hint: delete that node pool"
+        message = f"node pool {known.name} exists, but its labels were changed; hint: delete that node pool"
         return Trouble(FailureClass.UNKNOWN, "NODE_POOL_CHANGED", message)
-    return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was made and went away by itself")
+    return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was created and then disappeared")
 
 
 def may_be_permission_delay(request: CapacityRequest, candidate: Candidate, refusal: Trouble) -> bool:

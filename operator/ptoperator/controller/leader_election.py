@@ -127,12 +127,12 @@ class Leadership:
             if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
                 self._client.replace(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
         except ApiError as error:
-            logger.debug("the lease was not given back: %s", error)
+            logger.debug("the lease was not released: %s", error)
 
     def _notify(self) -> None:
         if self.leads != self._led:
             self._led = self.leads
-            logger.info("this replica %s", "works now" if self._led else "waits: another works, or none could say")
+            logger.info("this replica %s", "leads" if self._led else "waits: it does not hold the lease")
             self._on_change(self._led)
 
     def _keep_trying(self) -> None:

@@ -58,7 +58,7 @@ class OrphanCollector:
         for action, why in found:
             if cloud.busy:
                 return
-            logger.info("node pool %s is deleted: %s", action.pool, why)
+            logger.info("deleting node pool %s: %s", action.pool, why)
             self._cloud.carry_out(action)
 
     def _jobs(self) -> tuple[list[Manifest], frozenset[str]]:
@@ -74,6 +74,6 @@ class OrphanCollector:
             except Forbidden as error:
                 if namespace is None:
                     raise
-                logger.warning("jobs of namespace %s cannot be listed, its node pools stay: %s", namespace, error)
+                logger.warning("jobs of namespace %s cannot be listed; keeping its node pools: %s", namespace, error)
                 unread.add(namespace)
         return jobs, frozenset(unread)

@@ -20,11 +20,11 @@ TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
 """Set when Google has announced that the VM will be stopped."""
 
 _TAINTS: tuple[tuple[str, FailureClass, str], ...] = (
-    ("ToBeDeletedByClusterAutoscaler", FailureClass.MAINTENANCE, "the cluster autoscaler removes it"),
+    ("ToBeDeletedByClusterAutoscaler", FailureClass.MAINTENANCE, "the cluster autoscaler is removing it"),
     ("node.kubernetes.io/out-of-service", FailureClass.HOST_ERROR, "it is out of service"),
     ("node.kubernetes.io/unreachable", FailureClass.HOST_ERROR, "it cannot be reached"),
     ("node.kubernetes.io/not-ready", FailureClass.HOST_ERROR, "it is not ready"),
-    ("node.kubernetes.io/unschedulable", FailureClass.MAINTENANCE, "it is drained"),
+    ("node.kubernetes.io/unschedulable", FailureClass.MAINTENANCE, "it is being drained"),
 )
 """Looked at in this order, after the signs of Google's own disruptions."""
 _STOPPED = "node.cloudprovider.kubernetes.io/shutdown"
@@ -58,9 +58,9 @@ def gone(name: str, is_spot: bool) -> NodeFailureHint:
 def _google(marks: Manifest, taints: set[str]) -> tuple[FailureClass, str] | None:
     is_spot = any(marks.get(label) == "true" for label in SPOT_LABELS)
     if marks.get(MAINTENANCE_LABEL) == "true":
-        return FailureClass.MAINTENANCE, "its host is being maintained"
+        return FailureClass.MAINTENANCE, "its host is under maintenance"
     if TERMINATION_TAINT in taints or _STOPPED in taints:
-        message = "Google stops the VM" if TERMINATION_TAINT in taints else "its VM was stopped"
+        message = "Google is stopping the VM" if TERMINATION_TAINT in taints else "its VM was stopped"
         return (FailureClass.PREEMPTED, f"{message} (spot)") if is_spot else (FailureClass.MAINTENANCE, message)
     return None
 

@@ -179,7 +179,7 @@ def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
     code = int(terminated["exitCode"])
     said = termination(terminated.get("message") or "")
     if terminated.get("reason") == "OOMKilled":
-        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, terminated)
+        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)", code, terminated)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
         return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
@@ -193,7 +193,7 @@ def _failure_from_log(pod: Manifest, kind: FailureClass, code: int, terminated: 
     """Return the failure of a program that did not report, by the end of its log."""
     tail = str(terminated.get("message") or "")
     if code == ExitCode.UNKNOWN and is_stack_dump(tail):
-        message = "Python's lock was held for too long: the log ends with the stacks of all threads"
+        message = "Python's GIL was held for too long; the log ends with the stacks of all threads"
         return replace(_failure(pod, FailureClass.HANG, message, code, terminated), log=log_tail(tail))
     known = known_line(tail) if kind is FailureClass.UNKNOWN else None
     kind, line = known or (kind, most_relevant_line(tail))
@@ -218,7 +218,7 @@ def _failure(
 def _pod_words(status: Manifest) -> str:
     """Return the kubelet's message: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
     said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
-    return said or "the pod failed without a word"
+    return said or "the pod failed without a message"
 
 
 def _start_class(reason: str) -> FailureClass | None:

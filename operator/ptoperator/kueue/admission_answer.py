@@ -29,7 +29,7 @@ def _ready(check: Manifest, layout: Layout, pools: Sequence[str], now: datetime)
     return {
         **check,
         "state": "Ready",
-        "message": f"node pools {', '.join(sorted(pools))} are ready" if pools else "nodes are there",
+        "message": f"node pools {', '.join(sorted(pools))} are ready" if pools else "nodes are ready",
         "lastTransitionTime": timestamps.to_text(now),
         "podSetUpdates": [{"name": layout.chip_pods, **on_pools(pools)}] if pools else [],
     }

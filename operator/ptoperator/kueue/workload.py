@@ -98,13 +98,13 @@ def look(reader: KubeReader, namespace: str, queue: str, jobset_uid: str) -> Kue
 def waiting_words(kueue: KueueState, accelerator: Slice) -> str:
     """Return `waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
     if not kueue.has_kueue:
-        return f"waiting in queue {kueue.queue}, but Kueue is not installed; hint: install it, or leave spec.queue out"
+        return f"waiting in queue {kueue.queue}, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
     if not kueue.exists:
-        return f"waiting for queue {kueue.queue}, which is not there; hint: make the LocalQueue, or name another queue"
+        return f"waiting for queue {kueue.queue}, which does not exist; hint: create the LocalQueue, or use another"
     where = kueue.cluster_queue or f"queue {kueue.queue}"
     if not kueue.is_active:
         hint = "hint: set spec.active of the Workload to true, or suspend and resume the job"
-        return f"{where} has put the job aside: {_why(kueue) or 'its Workload is not active'}; {hint}"
+        return f"{where} has deactivated the job: {_why(kueue) or 'its Workload is not active'}; {hint}"
     ahead = "" if kueue.ahead is None else f", {kueue.ahead} ahead"
     why = _why(kueue)
     return f"waiting for {wanted(accelerator)} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
@@ -115,7 +115,7 @@ def evicted_words(kueue: KueueState, accelerator: Slice) -> str:
     found = kueue.condition("Evicted") or {}
     reason = f" ({found['reason']}: {found.get('message') or ''})" if found.get("reason") else ""
     where = kueue.cluster_queue or f"queue {kueue.queue}"
-    return f"{where} took the quota back{reason}; {waiting_words(kueue, accelerator)}"
+    return f"{where} revoked the quota{reason}; {waiting_words(kueue, accelerator)}"
 
 
 def wanted(accelerator: Slice) -> str:

@@ -22,11 +22,11 @@ GAUGES: dict[str, str] = {
     "posttrain_job_reward": "Mean reward",
     "posttrain_job_tokens_per_second_per_chip": "Throughput",
     "posttrain_job_mfu": "Model FLOPs utilisation",
-    "posttrain_job_chips": "Chips that the job holds now",
+    "posttrain_job_chips": "Chips that the job holds",
     "posttrain_job_chip_hours": "Chip-hours used so far",
     "posttrain_job_restarts": "Restarts so far",
-    "posttrain_job_heartbeat_timestamp_seconds": "Unix time of the trainer's last sign of life",
-    "posttrain_job_transition_timestamp_seconds": "Unix time since which the job stands where it stands",
+    "posttrain_job_heartbeat_timestamp_seconds": "Unix time of the trainer's last heartbeat",
+    "posttrain_job_transition_timestamp_seconds": "Unix time of the job's latest condition transition",
 }
 _FROM_METRICS = {
     "posttrain_job_loss": "loss",

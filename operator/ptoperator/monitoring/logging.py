@@ -46,5 +46,5 @@ class OutageFilter(logging.Filter):
         if time.monotonic() - self._told < _OUTAGE_S:
             return False
         self._told = time.monotonic()
-        record.msg, record.args = "lost the API server, trying again until it answers", ()
+        record.msg, record.args = "lost the connection to the API server; retrying until it answers", ()
         return True

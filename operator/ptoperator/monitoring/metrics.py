@@ -21,14 +21,14 @@ class Metrics:
 
     def __init__(self, jobs: Callable[[], list[JobNumbers]], pools: Callable[[], Cloud | None] = lambda: None) -> None:
         self.registry = CollectorRegistry()
-        self._looks = Counter("posttrain_reconciles", "Looks at a job", registry=self.registry)
+        self._looks = Counter("posttrain_reconciles", "Reconciles", registry=self.registry)
         self._errors = Counter(
-            "posttrain_reconcile_errors", "Looks that failed and are repeated", ["error"], registry=self.registry
+            "posttrain_reconcile_errors", "Reconciles that failed and are retried", ["error"], registry=self.registry
         )
         self._seconds = Histogram(
-            "posttrain_reconcile_seconds", "Duration of a look", buckets=_BUCKETS, registry=self.registry
+            "posttrain_reconcile_seconds", "Duration of a reconcile", buckets=_BUCKETS, registry=self.registry
         )
-        self._cpu = Counter("posttrain_reconcile_cpu_seconds", "Processor time of looks", registry=self.registry)
+        self._cpu = Counter("posttrain_reconcile_cpu_seconds", "Processor time of reconciles", registry=self.registry)
         self._calls = Counter(
             "posttrain_api_calls",
             "Calls of the Kubernetes API by the operator's own code",
@@ -41,11 +41,11 @@ class Metrics:
             ["failure_class", "outcome"],
             registry=self.registry,
         )
-        self._swept = Counter("posttrain_node_pools_swept", "Node pools that nobody held", registry=self.registry)
+        self._swept = Counter("posttrain_node_pools_swept", "Orphaned node pools deleted", registry=self.registry)
         self._orphans = Gauge(
-            "posttrain_orphan_node_pools", "Node pools without a job at the last sweep", registry=self.registry
+            "posttrain_orphan_node_pools", "Node pools without a job at the last collection", registry=self.registry
         )
-        self._leads = Gauge("posttrain_leader", "Whether this replica works (1) or waits (0)", registry=self.registry)
+        self._leads = Gauge("posttrain_leader", "Whether this replica leads (1) or waits (0)", registry=self.registry)
         self.registry.register(_Jobs(jobs))
         self.registry.register(_Pools(pools))
 
@@ -118,7 +118,7 @@ class _Pools:
         self._pools = pools
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily("posttrain_node_pools", "Node pools of ours, by state", labels=["state"])
+        family = GaugeMetricFamily("posttrain_node_pools", "The operator's node pools, by state", labels=["state"])
         cloud = self._pools()
         if cloud is not None and cloud.trouble is None:
             for state in PoolState:

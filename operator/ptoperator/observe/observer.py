@@ -170,7 +170,7 @@ def _kueue(reader: KubeReader, state: Observed) -> KueueState | None:
     try:
         return workload.look(reader, state.namespace, state.jobset_queue, str(state.jobset["metadata"]["uid"]))
     except Forbidden as error:  # an older chart's role
-        logger.debug("Kueue cannot be asked: %s", error)
+        logger.debug("Kueue cannot be read: %s", error)
         return None
 
 

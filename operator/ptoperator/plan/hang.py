@@ -46,7 +46,7 @@ def hang_detected(context: PlanContext) -> StepResult | None:
     message = (
         f"no sign of life for {timestamps.duration(silence)} after step {progress.step} while {progress.stage}"
         f" (limit {timestamps.duration(_limit_s(context, progress))}){stragglers(state.heartbeats)}"
-        "; the pods are deleted and start again"
+        "; the pods are deleted and the run restarts"
     )
     conditions = {ConditionType.RUNNING: ConditionUpdate(False, Reason.HANG, message)}
     return StepResult(StatusUpdate(Phase.RESTARTING, conditions), requeue_after=0.0)

@@ -46,15 +46,15 @@ def preflight_pending(context: PlanContext) -> StepResult | None:
     if layout.preflight == "Skip" or not state.is_preflight_open:
         return None
     if state.rejection:
-        return _decide(context, _undecided(f"the API server refuses: {state.rejection}"))
+        return _decide(context, _undecided(f"the API server rejects a request: {state.rejection}"))
     job = state.preflight_job
     poll_s = context.settings.progress_seconds
     if job is None:
         manifest = preflight_job(layout)
         actions: tuple[Action, ...] = (Create(CONFIGMAPS, config_map(layout)), Create(JOBS, manifest))
-        return StepResult(_running(f"job {manifest['metadata']['name']} is made"), actions, poll_s)
+        return StepResult(_running(f"Job {manifest['metadata']['name']} is created"), actions, poll_s)
     if is_deleting(job):
-        return StepResult(_running("waiting for an earlier preflight to go away"), requeue_after=poll_s)
+        return StepResult(_running("waiting for the previous preflight Job to be deleted"), requeue_after=poll_s)
     result = _result(context, job)
     if result is None:
         return StepResult(_running(_waiting_message(state)), requeue_after=poll_s)
@@ -92,7 +92,7 @@ def _condition(result: PreflightResult) -> ConditionUpdate:
     if status.outcome == "Fits":
         return ConditionUpdate(True, Reason.FITS, status.line)
     if status.outcome == "Undecided":
-        return ConditionUpdate(False, Reason.PREFLIGHT_UNDECIDED, f"{status.line}; the job goes on without a verdict")
+        return ConditionUpdate(False, Reason.PREFLIGHT_UNDECIDED, f"{status.line}; the job continues without a verdict")
     return ConditionUpdate(False, Reason.DOES_NOT_FIT, f"{status.line}{_changes_message(status)}")
 
 
@@ -107,7 +107,7 @@ def _changes_message(status: PreflightStatus) -> str:
 
 def _running(message: str) -> StatusUpdate:
     condition = ConditionUpdate(
-        False, Reason.PREFLIGHT_RUNNING, f"compiling the job's step for its chips, on a CPU: {message}"
+        False, Reason.PREFLIGHT_RUNNING, f"compiling the job's step for its chips on a CPU: {message}"
     )
     return StatusUpdate(Phase.PREFLIGHT, {ConditionType.PREFLIGHTED: condition})
 
@@ -119,7 +119,7 @@ def _waiting_message(state: Observed) -> str:
         words = stuck.message if stuck is not None else why_unscheduled(pod)
         if words:
             return f"pod {pod['metadata']['name']} waits: {words}"
-    return "it runs" if any(map(is_scheduled, state.preflight_pods)) else "it has no node yet"
+    return "the pod runs" if any(map(is_scheduled, state.preflight_pods)) else "the pod has no node yet"
 
 
 def _result(context: PlanContext, job: Manifest) -> PreflightResult | None:
@@ -133,9 +133,9 @@ def _result(context: PlanContext, job: Manifest) -> PreflightResult | None:
         return None
     provisional = next((result for result in results if result.status.peak_gib is not None), None)
     if provisional is None:
-        return _undecided(f"preflight came to no end: {reason}")
+        return _undecided(f"preflight did not finish: {reason}")
     status = provisional.status
-    return PreflightResult(status.model_copy(update={"line": f"{status.line} (the compile came to no end: {reason})"}))
+    return PreflightResult(status.model_copy(update={"line": f"{status.line} (the compile did not finish: {reason})"}))
 
 
 def _pod_result(pod: Manifest) -> PreflightResult | None:
@@ -167,7 +167,7 @@ def _failure_reason(context: PlanContext, job: Manifest) -> str | None:
         return failures[-1].message
     if failed is not None:
         return str(failed.get("message") or failed.get("reason") or "its Job failed")
-    return _waiting_message(state) if is_late else "its pod ended without a word"
+    return _waiting_message(state) if is_late else "its pod exited without a termination message"
 
 
 def _cannot_start(context: PlanContext, age_s: float) -> bool:

@@ -38,8 +38,8 @@ def admission_check_missing(context: PlanContext) -> StepResult | None:
     if kueue.check or not kueue.has_quota or open_attempt(state.status.capacity):
         return None
     message = (
-        f"{_queue_name(kueue)} admits jobs without asking for their node pools; hint: give it an AdmissionCheck with "
-        f"controllerName {labels.POOLS_CHECK}, or use capacity: [{{type: existing}}]"
+        f"{_queue_name(kueue)} admits jobs without an admission check for their node pools; hint: add an "
+        f"AdmissionCheck with controllerName {labels.POOLS_CHECK}, or use capacity: [{{type: existing}}]"
     )
     return StepResult(
         terminal_phases.failed_with(
@@ -56,7 +56,7 @@ def provisioning_round_failed(context: PlanContext) -> StepResult | None:
     if kueue is None or not kueue.has_quota or backoff_left_s(context.capacity_request) <= 0:
         return None
     last = state.status.capacity.attempts[-1]
-    message = f"{last.option}: {last.outcome}; the quota is given back"
+    message = f"{last.option}: {last.outcome}; the quota is released"
     update = running_phases.waiting_for_quota(state, message, state.status.capacity)
     return StepResult(update, (delete_jobset(state),), context.settings.cloud_poll_seconds)
 
@@ -84,7 +84,9 @@ def quota_reserved(context: PlanContext) -> StepResult | None:
     if not kueue.is_asking:
         return None
     if state.bound_jobs:
-        update = _provisioning(context, kueue, "what was bound to node pools of before goes", state.status.capacity)
+        update = _provisioning(
+            context, kueue, "deleting child Jobs still bound to the previous node pools", state.status.capacity
+        )
         # The JobSet makes them anew from its own template, which Kueue has restored.
         return StepResult(update, tuple(deletion(JOBS, job, state.namespace) for job in state.bound_jobs), _SOON_S)
     decision = provide(context.capacity_request)
@@ -123,7 +125,7 @@ def _starting_message(kueue: KueueState) -> str:
     """Say what still happens between ready chips and the pods."""
     checks = [each for each in kueue.checks if each["name"] != kueue.check]
     other = workload.waiting_check(replace(kueue, workload={"status": {"admissionChecks": checks}}))
-    return f"chips are there; {other}" if other else "chips are there; Kueue makes the pods next"
+    return f"the chips are ready; {other}" if other else "the chips are ready; waiting for Kueue to create the pods"
 
 
 def _queue_name(kueue: KueueState) -> str:

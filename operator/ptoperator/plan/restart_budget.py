@@ -33,9 +33,7 @@ def not_retryable(context: PlanContext) -> StepResult | None:
         return StepResult(terminal_phases.failed_with(context.layout, newest))
     if limit is not None and counts[kind] > limit:
         return StepResult(
-            terminal_phases.failed_with(
-                context.layout, newest, exhausted=f"{kind} was tried again {limit} time(s) already"
-            )
+            terminal_phases.failed_with(context.layout, newest, exhausted=f"{kind} was already retried {limit} time(s)")
         )
     return None
 

@@ -85,12 +85,12 @@ def release_conditions(state: Observed, capacity: CapacityStatus) -> ConditionUp
     if is_held or state.is_deleting:
         return {}
     if left := _unmanaged_pools(state):
-        message = f"node pool {', '.join(left)} is left, and is not known as this job's; hint: delete that node pool"
+        message = f"node pool {', '.join(left)} is left without this job's labels; hint: delete that node pool"
         return {_CAPACITY: ConditionUpdate(False, Reason.NOT_RELEASED, message)}
     said = state.status.condition(_CAPACITY)
     was_refused = said is not None and said.reason == Reason.RELEASE_REFUSED
     if was_refused or (state.status.capacity.node_pools and state.status.phase.is_terminal):
-        return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the node pools are given back")}
+        return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the node pools are released")}
     return {}
 
 
@@ -98,15 +98,17 @@ def _release_blocker(state: Observed, capacity: CapacityStatus) -> str:
     """Return what keeps the pools, if it does not pass by itself."""
     cloud, names = state.cloud, ", ".join(each.name for each in capacity.node_pools)
     if cloud is None:
-        message = f"node pool {names} is to be deleted, and the operator knows no GKE cluster; hint: set gke.project, "
+        message = f"node pool {names} cannot be deleted, because no GKE cluster is configured; hint: set gke.project, "
         message += (
-            f"gke.location and gke.cluster of its chart, or delete that node pool and the finalizer {labels.FINALIZER}"
+            f"gke.location and gke.cluster of the chart, or delete that node pool and the finalizer {labels.FINALIZER}"
         )
         return message if names and state.is_deleting else ""
     if cloud.trouble is not None:
-        what = f"node pool {names} is to be deleted" if names else "the job goes when it surely has no node pools"
+        waiting = "the job will be deleted once GKE confirms that it has no node pools"
+        what = f"node pool {names} is being released" if names else waiting
+        reason = f"GKE cannot be queried: {cloud.trouble.code}: {cloud.trouble.message}"
         is_reported = cloud.trouble.is_definite and (bool(names) or state.is_deleting)
-        return f"{what}, but GKE cannot be asked: {cloud.trouble.code}: {cloud.trouble.message}" if is_reported else ""
+        return f"{what}, but {reason}" if is_reported else ""
     for pool in cloud.of_job(state.uid):
         answer = cloud.answer(pool.name)
         if answer is not None and answer.trouble is not None and answer.trouble.is_definite:

@@ -55,7 +55,7 @@ def parse(text: str) -> IngressSettings:
         _check(found, {"domain", "className", "annotations", "tlsSecret", "gateway"})
         gateway = _gateway(found.get("gateway") or {})
         if gateway and (found.get("className") or found.get("tlsSecret")):
-            raise ValueError("className and tlsSecret are an Ingress's, and a gateway is named")
+            raise ValueError("className and tlsSecret are for an Ingress, but a gateway is named")
         annotations = {str(key): str(value) for key, value in (found.get("annotations") or {}).items()}
         return IngressSettings(
             str(found.get("domain") or ""),
@@ -77,4 +77,4 @@ def _gateway(found: dict[str, str]) -> Gateway | None:
 def _check(found: dict[str, object] | dict[str, str], known: set[str]) -> None:
     unknown = sorted(set(found) - known)
     if unknown:
-        raise ValueError(f"{', '.join(unknown)} is not known")
+        raise ValueError(f"{', '.join(unknown)} is not a known key")

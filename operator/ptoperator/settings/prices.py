@@ -49,5 +49,5 @@ def parse(text: str) -> Prices:
         found, currency = {}, ""
     if not found or not currency or not all(math.isfinite(price) and price >= 0 for price in found.values()):
         accepted = '{"currency": "USD", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.95}}'
-        raise PriceError(f"'{text[:100]}' is no price table; accepted: {accepted}")
+        raise PriceError(f"'{text[:100]}' is not a price table; accepted: {accepted}")
     return Prices(currency, found)

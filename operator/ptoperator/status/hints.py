@@ -13,15 +13,15 @@ from ptoperator.render import Layout
 _HINTS: dict[FailureClass, str] = {
     FailureClass.OUT_OF_MEMORY_HOST: "the data or the checkpoint is too large for the host; use an accelerator with "
     "more hosts",
-    FailureClass.HANG: "look at the stacks in the run directory for what each process waits for; a step that takes "
+    FailureClass.HANG: "read the stacks in the run directory to see what each process waits for; a step that takes "
     "longer needs runPolicy.hangTimeoutSeconds",
     FailureClass.IMAGE_PULL: "check spec.image and spec.imagePullSecrets",
     FailureClass.STORAGE: "check that output.uri exists, is writable and has space",
-    FailureClass.OUTPUT_CONFLICT: "end what writes there, or create the job again under another name or output.uri",
-    FailureClass.DATA_ERROR: "mend the data and create the job again under this or another name",
-    FailureClass.CONFIG_ERROR: "mend the job and create it again",
-    FailureClass.USER_CODE: "mend the reward file and create the job again",
-    FailureClass.SERVICE_LOST: "look at the server that the message names and its log; the job goes on from its "
+    FailureClass.OUTPUT_CONFLICT: "stop what writes there, or recreate the job under another name or output.uri",
+    FailureClass.DATA_ERROR: "fix the data and recreate the job, under this or another name",
+    FailureClass.CONFIG_ERROR: "fix the job and recreate it",
+    FailureClass.USER_CODE: "fix the reward file and recreate the job",
+    FailureClass.SERVICE_LOST: "check the server that the message names, and its log; the job continues from its "
     "checkpoint",
     FailureClass.UNKNOWN: "read the log of the pod: ptctl workload logs",
 }

@@ -26,7 +26,7 @@ def links(layout: Layout) -> Links:
     if layout.job.spec.tensorboard.server:
         command = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
         host = tensorboard_host(layout)
-        command = f"https://{host} (while somebody looks: {command})" if host else command
+        command = f"https://{host} (while it is in use: {command})" if host else command
     return Links(
         run=run,
         logs=f"ptctl workload logs {layout.name} -n {layout.namespace}",

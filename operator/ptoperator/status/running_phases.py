@@ -46,7 +46,7 @@ def with_common_conditions(layout: Layout, settings: Settings, update: StatusUpd
 
 def _preflight_skipped(layout: Layout, state: Observed) -> ConditionUpdate:
     if not layout.job.spec.preflight:
-        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need none")
+        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, "CPU devices need no preflight")
     said = state.status.condition(ConditionType.PREFLIGHTED)
     if said is not None:
         return ConditionUpdate(False, Reason(said.reason), said.message)
@@ -54,8 +54,9 @@ def _preflight_skipped(layout: Layout, state: Observed) -> ConditionUpdate:
     if found is None:
         return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, why)
     if found.fits:
-        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; by the formula {found.message}")
-    return ConditionUpdate(False, Reason.DOES_NOT_FIT, f"by the formula {found.message}; {why}, so the job goes on")
+        return ConditionUpdate(False, Reason.PREFLIGHT_SKIPPED, f"{why}; the formula estimates {found.message}")
+    message = f"the formula estimates {found.message}; {why}, so the job continues"
+    return ConditionUpdate(False, Reason.DOES_NOT_FIT, message)
 
 
 def _without_queue(capacity: CapacityStatus) -> ConditionUpdate:
@@ -63,7 +64,7 @@ def _without_queue(capacity: CapacityStatus) -> ConditionUpdate:
     attempt = open_attempt(capacity)
     if attempt is None or attempt.granted is None:
         return ConditionUpdate(True, Reason.NO_QUEUE, "the job names no queue")
-    return ConditionUpdate(True, Reason.ADMITTED, f"its turn at {attempt.option} came at {attempt.granted}")
+    return ConditionUpdate(True, Reason.ADMITTED, f"its turn for {attempt.option} came at {attempt.granted}")
 
 
 def suspended(layout: Layout, state: Observed, *, has_chips: bool) -> StatusUpdate:
@@ -75,7 +76,7 @@ def suspended(layout: Layout, state: Observed, *, has_chips: bool) -> StatusUpda
         conditions = {SUSPENDED: ConditionUpdate(False, Reason.SUSPENDING, message)}
         phase = state.status.phase if state.status.phase is not Phase.PENDING else Phase.SUSPENDED
         return StatusUpdate(phase, conditions)
-    chips = "its chips are being given back" if has_chips else "no chips"
+    chips = "its chips are being released" if has_chips else "no chips"
     message = f"runPolicy.suspend is true; no pods, {chips}{_checkpoint_message(state)}"
     return StatusUpdate(
         Phase.SUSPENDED,
@@ -90,25 +91,25 @@ def suspended(layout: Layout, state: Observed, *, has_chips: bool) -> StatusUpda
 def cleaning_up(layout: Layout, state: Observed) -> StatusUpdate:
     """Report that earlier objects are still being deleted."""
     what = _named(state.unfinished_pods) if state.unfinished_pods else f"JobSet {layout.jobset}"
-    return _before_jobset(state, Reason.CLEANING_UP, f"waiting for {what} of before to go away")
+    return _before_jobset(state, Reason.CLEANING_UP, f"waiting for the previous {what} to be deleted")
 
 
 def name_taken(layout: Layout, state: Observed) -> StatusUpdate:
     """Report that another owner's JobSet has the name."""
-    message = f"JobSet {layout.jobset} exists and is not this job's; hint: delete that JobSet, or rename the job"
+    message = f"JobSet {layout.jobset} exists and belongs to another owner; hint: delete that JobSet, or rename the job"
     return _before_jobset(state, Reason.CREATE_FAILED, message)
 
 
 def create_refused(layout: Layout, state: Observed) -> StatusUpdate:
     """Report that the API server rejects an object."""
-    return _before_jobset(state, Reason.CREATE_FAILED, f"the API server refuses: {state.rejection}")
+    return _before_jobset(state, Reason.CREATE_FAILED, f"the API server rejects a request: {state.rejection}")
 
 
 def restarting(state: Observed, cause: FailureStatus | None, pause_s: float) -> StatusUpdate:
     """Report a restart for a failure of the machine, not of the job. cause: not counted yet."""
     why = cause or state.status.failure
     message = f"after {terminal_phases.describe_failure(why)}; " if why else ""
-    wait = f"starts again in {timestamps.duration(pause_s)}, for a repair takes minutes" if pause_s else "starts again"
+    wait = f"restarts in {timestamps.duration(pause_s)}, because a repair takes minutes" if pause_s else "restarts"
     is_free = why is not None and not REACTIONS[FailureClass(why.failure_class)].charged
     free = "not charged to runPolicy.maxRestarts; " if is_free else ""
     message = f"{message}{free}{wait}{_checkpoint_message(state)}"
@@ -144,7 +145,7 @@ def jobset_created(layout: Layout, state: Observed) -> StatusUpdate:
         return queued(layout, state)
     conditions = {
         CAPACITY: ConditionUpdate(
-            False, Reason.WAITING_FOR_NODES, f"JobSet {layout.jobset} is made, its pods come next"
+            False, Reason.WAITING_FOR_NODES, f"JobSet {layout.jobset} is created; waiting for its pods"
         )
     }
     return StatusUpdate(_before_pods(state), {**conditions, **_resumed(state)})
@@ -165,7 +166,7 @@ def jobset_active(layout: Layout, state: Observed, silent_start_s: float) -> Sta
         )
         conditions[RUNNING] = _not_running(state, "no pods yet" if not pods else "pods wait for nodes")
         return StatusUpdate(_before_pods(state), conditions)
-    without = f"; the run goes on without {missing} of {layout.slices} slices" if missing else ""
+    without = f"; the run continues without {missing} of {layout.slices} slices" if missing else ""
     conditions[CAPACITY] = ConditionUpdate(
         True, Reason.NODES_READY, f"{wanted} of {layout.pods} pods have nodes{without}"
     )
@@ -260,10 +261,10 @@ def own_progress(state: Observed) -> Progress | None:
 
 def _training_message(layout: Layout, state: Observed) -> str:
     if layout.is_headless:
-        return f"Pathways' servers run; to reach them: ptctl workload connect {layout.name} -n {layout.namespace}"
+        return f"Pathways' servers run; connect with: ptctl workload connect {layout.name} -n {layout.namespace}"
     if state.progress is None:
         run = run_uri(layout.job.spec.output.uri, layout.name)
-        return f"the trainer runs; its progress cannot be read in {run}"
+        return f"the trainer runs, but its progress cannot be read from {run}"
     return f"attempt {state.restarts + 1} is training"
 
 
@@ -318,4 +319,4 @@ def _file_hint(layout: Layout, settings: Settings) -> str:
     )
     if settings.shared_filesystem or not uri.startswith("file://") or covered:
         return ""
-    return f"; hint: output.uri {uri} is inside the pod and ends with it: mount a volume that covers it (spec.volumes)"
+    return f"; hint: output.uri {uri} is inside the pod and lost with it; mount a volume that covers it (spec.volumes)"

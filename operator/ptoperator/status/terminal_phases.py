@@ -37,7 +37,7 @@ def jobset_failed(layout: Layout, state: Observed, condition: Manifest) -> Statu
     cause = failure_of_jobset(state, condition)
     is_exhausted = condition.get("reason") == REACHED_MAX and sum(state.status.restarts.values()) > 0
     limit = layout.job.spec.run_policy.max_restarts
-    return failed_with(layout, cause, exhausted=f"runPolicy.maxRestarts ({limit}) is used up" if is_exhausted else "")
+    return failed_with(layout, cause, exhausted=f"runPolicy.maxRestarts ({limit}) is exhausted" if is_exhausted else "")
 
 
 def failed_with(layout: Layout, cause: FailureStatus, *, exhausted: str = "") -> StatusUpdate:
@@ -45,7 +45,7 @@ def failed_with(layout: Layout, cause: FailureStatus, *, exhausted: str = "") ->
     kind = FailureClass(cause.failure_class)
     tried = f"; {exhausted}" if exhausted else ""
     if not exhausted and not REACTIONS[kind].retried:
-        tried = "; not tried again, it would end the same way"
+        tried = "; not retried, because it would fail the same way"
     message = f"{describe_failure(cause)}{tried}"
     hint = hint_for(kind, layout)
     return _failed(kind, f"{message}; hint: {hint}" if hint else message, cause)

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _THROTTLED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
 """Refusals of a GKE that is asked too much, or does not answer."""
-_SLOW_TROUBLE = Trouble(None, "DEADLINE_EXCEEDED", "GKE takes long to answer")
+_SLOW_TROUBLE = Trouble(None, "DEADLINE_EXCEEDED", "GKE is slow to respond")
 _LOCK_TIMEOUT_S = 5.0
 """A look that takes longer than this is not waited for by other jobs: those that run need the threads."""
 
@@ -171,7 +171,7 @@ class Gke:
             found = refusal_of(error)
             if _is_throttled(error, found):
                 self._reads.refused(found, retry_delay_s(error))
-            logger.warning("GKE cannot be asked: %s: %s", found.code, found.message)
+            logger.warning("GKE cannot be queried: %s: %s", found.code, found.message)
             return Cloud(trouble=found)
         self._reads.served()
         cluster = self._settings.gke_cluster
@@ -202,11 +202,11 @@ class Gke:
         """Decide whose pool it is that exists although the create failed."""
         wanted, there = action.manifest["config"]["resource_labels"], dict(found.config.resource_labels)
         if not is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
-            words = f"node pool {action.pool} exists and is not this job's; hint: delete that node pool"
+            words = f"node pool {action.pool} exists and belongs to another owner; hint: delete that node pool"
             return Answer(action.pool, trouble=Trouble(FailureClass.CONFIG_ERROR, "ALREADY_EXISTS", words))
         if any(there.get(key) != wanted[key] for key in (labels.POOL_SHAPE, labels.POOL_SLICE)):
-            return Answer(action.pool, trouble=Trouble(None, "ALREADY_EXISTS", "a pool of before is still there"))
-        logger.info("CreatePool %s: adopted, although the call said %s", action.pool, error_code(error))
+            return Answer(action.pool, trouble=Trouble(None, "ALREADY_EXISTS", "the previous pool still exists"))
+        logger.info("CreatePool %s: adopted, although the call returned %s", action.pool, error_code(error))
         return Answer(action.pool)
 
     def _claim(self, action: ClaimPool) -> Answer:

@@ -69,7 +69,7 @@ class Reservations:
         try:
             answer = self._session.get(url, timeout=self._settings.cloud_timeout_seconds)
         except (RequestException, GoogleAuthError) as error:
-            logger.debug("reservation %s cannot be asked for: %s", name, error)
+            logger.debug("reservation %s cannot be read: %s", name, error)
             return before
         if answer.status_code in (401, 403):
             self._refuse(project, answer.status_code)
@@ -87,8 +87,9 @@ class Reservations:
         """Warn once per project, and skip it for a while."""
         if project not in self._refused:
             logger.warning(
-                "the Compute API of project %s does not tell what reservations have left (HTTP %s), so they are tried "
-                "unasked; hint: grant compute.reservations.get (docs/guides/gke.md)", project, code,
+                "the Compute API of project %s does not report the free capacity of reservations (HTTP %s), so they "
+                "are tried without checking it; hint: grant compute.reservations.get (docs/guides/gke.md)",
+                project, code,
             )  # fmt: skip
         self._refused[project] = self._seconds() + _REFUSED_S
 

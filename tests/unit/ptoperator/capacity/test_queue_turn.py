@@ -67,7 +67,7 @@ def test_two_jobs_for_one_slice_that_is_there_take_turns(site: Site) -> None:
     assert made(site) == ["one", "two"], "one more than the nodes take may ask: an autoscaler may bring some"
     assert quota(site, "one")[:2] == ("True", "Admitted")
     assert site.status("three").phase == "Queued"
-    message = "waiting for 16 v6e chips of existing nodes, 0 ahead: 32 of 16 chips are taken"
+    message = "waiting for 16 v6e chips of existing nodes, 0 ahead: 32 of 16 chips are in use"
     assert quota(site, "three") == ("False", "WaitingForQuota", message)
 
 
@@ -121,8 +121,8 @@ def test_a_waiting_job_says_how_many_are_ahead_and_why_but_no_names(site: Site) 
         site.create(name, RESERVED)
         site.run(35)
     site.run(65)
-    assert quota(site, "three")[2] == "waiting for 16 v6e chips of reservation r1, 0 ahead: 32 of 32 chips are taken"
-    assert quota(site, "four")[2] == "waiting for 16 v6e chips of reservation r1, 1 ahead: 32 of 32 chips are taken"
+    assert quota(site, "three")[2] == "waiting for 16 v6e chips of reservation r1, 0 ahead: 32 of 32 chips are in use"
+    assert quota(site, "four")[2] == "waiting for 16 v6e chips of reservation r1, 1 ahead: 32 of 32 chips are in use"
 
 
 def test_a_higher_priority_class_comes_first(site: Site) -> None:

@@ -50,7 +50,7 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
         1,
         'Timeout (0:10:00)!\nThread 0x00007f11 (most recent call first):\n  File "x.py", line 3 in wait',
         FailureClass.HANG,
-        "lock",
+        "GIL",
     ),
     "the middle of a dump of all stacks": (
         1,
@@ -132,17 +132,17 @@ NODES: dict[str, tuple[Manifest, FailureClass | None, str]] = {
     "a spot VM that is taken": (
         node(SPOT, ("cloud.google.com/impending-node-termination",)),
         FailureClass.PREEMPTED,
-        "Google stops the VM (spot)",
+        "Google is stopping the VM (spot)",
     ),
     "a VM of ours that is stopped": (
         node({}, ("cloud.google.com/impending-node-termination",)),
         FailureClass.MAINTENANCE,
-        "Google stops the VM",
+        "Google is stopping the VM",
     ),
     "a host that is maintained": (
         node({"cloud.google.com/active-node-maintenance": "true"}, ("node.kubernetes.io/unschedulable",)),
         FailureClass.MAINTENANCE,
-        "maintained",
+        "under maintenance",
     ),
     "a maintenance that is planned is none yet": (
         node({"cloud.google.com/active-node-maintenance": "false", "cloud.google.com/scheduled-maintenance-time": "1"}),
@@ -182,10 +182,10 @@ def test_a_node_says_why_its_pods_went_away(name: str) -> None:
 
 
 def test_a_node_explains_a_crash_but_not_wrong_data() -> None:
-    sign = NodeFailureHint(FailureClass.MAINTENANCE, "node n: its host is being maintained")
+    sign = NodeFailureHint(FailureClass.MAINTENANCE, "node n: its host is under maintenance")
     crash = PodFailure(FailureClass.UNKNOWN, "exit code 1", "p", node="n")
     assert crash.with_node_hint(sign).kind == FailureClass.MAINTENANCE
-    assert crash.with_node_hint(sign).message == "node n: its host is being maintained; exit code 1"
+    assert crash.with_node_hint(sign).message == "node n: its host is under maintenance; exit code 1"
     assert not crash.with_node_hint(sign).is_charged
     assert not crash.with_node_hint(None).needs_node_check
     wrong = PodFailure(FailureClass.DATA_ERROR, "row 3", "p", node="n")

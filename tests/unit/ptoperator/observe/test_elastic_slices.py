@@ -78,7 +78,7 @@ def test_a_run_that_goes_on_without_a_slice_says_so() -> None:
     found = jobset_active(layout, state(layout, {0: 2, 1: 0, 2: 2}), 60.0)
     conditions = {str(kind): condition for kind, condition in found.conditions.items()}
     assert conditions["CapacityReady"].holds
-    assert conditions["CapacityReady"].message == "5 of 7 pods have nodes; the run goes on without 1 of 3 slices"
+    assert conditions["CapacityReady"].message == "5 of 7 pods have nodes; the run continues without 1 of 3 slices"
     assert str(found.phase) in ("Starting", "Running")
 
 

@@ -143,7 +143,7 @@ def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(oper
     assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
     job = world.api.find(POSTTRAINJOBS, "first")
     assert job is not None
-    assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while somebody looks: ptctl workload")
+    assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while it is in use: ptctl workload")
     for name in ("first", "second"):
         world.api.delete(POSTTRAINJOBS, name)
     settle(operator)
@@ -176,9 +176,9 @@ def test_without_a_domain_there_is_no_ingress(operator: Operator, world: World) 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"host": "x"}', "host is not known; accepted: "),
-        ('{"gateway": {"nam": "x"}}', "nam is not known; accepted: "),
-        ('{"className": "nginx", "gateway": {"name": "x"}}', "className and tlsSecret are an Ingress's"),
+        ('{"host": "x"}', "host is not a known key; accepted: "),
+        ('{"gateway": {"nam": "x"}}', "nam is not a known key; accepted: "),
+        ('{"className": "nginx", "gateway": {"name": "x"}}', "className and tlsSecret are for an Ingress"),
     ],
 )
 def test_a_wrong_ingress_setting_is_refused_at_start(text: str, words: str) -> None:
