@@ -1,4 +1,4 @@
-"""The running operator: client, memory, queue, reconciler and endpoints, put together once."""
+"""Assemble the running operator: client, cache, queue, reconciler and endpoints."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.capacity.cloud import CloudProvider
-from ptoperator.capacity.gke.leader_guard import Guarded
+from ptoperator.capacity.gke.leader_guard import LeaderOnlyCloud
 from ptoperator.controller.leader_election import Leadership
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.controller.reconciler import Reconciler
 from ptoperator.controller.workqueue import Queue
 from ptoperator.kube import labels
@@ -24,7 +24,7 @@ from ptoperator.kueue.admission_check import mark_active
 from ptoperator.monitoring.http_server import Endpoints
 from ptoperator.monitoring.job_gauges import JobNumbers
 from ptoperator.monitoring.metrics import Metrics
-from ptoperator.observe.cache import Key, Memory
+from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.memory_estimate import Estimates
 from ptoperator.settings import Settings
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class Application:
-    """What kopf's handlers call. All methods run in the event loop."""
+    """Holds the parts of the operator and receives kopf's events. All methods run in the event loop."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class Application:
     ) -> None:
         self.kube = kube
         self.settings = settings
-        self.memory = Memory()
+        self.cache = JobCache()
         self.metrics = Metrics(self._numbers, cloud.last if cloud else lambda: None)
         self.leadership: Leadership | None = None
         if settings.leader_namespace:
             leases = Client(kube, self.metrics.on_call)
             self.leadership = Leadership(leases, settings.leader_namespace, identity, self._on_leading)
         client = Client(kube, self.metrics.on_call, self._check)
-        cloud = Guarded(cloud, self._check) if cloud else None
+        cloud = LeaderOnlyCloud(cloud, self._check) if cloud else None
         self.reconciler = Reconciler(
             client,
-            self.memory,
+            self.cache,
             settings,
             cloud=cloud,
             namespaces=namespaces,
@@ -62,18 +62,19 @@ class Application:
             estimate=Estimates().of,
         )
         self._client = client
-        self.sweeper = self._sweeper(client, cloud, namespaces) if cloud else None
+        self.orphan_collector = self._orphan_collector(client, cloud, namespaces) if cloud else None
         self.queue = Queue(self._look, settings.workers, self.metrics.on_look)
         self.endpoints = Endpoints(settings.http_port, self.metrics, self.why_not_alive)
         self._answered = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _sweeper(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> Sweeper:
+    def _orphan_collector(self, client: Client, cloud: CloudProvider, namespaces: Sequence[str]) -> OrphanCollector:
         told = self.metrics.on_sweep
-        return Sweeper(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
+        return OrphanCollector(client, cloud, self.settings, namespaces, on_sweep=told, on_leaving=self._on_leaving)
 
     async def start(self) -> None:
+        """Start the endpoints, the leader election and the periodic tasks."""
         self._loop = asyncio.get_running_loop()
         await self.endpoints.start()
         if self.leadership:
@@ -81,14 +82,17 @@ class Application:
         else:
             self.metrics.on_leading(True)
         self._tasks.append(asyncio.create_task(self._keep_probing()))
-        keep = self._keep(self._mark_checks, self.settings.queue_seconds, "Kueue's admission checks were not marked")
+        keep = self._keep(self._mark_checks, self.settings.queue_seconds, "Kueue's checks were not marked active")
         self._tasks.append(asyncio.create_task(keep))
-        if self.sweeper:
-            keep = self._keep(self.sweeper.sweep, self.settings.sweep_seconds, "node pools were not looked through")
+        if self.orphan_collector:
+            keep = self._keep(
+                self.orphan_collector.collect, self.settings.sweep_seconds, "orphaned node pools were not collected"
+            )
             self._tasks.append(asyncio.create_task(keep))
-        logger.info("posttrain operator works on %s", self.kube.access.server)
+        logger.info("posttrain operator serves %s", self.kube.access.server)
 
     async def stop(self) -> None:
+        """Stop the periodic tasks, let running reconciles finish and release the lease."""
         for task in self._tasks:
             task.cancel()
         await self.queue.close()
@@ -98,31 +102,32 @@ class Application:
         self.kube.close()
 
     def on_job(self, kind: str | None, job: Manifest) -> None:
-        """A PostTrainJob was listed (None), added, modified or deleted."""
+        """Handle a PostTrainJob that was listed (None), added, modified or deleted."""
         self._heard()
         key = (str(job["metadata"]["namespace"]), str(job["metadata"]["name"]))
         if kind == "DELETED":
-            self.memory.forget(key)
+            self.cache.forget(key)
             self._call_next()
             return
-        self.memory.note_job(job)
+        self.cache.note_job(job)
         self._call_next()
-        if not self.memory.is_own_write(job):
+        if not self.cache.is_own_write(job):
             self._add(key)
 
     def on_child(self, kind: str | None, child: Manifest) -> None:
-        """A JobSet or a pod of a job changed."""
+        """Queue the job of a JobSet or pod that changed."""
         self._heard()
         name = label(child, labels.JOB)
         if name:
             self._add((str(child["metadata"]["namespace"]), name))
 
     def on_pod(self, kind: str | None, pod: Manifest) -> None:
-        self.memory.note_pod(pod)
+        """Record why a pod failed and queue its job."""
+        self.cache.note_pod(pod)
         self.on_child(kind, pod)
 
     def why_not_alive(self) -> str:
-        """Why this process should be restarted; empty while it is well."""
+        """Return why this process should be restarted; empty while it is healthy."""
         silence_s = time.monotonic() - self._answered
         if silence_s > self.settings.silence_seconds:
             return f"the API server has not answered for {silence_s:.0f} seconds"
@@ -130,7 +135,7 @@ class Application:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica works; one that waits hears everything, so that it can begin at once."""
+        """Return True if this replica works. Others follow all events, so that they can take over at once."""
         return self.leadership is None or self.leadership.leads
 
     def _add(self, key: Key) -> None:
@@ -138,12 +143,12 @@ class Application:
             self.queue.add(key)
 
     def _call_next(self) -> None:
-        """Jobs whose turn may have come look at once."""
-        for key in self.memory.next_in_line():
+        """Queue the jobs that may have reached the head of their queue."""
+        for key in self.cache.next_in_queue():
             self._add(key)
 
     def _on_leaving(self, key: Key) -> None:
-        """A job is being deleted, which may not have been heard."""
+        """Queue a job that is being deleted, in case its event was missed."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._add, key)
 
@@ -153,9 +158,9 @@ class Application:
             self._loop.call_soon_threadsafe(self._take_over)
 
     def _take_over(self) -> None:
-        """Whatever was heard while another worked, and what it may have left half done."""
-        for key in self.memory.known_jobs():
-            self.memory.keep(key, None)
+        """Queue every job: the previous leader may have left work half done."""
+        for key in self.cache.known_jobs():
+            self.cache.remember(key, None)
             self.queue.add(key)
 
     def _check(self) -> None:
@@ -163,8 +168,8 @@ class Application:
             self.leadership.check()
 
     def _numbers(self) -> list[JobNumbers]:
-        """Told by the replica that works: two would count every job twice."""
-        return self.memory.numbers() if self.leads else []
+        """Return the jobs' numbers on the leader only: two replicas would count every job twice."""
+        return self.cache.numbers() if self.leads else []
 
     def _look(self, key: Key, is_news: bool) -> float | None:
         if not self.leads:
@@ -186,7 +191,7 @@ class Application:
         mark_active(self._client, timestamps.utc_now())
 
     async def _keep(self, do: Callable[[], None], pause_s: float, otherwise: str) -> None:
-        """What is done every now and then, by the replica that works."""
+        """Run a periodic task on the leader."""
         while True:
             await asyncio.sleep(pause_s)
             if not self.leads:
@@ -197,7 +202,7 @@ class Application:
                 logger.warning("%s: %s", otherwise, error)
 
     async def _keep_probing(self) -> None:
-        """An idle operator hears nothing, so it asks."""
+        """Ask the API server for its version while no event arrives."""
         pause_s = max(1.0, self.settings.silence_seconds / 5)
         while True:
             await asyncio.sleep(pause_s)

@@ -1,7 +1,7 @@
-"""kopf's decorators and nothing else: every event of a job or of what belongs to it becomes one entry in the queue.
+"""kopf's decorators and nothing else: every event of a job or its objects becomes one entry in the queue.
 
-Only `on.event` is used, for it writes nothing: no finalizer (owner references collect what we make), no annotation
-with the last handled spec, no progress of handlers. What those would give, the level-triggered reconcile has.
+Only `on.event` is used, because it writes nothing: no finalizer (owner references collect the objects), no annotation
+with the last handled spec, no progress of handlers. The level-triggered reconcile replaces all of these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKOFFS_S = (0.5, 1.0, 2.0, 3.0, *[5.0] * 720)
 
 
 def register(app: Application) -> kopf.OperatorRegistry:
-    """The handlers of one operator."""
+    """Register the handlers of one operator."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry)

@@ -1,4 +1,4 @@
-"""kopf's connection from ours: one kubeconfig, one context, one identity for watches and for everything else."""
+"""kopf's connection from ours: one kubeconfig, one context, one identity for watches and all other calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REFRESH = timedelta(minutes=10)  # tokens of service accounts and cloud logins 
 
 
 def connection(kube: Kube) -> kopf.ConnectionInfo:
-    """Called again by kopf when it expires or when the API server answers 401."""
+    """Return a connection. kopf asks for a new one when it expires or the API server answers 401."""
     access = kube.access
     credentials = Credentials(access)
     scheme, _, token = credentials.headers().get("Authorization", "").partition(" ")

@@ -14,57 +14,57 @@
   resources: [jobsets]   # patch: suspend and resume
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
-  resources: [jobs]   # preflight; those that Kueue stopped, bound to pools of before
+  resources: [jobs]   # preflight; Jobs that Kueue suspended, bound to previous pools
   verbs: [get, list, create, delete]
 - apiGroups: [""]
   resources: [configmaps]   # the job as its pods read it
   verbs: [get, create]
 - apiGroups: [""]
-  resources: [pods]   # delete: those of a run that stands still
+  resources: [pods]   # delete: the pods of a hung run
   verbs: [list, watch, delete]
 - apiGroups: [apps]
-  resources: [deployments]   # TensorBoard, where a job asks for it
+  resources: [deployments]   # TensorBoard, if a job asks for it
   verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [services]   # TensorBoard's
   verbs: [get, create, patch]
 {{- if .Values.tensorboard.ingress.domain }}
 - apiGroups: [networking.k8s.io]
-  resources: [ingresses]   # TensorBoard's, where it is reached from outside
+  resources: [ingresses]   # TensorBoard's, if it is reached from outside
   verbs: [get, create, patch]
 {{- end }}
 {{- if .Values.tensorboard.ingress.gateway.name }}
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [httproutes]   # TensorBoard's, where it is reached through a Gateway
+  resources: [httproutes]   # TensorBoard's, if it is reached through a Gateway
   verbs: [get, create, patch]
 {{- end }}
 {{- if .Values.gke.cluster }}
 - apiGroups: [autoscaling.x-k8s.io]
-  resources: [provisioningrequests]   # all nodes of a slice at once, where a job asks for queued provisioning
+  resources: [provisioningrequests]   # all nodes of a slice at once, if a job asks for queued provisioning
   verbs: [get, create, delete]
 {{- end }}
 {{- if .Values.gke.cluster }}
 - apiGroups: [""]
-  resources: [podtemplates]   # what such a request is for
+  resources: [podtemplates]   # the pods of such a request
   verbs: [get, create, delete]
 {{- end }}
 - apiGroups: [""]
-  resources: [pods/log]   # MaxText says its progress there
+  resources: [pods/log]   # MaxText logs its progress
   verbs: [get]
 - apiGroups: [kueue.x-k8s.io]
-  resources: [workloads]   # why a job waits in Kueue's queue; no harm where Kueue is not installed
+  resources: [workloads]   # why a job waits in Kueue's queue; no effect without Kueue
   verbs: [list]
 - apiGroups: [kueue.x-k8s.io]
-  resources: [workloads/status]   # Kueue is told that the node pools of a job are there
+  resources: [workloads/status]   # the answer that a job's node pools are ready
   verbs: [update]
 - apiGroups: [kueue.x-k8s.io]
   resources: [localqueues]   # which ClusterQueue it waits in
   verbs: [get]
 - apiGroups: [visibility.kueue.x-k8s.io]
-  resources: [localqueues/pendingworkloads]   # who is ahead
+  resources: [localqueues/pendingworkloads]   # how many jobs are ahead
   verbs: [get]
 - apiGroups: [visibility.kueue.x-k8s.io]
-  resources: [localqueues/pendingworkloads]   # who is ahead
+  resources: [localqueues/pendingworkloads]   # how many jobs are ahead
   verbs: [get]
 - apiGroups: [""]
   resources: [events]   # what happened to a job
@@ -73,27 +73,27 @@
 
 {{- define "posttrain.clusterReadRules" -}}
 - apiGroups: [apiextensions.k8s.io]
-  resources: [customresourcedefinitions]   # kopf finds out which kinds there are
+  resources: [customresourcedefinitions]   # kopf discovers the kinds
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [namespaces]   # kopf finds out which namespaces there are
+  resources: [namespaces]   # kopf discovers the namespaces
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [nodes]   # get: why the pods on a node failed; list: how many slices a line is for
+  resources: [nodes]   # get: why the pods on a node failed; list: how many slices a queue has
   verbs: [get, list]
 - apiGroups: [scheduling.k8s.io]
-  resources: [priorityclasses]   # a job's place in a line for chips
+  resources: [priorityclasses]   # a job's place in a queue for chips
   verbs: [get]
 - apiGroups: [kueue.x-k8s.io]
-  resources: [admissionchecks]   # which check of Kueue's asks for node pools
+  resources: [admissionchecks]   # which of Kueue's checks asks for node pools
   verbs: [get, list]
 - apiGroups: [kueue.x-k8s.io]
-  resources: [admissionchecks/status]   # that somebody answers that check
+  resources: [admissionchecks/status]   # that the operator answers that check
   verbs: [update]
 {{- end -}}
 
 {{- define "posttrain.ownRules" -}}
 - apiGroups: [coordination.k8s.io]
-  resources: [leases]   # which replica works
+  resources: [leases]   # which replica leads
   verbs: [get, create, update]
 {{- end -}}

@@ -21,7 +21,7 @@ from ptkube import timestamps
 from ptkube.client import Kube, NotFound
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS
 from ptoperator.kube import labels
-from ptoperator.render.tensorboard import PORT, board_name
+from ptoperator.render.tensorboard import PORT, tensorboard_name
 
 LOOK = timedelta(minutes=15)
 """A pod stays for this long after the last word that somebody looks."""
@@ -36,10 +36,10 @@ def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, 
     """Until Ctrl-C."""
     if shutil.which("kubectl") is None:
         raise CliError(
-            "kubectl is not installed", f"the Service {board_name(output_uri)} can also be reached otherwise"
+            "kubectl is not installed", f"the Service {tensorboard_name(output_uri)} can also be reached otherwise"
         )
     kube = app.connect(target)
-    name = board_name(output_uri)
+    name = tensorboard_name(output_uri)
     ask(kube, job)
     app.console.say(f"waiting for {name}: its pod starts when somebody looks")
     wait_ready(kube, job.namespace, name)
@@ -58,7 +58,7 @@ def forward(app: App, target: Target, job: JobView, output_uri: str, port: int, 
 def ask(kube: Kube, job: JobView) -> None:
     """Somebody looks, from now on for a while."""
     until = timestamps.to_text(timestamps.utc_now() + LOOK)
-    kube.patch(POSTTRAINJOBS, job.name, job.namespace, {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}})
+    kube.patch(POSTTRAINJOBS, job.name, job.namespace, {"metadata": {"annotations": {labels.TENSORBOARD_UNTIL: until}}})
 
 
 def wait_ready(kube: Kube, namespace: str, name: str) -> None:

@@ -30,6 +30,6 @@ def link_of(kube: Kube, target: Target, name: str, rank: int | None) -> str:
     if rank is None:
         return link
     try:
-        return links.of_rank(link, layout_of(parse_job(job), Settings()), rank)
+        return links.rank_logs_link(link, layout_of(parse_job(job), Settings()), rank)
     except ValueError as error:
         raise InputError(f"--rank: {error}") from None

@@ -1,8 +1,8 @@
-"""Going through spec.capacity: which option in which zone is tried, for how long, and what comes after it. Pure.
+"""Attempts at capacity: which option in which zone is tried, for how long, and what comes next. Pure.
 
-An attempt is one option in one zone. It is written into status before anything is made for it, and is over before
-anything is made for the next; so whatever crashes, the pools that exist belong to the attempt that is open, or to
-nothing. After the last candidate the list starts over, after a pause that doubles.
+An attempt is one option in one zone. It is written into status before anything is created for it, and it ends before
+anything is created for the next one. So after a crash every existing pool belongs to the open attempt or to none. After
+the last candidate the list starts over, after a pause that doubles.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ptapi.status import CapacityAttempt, CapacityStatus, FailureStatus, NodePoo
 from ptkube import timestamps
 from ptkube.resources import Manifest
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.fair_queue import line_of, options_of
-from ptoperator.capacity.request import Asked, Decision
+from ptoperator.capacity.fair_queue import options_of, queue_of
+from ptoperator.capacity.request import CapacityRequest, Decision
 
 USUAL_WAIT_S = 900
-_LONGEST_PAUSE_S = 600.0
-_KEPT = 64
-_WORDS_LIMIT = 1000
+_MAX_BACKOFF_S = 600.0
+_MAX_ATTEMPTS = 64
+_OUTCOME_LIMIT = 1000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One option in one zone; no zone for nodes that are there. wait_s: None waits for ever."""
+    """One option in one zone; `existing` has no zone. wait_s: None waits without a limit."""
 
     entry: int
     option: CapacityOption
@@ -35,37 +35,41 @@ class Candidate:
     wait_s: float | None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """`spot in us-east5-a`, `reservation r1 in us-east5-a`, `existing`."""
         name = f" {self.option.reservation}" if self.option.reservation else ""
         return f"{self.option.type}{name}{f' in {self.zone}' if self.zone else ''}"
 
     @property
     def is_ready_with_pods(self) -> bool:
-        """Whether only scheduled pods show that the chips are there: no pool is made, or it grows for its pods."""
+        """Return True if only scheduled pods show that the chips are there.
+
+        No pool is created, or it scales with its pods.
+        """
         return self.option.type in ("existing", "flexStart")
 
 
 def uses_pools(job: Manifest) -> bool:
-    """Whether a job may hold node pools. The manifest is asked, for a wrong spec may hold some too."""
+    """Return True if a job may hold node pools. Reads the manifest, because an invalid spec may hold some too."""
     return any(isinstance(option, dict) and option.get("type") != "existing" for option in options_of(job))
 
 
-def may_book(job: Manifest) -> bool:
-    """Whether a job may have a ProvisioningRequest."""
+def may_use_queued_provisioning(job: Manifest) -> bool:
+    """Return True if a job may have a ProvisioningRequest."""
     return any(isinstance(option, dict) and option.get("type") == "queuedProvisioning" for option in options_of(job))
 
 
 def reservation_of(job: Manifest, attempt: CapacityAttempt) -> str | None:
-    """The reservation that an attempt is at, if it is at one."""
+    """Return the reservation that an attempt uses, or None."""
     options = options_of(job)
     option = options[attempt.entry] if attempt.entry < len(options) else {}
     return option.get("reservation") if isinstance(option, dict) and option.get("type") == "reservation" else None
 
 
-def candidates(asked: Asked) -> list[Candidate]:
-    options = asked.layout.job.spec.capacity
-    zones = asked.cloud.zones if asked.cloud else ()
+def candidates(request: CapacityRequest) -> list[Candidate]:
+    """Return every option in every zone, in the order of spec.capacity."""
+    options = request.layout.job.spec.capacity
+    zones = request.cloud.zones if request.cloud else ()
     found = [
         (entry, option, zone)
         for entry, option in enumerate(options)
@@ -78,164 +82,166 @@ def candidates(asked: Asked) -> list[Candidate]:
     ]
 
 
-def line_at(asked: Asked, candidate: Candidate) -> str:
-    """The line for a candidate; empty where the job need not stand in one. Kueue orders jobs with a queue."""
-    spec, settings = asked.layout.job.spec, asked.layout.settings
+def queue_at(request: CapacityRequest, candidate: Candidate) -> str:
+    """Return the fair queue of a candidate; empty if it has none. Kueue orders jobs with `spec.queue`."""
+    spec, settings = request.layout.job.spec, request.layout.settings
     if spec.queue or (candidate.option.type == "existing" and not settings.queue_existing):
         return ""
-    return line_of(candidate.option.type, candidate.option.reservation, candidate.zone, asked.layout.accelerator)
+    return queue_of(candidate.option.type, candidate.option.reservation, candidate.zone, request.layout.accelerator)
 
 
-def is_open(status: CapacityStatus) -> CapacityAttempt | None:
-    """The attempt that lasts: chips are being obtained by it, or held."""
+def open_attempt(status: CapacityStatus) -> CapacityAttempt | None:
+    """Return the attempt that obtains or holds chips now, or None."""
     last = status.attempts[-1] if status.attempts else None
     return last if last is not None and last.ended is None else None
 
 
-def candidate_of(asked: Asked, attempt: CapacityAttempt) -> Candidate | None:
-    """What an attempt is about."""
-    fitting = (each for each in candidates(asked) if (each.entry, each.zone) == (attempt.entry, attempt.zone))
+def candidate_of(request: CapacityRequest, attempt: CapacityAttempt) -> Candidate | None:
+    """Return the candidate of an attempt, or None if its option or zone is gone."""
+    fitting = (each for each in candidates(request) if (each.entry, each.zone) == (attempt.entry, attempt.zone))
     return next(fitting, None)
 
 
-def has_next(asked: Asked, candidate: Candidate) -> bool:
-    """Whether the list goes on after this candidate."""
-    return candidate != candidates(asked)[-1]
+def has_next(request: CapacityRequest, candidate: Candidate) -> bool:
+    """Return True if the list has a candidate after this one."""
+    return candidate != candidates(request)[-1]
 
 
-def begin(asked: Asked) -> Decision:
-    """The next attempt, as a status; the next look makes something for it."""
-    so_far, found = asked.so_far, candidates(asked)
-    last = so_far.attempts[-1] if so_far.attempts else None
+def begin_attempt(request: CapacityRequest) -> Decision:
+    """Write the next attempt into status; the next reconcile acts on it."""
+    capacity, found = request.capacity, candidates(request)
+    last = capacity.attempts[-1] if capacity.attempts else None
     at = 0
-    if last is not None and last.round == so_far.round:
-        at = _after(found, last)
+    if last is not None and last.round == capacity.round:
+        at = _next_index(found, last)
     candidate = found[min(at, len(found) - 1)]
     attempt = CapacityAttempt(
-        option=candidate.words,
-        started=timestamps.to_text(asked.now),
+        option=candidate.description,
+        started=timestamps.to_text(request.now),
         entry=candidate.entry,
         zone=candidate.zone,
-        round=so_far.round,
-        priority=asked.crowd.priority if line_at(asked, candidate) else 0,
+        round=capacity.round,
+        priority=request.competing.priority if queue_at(request, candidate) else 0,
     )
-    attempts = [*so_far.attempts, attempt][-_KEPT:]
-    status = so_far.model_copy(update={"attempts": attempts, "retry_after": None})
-    return Decision(False, status, message=f"trying {candidate.words}", is_soon=True)
+    attempts = [*capacity.attempts, attempt][-_MAX_ATTEMPTS:]
+    status = capacity.model_copy(update={"attempts": attempts, "retry_after": None})
+    return Decision(False, status, message=f"trying {candidate.description}", is_soon=True)
 
 
-def give_up(asked: Asked, trouble: Trouble) -> Decision:
-    """The open attempt did not work: say so, and what comes next."""
-    so_far, found = asked.so_far, candidates(asked)
-    attempt = is_open(so_far)
+def fail_attempt(request: CapacityRequest, trouble: Trouble) -> Decision:
+    """End the open attempt with a reason, and name the next candidate."""
+    capacity, found = request.capacity, candidates(request)
+    attempt = open_attempt(capacity)
     assert attempt is not None
-    at = _after(found, attempt)
-    age = timestamps.duration(timestamps.seconds_since(attempt.started, asked.now) or 0.0)
+    at = _next_index(found, attempt)
+    age = timestamps.duration(timestamps.seconds_since(attempt.started, request.now) or 0.0)
     where = f" in {attempt.zone}" if attempt.zone else ""
     head = f"{trouble.code}{where} after {age}"
     updates: dict[str, object] = {}
     failure = None
     if at < len(found):
-        following = f"trying {_told(found[at], attempt)}"
+        following = f"trying {_next_description(found[at], attempt)}"
     else:
-        kinds = _kinds_of_round(so_far, trouble)
-        failure = _why_over(asked, kinds, trouble, attempt)
-        pause = min(_LONGEST_PAUSE_S, asked.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, so_far.round))
-        following = "nothing is left to try" if failure else f"starting over in {timestamps.duration(pause)}"
+        kinds = _kinds_of_round(capacity, trouble)
+        failure = _round_failure(request, kinds, trouble, attempt)
+        pause = min(_MAX_BACKOFF_S, request.layout.settings.capacity_backoff_seconds * 2.0 ** min(10, capacity.round))
+        following = "no option is left" if failure else f"starting over in {timestamps.duration(pause)}"
         updates = {
-            "round": so_far.round + 1,
-            "retry_after": timestamps.to_text(asked.now + timedelta(seconds=pause)),
+            "round": capacity.round + 1,
+            "retry_after": timestamps.to_text(request.now + timedelta(seconds=pause)),
         }
     details = f": {trouble.message}" if trouble.message and trouble.kind is not FailureClass.STOCKOUT else ""
     outcome = f"{head}, {following}{details}"
-    return _closed(asked, attempt, outcome, str(trouble.kind or ""), updates, failure)
+    return _closed(request, attempt, outcome, str(trouble.kind or ""), updates, failure)
 
 
-def start_again(asked: Asked, why: str) -> Decision:
-    """Chips that were there are not: the list is tried from its beginning, without a pause."""
-    attempt = is_open(asked.so_far)
+def restart_attempts(request: CapacityRequest, why: str) -> Decision:
+    """Start over without a pause, because chips that were there are lost."""
+    attempt = open_attempt(request.capacity)
     assert attempt is not None
-    return _closed(asked, attempt, why, "", {"round": asked.so_far.round + 1, "retry_after": None}, None)
+    return _closed(request, attempt, why, "", {"round": request.capacity.round + 1, "retry_after": None}, None)
 
 
-def noted_ready(so_far: CapacityStatus, now: datetime) -> CapacityStatus:
-    """The chips of the open attempt are there."""
-    attempt = is_open(so_far)
+def mark_ready(capacity: CapacityStatus, now: datetime) -> CapacityStatus:
+    """Record that the chips of the open attempt are there."""
+    attempt = open_attempt(capacity)
     if attempt is None or attempt.ready is not None:
-        return so_far
+        return capacity
     age = timestamps.duration(timestamps.seconds_since(attempt.started, now) or 0.0)
     done = attempt.model_copy(update={"ready": timestamps.to_text(now), "outcome": f"ready after {age}"})
-    return so_far.model_copy(update={"attempts": [*so_far.attempts[:-1], done]})
+    return capacity.model_copy(update={"attempts": [*capacity.attempts[:-1], done]})
 
 
-def noted_pools(so_far: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
-    """Pods run on these pools, which a crash may have kept from being written down."""
-    if not pools or {each.name for each in so_far.node_pools} == set(pools):
-        return so_far
+def record_pools(capacity: CapacityStatus, pools: tuple[str, ...]) -> CapacityStatus:
+    """Record the pools that pods run on, in case a crash kept them out of status."""
+    if not pools or {each.name for each in capacity.node_pools} == set(pools):
+        return capacity
     known = [NodePoolStatus(slice=index, name=name) for index, name in enumerate(sorted(pools))]
-    return so_far.model_copy(update={"node_pools": known})
+    return capacity.model_copy(update={"node_pools": known})
 
 
-def let_go(so_far: CapacityStatus, now: datetime, *, left: bool) -> CapacityStatus:
-    """The job holds chips no longer. left: pools are still going away."""
-    attempt = is_open(so_far)
-    attempts = so_far.attempts
+def mark_released(capacity: CapacityStatus, now: datetime, *, left: bool) -> CapacityStatus:
+    """Record that the job no longer holds chips. left: pools are still being deleted."""
+    attempt = open_attempt(capacity)
+    attempts = capacity.attempts
     if attempt is not None:
-        outcome = f"{attempt.outcome}; given back" if attempt.outcome else "given back"
+        outcome = f"{attempt.outcome}; released" if attempt.outcome else "released"
         attempts = [*attempts[:-1], attempt.model_copy(update={"ended": timestamps.to_text(now), "outcome": outcome})]
-    pools = so_far.node_pools if left else []
-    rounds = so_far.round + 1 if attempt is not None else so_far.round
-    return so_far.model_copy(update={"attempts": attempts, "node_pools": pools, "round": rounds, "retry_after": None})
+    pools = capacity.node_pools if left else []
+    rounds = capacity.round + 1 if attempt is not None else capacity.round
+    return capacity.model_copy(update={"attempts": attempts, "node_pools": pools, "round": rounds, "retry_after": None})
 
 
-def overdue(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
-    """The attempt has had its time: in line, and again once its turn had come."""
+def timeout_trouble(candidate: Candidate, attempt: CapacityAttempt, now: datetime) -> Trouble | None:
+    """Return NOT_READY once the attempt has waited too long. The wait starts anew when its turn comes."""
     age = timestamps.seconds_since(attempt.granted or attempt.started, now)
     if candidate.wait_s is None or attempt.ready is not None or age is None or age < candidate.wait_s:
         return None
     return Trouble(FailureClass.STOCKOUT, "NOT_READY", "")
 
 
-def _after(found: list[Candidate], attempt: CapacityAttempt) -> int:
-    """Where the list goes on after an attempt; its zone may have gone from the list."""
+def _next_index(found: list[Candidate], attempt: CapacityAttempt) -> int:
+    """Return the index of the candidate after an attempt, even if the attempt's zone is gone."""
     for at, each in enumerate(found):
         if (each.entry, each.zone) == (attempt.entry, attempt.zone):
             return at + 1
     return next((at for at, each in enumerate(found) if each.entry > attempt.entry), len(found))
 
 
-def _told(following: Candidate, attempt: CapacityAttempt) -> str:
-    """Short where only one thing changes: the zone, or the option."""
+def _next_description(following: Candidate, attempt: CapacityAttempt) -> str:
+    """Name only what changes: the zone, or the option."""
     if following.entry == attempt.entry:
         return following.zone
-    return following.option.type if following.zone == attempt.zone else following.words
+    return following.option.type if following.zone == attempt.zone else following.description
 
 
-def _kinds_of_round(so_far: CapacityStatus, newest: Trouble) -> set[str]:
-    """Failure classes of this round."""
-    known = {each.failure_class for each in so_far.attempts if each.round == so_far.round and each.ended}
+def _kinds_of_round(capacity: CapacityStatus, newest: Trouble) -> set[str]:
+    """Return the failure classes of this round."""
+    known = {each.failure_class for each in capacity.attempts if each.round == capacity.round and each.ended}
     return known | {str(newest.kind or "")}
 
 
-def _why_over(asked: Asked, kinds: set[str], trouble: Trouble, attempt: CapacityAttempt) -> FailureStatus | None:
-    """Why starting over is no use: nothing but mistakes, or as many rounds as were allowed."""
-    limit = asked.layout.settings.capacity_rounds
-    ready = [each.round for each in asked.so_far.attempts if each.ready]
-    rounds = asked.so_far.round - (ready[-1] if ready else -1)
+def _round_failure(
+    request: CapacityRequest, kinds: set[str], trouble: Trouble, attempt: CapacityAttempt
+) -> FailureStatus | None:
+    """Return a failure if starting over is useless: only configuration errors, or the rounds are used up."""
+    limit = request.layout.settings.capacity_rounds
+    ready = [each.round for each in request.capacity.attempts if each.ready]
+    rounds = request.capacity.round - (ready[-1] if ready else -1)
     where = f"{attempt.option}: {trouble.code}"
-    words = f"{where}: {trouble.message}" if trouble.message else where
+    description = f"{where}: {trouble.message}" if trouble.message else where
     if kinds == {str(FailureClass.CONFIG_ERROR)}:
         return FailureStatus(
-            failure_class=FailureClass.CONFIG_ERROR, message=f"no entry of spec.capacity works: {words}"
+            failure_class=FailureClass.CONFIG_ERROR, message=f"no entry of spec.capacity works: {description}"
         )
     if limit and rounds >= limit:
-        tried = f"spec.capacity was tried {rounds} times without chips; last, {words}"
+        tried = f"spec.capacity was tried {rounds} times without chips; last, {description}"
         return FailureStatus(failure_class=trouble.kind or FailureClass.UNKNOWN, message=tried)
     return None
 
 
 def _closed(
-    asked: Asked,
+    request: CapacityRequest,
     attempt: CapacityAttempt,
     outcome: str,
     kind: str,
@@ -243,8 +249,8 @@ def _closed(
     failure: FailureStatus | None,
 ) -> Decision:
     ended = attempt.model_copy(
-        update={"ended": timestamps.to_text(asked.now), "outcome": outcome[:_WORDS_LIMIT], "failure_class": kind}
+        update={"ended": timestamps.to_text(request.now), "outcome": outcome[:_OUTCOME_LIMIT], "failure_class": kind}
     )
-    attempts = [*asked.so_far.attempts[:-1], ended]
-    status = asked.so_far.model_copy(update={"attempts": attempts, **updates})
+    attempts = [*request.capacity.attempts[:-1], ended]
+    status = request.capacity.model_copy(update={"attempts": attempts, **updates})
     return Decision(False, status, message=f"{attempt.option}: {outcome}", failure=failure, is_soon=True)

@@ -1,7 +1,7 @@
-"""What is known of the cloud at one moment, and what may be done to it, as values of our own.
+"""The cloud's state at one moment, and the changes that the operator may ask for.
 
-`gke` makes and carries out these values; everything that decides sees nothing else. One look serves all jobs. Left
-out: what GKE knows of clusters and nodes; nodes are seen through pods.
+`gke` builds and carries out these values; the deciding code sees nothing else. One snapshot serves all jobs. Left out:
+what GKE knows of clusters and nodes; pods show their nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ptoperator.capacity.cloud_errors import Trouble
 
 
 class PoolState(StrEnum):
-    """A node pool's status, in GKE's words."""
+    """A node pool's status, as GKE names it."""
 
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
@@ -28,8 +28,11 @@ class PoolState(StrEnum):
 
 @dataclass(frozen=True)
 class Pool:
-    """A node pool of ours. job_uid: empty while it waits for its next job, from `idle_since` (Unix time) on. is_flex:
-    flex-start made it, so its time runs out."""
+    """A node pool that this operator created.
+
+    job_uid: empty while it waits for its next job, since `idle_since` (Unix time). is_flex: flex-start created it, so
+    its time runs out.
+    """
 
     name: str
     state: PoolState
@@ -56,7 +59,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A reservation of VMs: how many, and how many are in use, by whomever."""
+    """A reservation of VMs: how many it has, and how many are in use by anyone."""
 
     name: str
     zone: str
@@ -65,34 +68,37 @@ class Reservation:
 
     @property
     def free(self) -> int:
+        """Return the VMs that nobody uses."""
         return max(0, self.hosts - self.in_use)
 
 
 @dataclass(frozen=True)
 class CreatePool:
-    """Make a node pool. If one of its name and shape is there already, that is it."""
+    """Create a node pool, or adopt the one of its name and shape."""
 
     manifest: Manifest
 
     @property
     def pool(self) -> str:
+        """Return the pool's name."""
         return str(self.manifest["name"])
 
 
 @dataclass(frozen=True)
 class CreateShared:
-    """Make a node pool that all jobs share. One of its name that is there, whoever made it, is it."""
+    """Create a node pool that all jobs share, or use the one of its name, whoever created it."""
 
     manifest: Manifest
 
     @property
     def pool(self) -> str:
+        """Return the pool's name."""
         return str(self.manifest["name"])
 
 
 @dataclass(frozen=True)
 class ClaimPool:
-    """Take over a pool that waits, if nobody was faster since it was seen with this etag."""
+    """Take over an idle pool, if it is unchanged since it was read with this etag."""
 
     pool: str
     etag: str
@@ -101,7 +107,7 @@ class ClaimPool:
 
 @dataclass(frozen=True)
 class ReleasePool:
-    """Let go of a pool that this job holds; where it cannot be labelled so, it is deleted."""
+    """Release a pool that this job holds; delete it if it cannot be labelled."""
 
     pool: str
     job_uid: str
@@ -110,7 +116,7 @@ class ReleasePool:
 
 @dataclass(frozen=True)
 class DeletePool:
-    """Delete a pool of ours while this job holds it (empty: while nobody does)."""
+    """Delete a pool while this job holds it (empty: while no job does)."""
 
     pool: str
     job_uid: str
@@ -121,7 +127,7 @@ CloudAction = CreatePool | CreateShared | ClaimPool | ReleasePool | DeletePool
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of an action: the operation that was started, or what is wrong. Neither: nothing was to do."""
+    """The result of an action: the started operation, or the trouble; neither if there was nothing to do."""
 
     pool: str
     operation: str = ""
@@ -130,10 +136,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Cloud:
-    """One look. trouble: GKE could not be asked, and nothing here means anything. busy: GKE accepts no change now.
+    """A snapshot. trouble: GKE did not answer, and the rest means nothing. busy: GKE accepts no change now.
 
-    answers: what became of actions since this look. reservation: the one that the job is about to use, if the cloud
-    tells of it. names: of all pools of the cluster, ours or not.
+    answers: results of actions since the snapshot. reservation: the one that the job is about to use, if the cloud
+    reports it. names: all pools of the cluster, whoever created them.
     """
 
     zones: tuple[str, ...] = ()
@@ -146,31 +152,45 @@ class Cloud:
     names: frozenset[str] = frozenset()
 
     def of_job(self, uid: str) -> tuple[Pool, ...]:
+        """Return the pools that a job holds."""
         return tuple(pool for pool in self.pools if pool.job_uid == uid)
 
     def changeable(self, uid: str) -> tuple[Pool, ...]:
-        """A job's pools that GKE may be asked to let go now: it is not busy, was not asked since this look, and they do
-        not go already."""
+        """Return a job's pools that can be released now.
+
+        Not while GKE is busy, and not pools that are being deleted or were acted on since the snapshot.
+        """
         held = (pool for pool in self.of_job(uid) if pool.state is not PoolState.STOPPING)
         return tuple(pool for pool in held if not self.busy and self.answer(pool.name) is None)
 
     def answer(self, pool: str) -> Answer | None:
+        """Return the result of the action on a pool, or None."""
         return next((answer for answer in self.answers if answer.pool == pool), None)
 
     def operation(self, name: str) -> Operation | None:
+        """Return an operation by its name, or None."""
         return next((operation for operation in self.operations if operation.name == name), None)
 
     def is_being_deleted(self, pool: str) -> bool:
+        """Return True if a deletion of the pool is running."""
         return any(each.pool == pool and each.is_deletion and not each.is_done for each in self.operations)
 
     def after(self, answers: list[Answer]) -> Cloud:
+        """Return the snapshot with more results of actions."""
         return replace(self, answers=(*self.answers, *answers))
 
 
 class CloudProvider(Protocol):
-    """What the operator needs of a cloud. Nothing here raises for what the cloud says; `Trouble` carries it."""
+    """What the operator needs of a cloud. No method raises for the cloud's errors; `Trouble` carries them."""
 
-    def look(self, uid: str = "", /) -> Cloud: ...
-    def last(self) -> Cloud | None: ...
-    def reservation(self, name: str, zone: str, /) -> Reservation | None: ...
-    def carry_out(self, action: CloudAction, /) -> Answer: ...
+    def look(self, uid: str = "", /) -> Cloud:
+        """Return a snapshot that is fresh enough for this job."""
+
+    def last(self) -> Cloud | None:
+        """Return the latest snapshot without a call, or None."""
+
+    def reservation(self, name: str, zone: str, /) -> Reservation | None:
+        """Return a reservation, or None if it cannot be read."""
+
+    def carry_out(self, action: CloudAction, /) -> Answer:
+        """Start one change and return its result."""

@@ -1,7 +1,7 @@
-"""From what GKE says to failure classes: a table of patterns, tried in order. Pure.
+"""Map GKE's messages to failure classes, by a table of patterns that are tried in order. Pure.
 
-The same words arrive as an error of a call, an error of an operation, a condition of a pool or its status message,
-so only the words count. Sources of the words: docs/guides/gke.md lists them with what to do.
+The same text arrives as the error of a call, the error of an operation, a condition of a pool or its status message, so
+only the text counts. docs/guides/gke.md lists the sources and what to do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ptapi.failures import FailureClass
 
 @dataclass(frozen=True)
 class Trouble:
-    """kind: why; None for what passes by itself. code: the cloud's word for it. message: for a person."""
+    """An error of the cloud. kind: None if it passes by itself. code: the cloud's name for it. message: for people."""
 
     kind: FailureClass | None
     code: str
@@ -22,7 +22,7 @@ class Trouble:
 
     @property
     def is_definite(self) -> bool:
-        """Whether asking for the same thing again at once is useless."""
+        """Return True if it is useless to retry at once."""
         return self.kind is not None
 
 
@@ -74,7 +74,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
     ("NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS", "the nodes' service account needs "
      "roles/container.defaultNodeServiceAccount"),
     ("UNAUTHENTICATED", "bind the operator's Kubernetes service account to a Google one (Workload Identity)"),
-    ("insufficient free IP", "the cluster's pod range is used up: add a range, or delete pools"),
+    ("insufficient free IP", "the cluster's pod IP range is exhausted: add a range, or delete node pools"),
 )  # fmt: skip
 _CODES = (
     "ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -99,13 +99,13 @@ _MESSAGE_LIMIT = 600
 
 
 def of_call(code: str, text: str) -> Trouble:
-    """Why a call of the API failed. code: gRPC's."""
+    """Classify the error of an API call. code: gRPC's."""
     found = _classify(code, text)
     return found if found is not None else _trouble(_CALLS.get(code), code, text)
 
 
 def of_outcome(code: str, text: str) -> Trouble:
-    """Why an operation or a pool failed: it is over, so what is not known is no passing trouble either."""
+    """Classify the failure of an operation or a pool. It is final, so an unknown text is no passing trouble."""
     found = _classify(code, text)
     if found is not None and found.is_definite:
         return found
@@ -113,7 +113,7 @@ def of_outcome(code: str, text: str) -> Trouble:
 
 
 def of_condition(code: str, text: str) -> Trouble | None:
-    """What a condition of a pool says, if it is something that is known; others come and go."""
+    """Classify a pool's condition; None unless it is known and final, because other conditions come and go."""
     found = _classify(code, text)
     return found if found is not None and found.is_definite else None
 
@@ -135,7 +135,7 @@ def _trouble(kind: FailureClass | None, code: str, text: str) -> Trouble:
 
 
 def _quota_words(text: str) -> str:
-    """Metric, need and limit, of every quota that is short."""
+    """Return metric, need and limit of every quota that is too small."""
     found = [
         f"quota {each['metric']}: needs {_plain(each['need'])}, limit {_plain(each['limit'])}, "
         f"short of {_plain(each['short'])}"

@@ -1,14 +1,14 @@
-"""Who comes next where several jobs want the same chips: one line per reservation and zone, and one per shape of slice
-for nodes that are there. Pure.
+"""Order jobs that want the same chips. Pure.
 
-A job stands in line through its open attempt: joined when that began, *granted* when its turn came, *ready* when its
-chips were there. All of it stands in the jobs' statuses, so whoever reads the same jobs finds the same order.
+There is one queue per reservation and zone, and one per shape of slice for existing nodes. A job queues through its
+open attempt: it joins when the attempt starts, is *granted* when its turn comes, and is *ready* when its chips are
+there. All of this is in the jobs' statuses, so everybody who reads the same jobs finds the same order.
 
-The order: priority; then who was first already; then the namespace that holds fewest chips of the line; then age. Only
-the first is ever let through, also where a smaller one behind it would fit: else small jobs would keep a large one
-waiting for ever. It stays first until its turn has come, unless a higher priority joins.
+The order: priority; then who was first before; then the namespace that holds the fewest chips of the queue; then age.
+Only the first job gets its turn, even if a smaller one behind it would fit: otherwise small jobs would keep a large one
+waiting for ever. It stays first until its turn comes, unless a job of higher priority joins.
 
-Left out: jobs with `queue` (Kueue orders those), CPUs, and what jobs of other kinds take.
+Left out: jobs with `queue` (Kueue orders those), CPUs, and what other workloads take.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ _EXACT = 20
 
 @dataclass(frozen=True)
 class Claim:
-    """One job in a line. hosts: VMs it needs. granted, first: when its turn came, when it came to the head of the
-    line; empty before."""
+    """One job in a queue.
 
-    line: str
+    hosts: VMs it needs. granted: when its turn came; first: when it reached the head of the queue; both empty before.
+    """
+
+    queue: str
     uid: str
     namespace: str
     created: str
@@ -48,18 +50,22 @@ class Claim:
 
     @property
     def is_waiting(self) -> bool:
+        """Return True until the job's turn comes."""
         return not self.granted
 
     @property
     def is_asking(self) -> bool:
-        """Its turn has come, its chips have not."""
+        """Return True after the job's turn came, until its chips are there."""
         return bool(self.granted) and not self.is_ready
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """Every claim there is. nodes: VMs of complete slices of the job's shape among the nodes that are there; None: not
-    counted yet. priority: of the job's PriorityClass. created: when the job was made."""
+class CompetingJobs:
+    """All claims.
+
+    nodes: VMs in complete slices of the job's shape among the existing nodes; None: not counted yet. priority: that of
+    the job's PriorityClass. created: when the job was created.
+    """
 
     claims: tuple[Claim, ...] = ()
     nodes: int | None = None
@@ -67,13 +73,16 @@ class Crowd:
     created: str = ""
 
 
-NOBODY = Crowd()
+NO_COMPETITION = CompetingJobs()
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Where a job stands. ahead: jobs that wait before it. held: VMs that others hold, or may ask for now. is_asked:
-    somebody asks now."""
+class QueuePosition:
+    """A job's position.
+
+    ahead: jobs that wait before it. held: VMs that other jobs hold or may take now. is_asked: another job takes some
+    now.
+    """
 
     is_now: bool
     ahead: int
@@ -82,11 +91,12 @@ class Turn:
 
     @property
     def is_first(self) -> bool:
+        """Return True at the head of the queue."""
         return self.ahead == 0
 
 
-def line_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) -> str:
-    """The line for an entry of spec.capacity; empty where nobody stands in line."""
+def queue_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) -> str:
+    """Return the queue for an entry of spec.capacity; empty if it has none."""
     if accelerator.is_cpu:
         return ""
     if kind == "existing":
@@ -95,12 +105,12 @@ def line_of(kind: str, reservation: str | None, zone: str, accelerator: Slice) -
 
 
 def options_of(job: Manifest) -> list[Manifest]:
-    """spec.capacity, from the job as the API server has it; its default, where that was not filled in."""
+    """Return spec.capacity of a manifest, or its default."""
     return (job.get("spec") or {}).get("capacity") or [{"type": "existing"}]
 
 
 def accelerator_of(job: Manifest) -> Slice | None:
-    """The job's chips, from the job as the API server has it; None for what does not exist, of which plan says why."""
+    """Return the chips of a manifest; None if they do not exist, which plan reports."""
     asked = (job.get("spec") or {}).get("accelerator") or {}
     try:
         return resolve(str(asked.get("type")), asked.get("topology"), int(asked.get("slices") or 1))
@@ -109,7 +119,7 @@ def accelerator_of(job: Manifest) -> Slice | None:
 
 
 def claim_of(job: Manifest) -> Claim | None:
-    """A job's claim, from the job as the API server has it."""
+    """Return the claim of a manifest, or None if it is in no queue."""
     spec, status = job.get("spec") or {}, job.get("status") or {}
     attempts = (status.get("capacity") or {}).get("attempts") or []
     options = options_of(job)
@@ -122,11 +132,11 @@ def claim_of(job: Manifest) -> Claim | None:
     if accelerator is None:
         return None
     option, meta = options[entry], job["metadata"]
-    line = line_of(option["type"], option.get("reservation"), str(attempt.get("zone") or ""), accelerator)
-    if not line:
+    queue = queue_of(option["type"], option.get("reservation"), str(attempt.get("zone") or ""), accelerator)
+    if not queue:
         return None
     return Claim(
-        line=line,
+        queue=queue,
         uid=str(meta["uid"]),
         namespace=str(meta["namespace"]),
         created=str(meta.get("creationTimestamp") or ""),
@@ -139,7 +149,7 @@ def claim_of(job: Manifest) -> Claim | None:
 
 
 def order(claims: Iterable[Claim]) -> list[Claim]:
-    """Those that wait, in the order of their turns: each is chosen as if those before it held their chips already."""
+    """Return the waiting claims in the order of their turns, each as if those before it held their chips already."""
     held = Counter[str]()
     rows: dict[str, list[Claim]] = {}
     for each in sorted(claims, key=_within, reverse=True):
@@ -160,45 +170,45 @@ def order(claims: Iterable[Claim]) -> list[Claim]:
     return found
 
 
-def turn(mine: Claim, crowd: Iterable[Claim], total: int | None, now: datetime) -> Turn:
-    """Whether it is this job's turn. total: VMs of the line altogether; None where nobody knows, or of nodes that are
-    there has counted them yet: then it may be.
+def queue_position(mine: Claim, competing: Iterable[Claim], total: int | None, now: datetime) -> QueuePosition:
+    """Return the job's position, and whether its turn is now.
 
-    With a total, turns are given as long as all claims fit. Without one, and for one job more than the nodes that are
-    there can take (an autoscaler may bring more), a turn is given while nobody else asks.
+    total: VMs of the queue; None if unknown, or if the existing nodes are not counted yet: then the turn may come. With
+    a total, turns are given while all claims fit. Without one, and for one job more than the existing nodes can take
+    (an autoscaler may add more), a turn is given while no other job takes chips.
     """
-    others = tuple(each for each in crowd if each.line == mine.line and each.uid != mine.uid)
+    others = tuple(each for each in competing if each.queue == mine.queue and each.uid != mine.uid)
     waiting = order((*others, mine))
     ahead = next(at for at, each in enumerate(waiting) if each.uid == mine.uid)
     held = sum(each.hosts for each in others if not each.is_waiting)
     asking = [each for each in others if each.is_asking]
-    is_existing = mine.line.startswith("existing ")
+    is_existing = mine.queue.startswith("existing ")
     fits = is_existing if total is None else held + mine.hosts <= total
     if is_existing:
         fits = fits and not any((timestamps.seconds_since(each.granted, now) or 0.0) > STUCK_S for each in asking)
     may_try = (is_existing or total is None) and not asking
-    return Turn(ahead == 0 and (fits or may_try), ahead, held, bool(asking))
+    return QueuePosition(ahead == 0 and (fits or may_try), ahead, held, bool(asking))
 
 
-def counted(ahead: int) -> str:
-    """`3 ahead`, `40+ ahead`: what is far away is not news each time it moves."""
+def ahead_message(ahead: int) -> str:
+    """Return `3 ahead` or `40+ ahead`: a far position is rounded, so that it does not change status each time."""
     if ahead <= _EXACT:
         return f"{ahead} ahead"
     digit = 10 ** (len(str(ahead)) - 1)
     return f"{ahead // digit * digit}+ ahead"
 
 
-def first(line: str, claims: Iterable[Claim]) -> str:
-    """Uid of the job at the head of a line; empty if nobody waits there."""
-    waiting = order(each for each in claims if each.line == line)
+def first(queue: str, claims: Iterable[Claim]) -> str:
+    """Return the uid of the job at the head of a queue; empty if none waits."""
+    waiting = order(each for each in claims if each.queue == queue)
     return waiting[0].uid if waiting else ""
 
 
 def _within(claim: Claim) -> tuple[Any, ...]:
-    """Order within one namespace."""
+    """Return the sort key within one namespace."""
     return (-claim.priority, claim.first or "~", claim.created, claim.uid)
 
 
 def _between(claim: Claim, held: int) -> tuple[Any, ...]:
-    """Order between the first of each namespace."""
+    """Return the sort key between the first jobs of each namespace."""
     return (-claim.priority, claim.first or "~", held, claim.created, claim.uid)

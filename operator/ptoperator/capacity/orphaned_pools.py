@@ -1,7 +1,7 @@
-"""Finding pools that nobody holds: pure. It is the last net, under finalizers and reconciles.
+"""Find orphaned node pools: the last line of defence behind finalizers and reconcile. Pure.
 
-The pools must have been listed before the jobs: a job is there before its pools are, so a pool of that list whose job
-is not in the later one has none. Pools of namespaces that this operator does not serve are somebody else's.
+The pools must be listed before the jobs: a job exists before its pools, so a listed pool without a job in the later
+list has none. Pools of namespaces that this operator does not serve belong to another operator.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pydantic import ValidationError
 from ptapi.conditions import Phase
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import Manifest
-from ptoperator.capacity.attempts import is_open
+from ptoperator.capacity.attempts import open_attempt
 from ptoperator.capacity.cloud import DeletePool, Pool, PoolState
 from ptoperator.settings import Settings
 
 
-def sweep(
+def find_orphans(
     pools: Sequence[Pool], jobs: Sequence[Manifest], namespaces: Sequence[str], settings: Settings, now: datetime
 ) -> list[tuple[DeletePool, str]]:
-    """The pools to delete, and why. namespaces: the served ones; none: all."""
+    """Return the pools to delete, and why. namespaces: those served; none: all."""
     by_uid = {str(job["metadata"]["uid"]): job for job in jobs}
     listed = {name for job in jobs for name in _listed(job)}
     found: list[tuple[DeletePool, str]] = []
@@ -43,17 +43,19 @@ def _why(pool: Pool, job: Manifest | None, settings: Settings, now: datetime) ->
         return f"idle for {idle_s:.0f} seconds" if idle_s >= settings.pool_idle_seconds else ""
     if job is None:
         return f"its job {pool.job_uid} is gone"
-    return "its job does not know it" if _is_unknown(pool, job) else ""
+    return "its job does not list it" if _is_unknown(pool, job) else ""
 
 
 def _is_unknown(pool: Pool, job: Manifest) -> bool:
-    """A job that has its chips, waits in a queue, is suspended or over lists its pools; one that obtains them may yet
-    have to. While it waits, a create that was thought lost may come true."""
+    """Return True if the job must list all its pools by now, and does not list this one.
+
+    A job that still obtains chips may not have listed them yet: a create that seemed lost may succeed late.
+    """
     try:
         status = PostTrainJobStatus.model_validate(job.get("status") or {})
     except ValidationError:
         return False
-    attempt = is_open(status.capacity)
+    attempt = open_attempt(status.capacity)
     has_chips = attempt is not None and attempt.ready is not None
     is_waiting = attempt is None and status.phase is Phase.QUEUED
     is_settled = has_chips or is_waiting or status.phase.is_terminal or status.phase is Phase.SUSPENDED
@@ -61,6 +63,6 @@ def _is_unknown(pool: Pool, job: Manifest) -> bool:
 
 
 def _listed(job: Manifest) -> list[str]:
-    """The pools that a job says it holds."""
+    """Return the pools that a job's status lists."""
     held = ((job.get("status") or {}).get("capacity") or {}).get("nodePools") or []
     return [str(pool.get("name")) for pool in held]

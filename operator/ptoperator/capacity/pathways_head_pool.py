@@ -1,26 +1,26 @@
-"""The CPU pool for Pathways' heads: one for all jobs, made when the first of them asks for chips. Pure.
+"""The CPU pool for Pathways' heads, shared by all jobs and created with the first that asks for chips. Pure.
 
-It grows with its pods from nothing and shrinks to nothing again, so nobody gives it back and the sweeper leaves it
-alone. A pool of that name that is there, whoever made it, is it: clusters made by XPK have one.
+It scales from zero and back with its pods, so no job releases it and the orphan collector ignores it. An existing pool
+of that name is used, whoever created it: clusters made by XPK have one.
 """
 
 from __future__ import annotations
 
 from ptkube.resources import Manifest
-from ptoperator.capacity.attempts import Candidate, give_up
+from ptoperator.capacity.attempts import Candidate, fail_attempt
 from ptoperator.capacity.cloud import Cloud, CreateShared
-from ptoperator.capacity.request import Asked, Decision
-from ptoperator.capacity.slices import may_be_granted
+from ptoperator.capacity.request import CapacityRequest, Decision
+from ptoperator.capacity.slices import may_be_permission_delay
 from ptoperator.kube import labels
 from ptoperator.render.node_pool import BASIC_CONFIG, service_account
 from ptoperator.settings import Settings
 
-MOST_HEADS = 20
+MAX_PATHWAYS_HEADS = 20
 """Nodes, one per job; as many as XPK allows."""
 
 
 def head_pool(settings: Settings) -> Manifest:
-    """In every zone of the cluster: a machine type may be missing in one."""
+    """Return the pool's manifest, in every zone of the cluster: a machine type may be missing in one."""
     return {
         "name": settings.pathways_head_nodes,
         "initial_node_count": 0,
@@ -30,26 +30,28 @@ def head_pool(settings: Settings) -> Manifest:
             "resource_labels": {labels.POOL_ROLE: "pathways-heads"},
             **service_account(settings),
         },
-        "autoscaling": {"enabled": True, "total_max_node_count": MOST_HEADS, "location_policy": "ANY"},
+        "autoscaling": {"enabled": True, "total_max_node_count": MAX_PATHWAYS_HEADS, "location_policy": "ANY"},
         "management": {"auto_upgrade": True, "auto_repair": True},
     }
 
 
-def heads_first(asked: Asked, cloud: Cloud, candidate: Candidate) -> Decision | None:
-    """What to do while there is no pool for the head; None: there is one, or none is needed. It comes before the chips,
-    which are paid for while a head has no node."""
-    settings = asked.layout.settings
+def ensure_pathways_head_pool(request: CapacityRequest, cloud: Cloud, candidate: Candidate) -> Decision | None:
+    """Create the pool for the head if it is missing; None if it exists or is not needed.
+
+    It comes before the chips, which cost money while a head has no node.
+    """
+    settings = request.layout.settings
     name = settings.pathways_head_nodes
-    if not asked.layout.is_pathways or name in cloud.names:
+    if not request.layout.is_pathways or name in cloud.names:
         return None
     answer = cloud.answer(name)
     if answer is None:
         actions = () if cloud.busy else (CreateShared(head_pool(settings)),)
         return Decision(
-            False, asked.so_far, actions, message=f"node pool {name} for Pathways' heads is to be made first"
+            False, request.capacity, actions, message=f"node pool {name} for Pathways' heads must be created first"
         )
     if answer.trouble is None:
-        return Decision(False, asked.so_far, message=f"node pool {name} for Pathways' heads is being made")
-    if answer.trouble.is_definite and not may_be_granted(asked, candidate, answer.trouble):
-        return give_up(asked, answer.trouble)
-    return Decision(False, asked.so_far, message=f"pool {name}: {answer.trouble.code}: {answer.trouble.message}")
+        return Decision(False, request.capacity, message=f"node pool {name} for Pathways' heads is being created")
+    if answer.trouble.is_definite and not may_be_permission_delay(request, candidate, answer.trouble):
+        return fail_attempt(request, answer.trouble)
+    return Decision(False, request.capacity, message=f"pool {name}: {answer.trouble.code}: {answer.trouble.message}")

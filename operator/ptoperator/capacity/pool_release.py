@@ -1,7 +1,7 @@
-"""Giving chips back: pools of a job that is over, suspended or going. Pure.
+"""Release the pools of a job that is finished, suspended or being deleted. Pure.
 
-A pool that runs well waits for the next job of its shape; any other is deleted, as is one that flex-start made (its
-time runs out) and every one where nothing is to be kept.
+A healthy pool waits for the next job of its shape. Any other is deleted, as are pools of flex-start (their time runs
+out) and all pools if none are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ptoperator.settings import Settings
 
 
 def release(uid: str, cloud: Cloud, settings: Settings, now: datetime) -> tuple[CloudAction, ...]:
-    """What to do about the pools that this job still holds; nothing for those that go already."""
+    """Return the actions on the pools that this job still holds, except those already being deleted."""
     return tuple(_release(pool, settings, now) for pool in cloud.changeable(uid))
 
 

@@ -1,7 +1,7 @@
-"""Obtaining the chips of a job: one look decides one step. Pure.
+"""Obtain the chips of a job: one reconcile decides one step. Pure.
 
-Attempts run one after the other (`attempts`); within one, each slice is looked at for itself (`slices`) and all must
-come: a slice that cannot be had ends the attempt for all, and what it left is deleted before the next begins.
+Attempts run one after the other (`attempts`). Within one, each slice is handled separately (`slices`) and all must
+succeed: one failed slice ends the attempt for all, and its pools are deleted before the next begins.
 """
 
 from __future__ import annotations
@@ -13,158 +13,167 @@ from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube import timestamps
 from ptoperator.capacity.attempts import (
     Candidate,
-    begin,
+    begin_attempt,
     candidate_of,
     candidates,
-    give_up,
-    is_open,
-    line_at,
-    noted_ready,
-    overdue,
-    start_again,
+    fail_attempt,
+    mark_ready,
+    open_attempt,
+    queue_at,
+    restart_attempts,
+    timeout_trouble,
 )
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, PoolState
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.pathways_head_pool import heads_first
-from ptoperator.capacity.queue_turn import in_line, no_room
-from ptoperator.capacity.queued_provisioning import until_booked
-from ptoperator.capacity.request import Asked, Decision
-from ptoperator.capacity.slices import SliceView, view
+from ptoperator.capacity.pathways_head_pool import ensure_pathways_head_pool
+from ptoperator.capacity.queue_turn import no_free_capacity, wait_for_turn
+from ptoperator.capacity.queued_provisioning import wait_for_nodes
+from ptoperator.capacity.request import CapacityRequest, Decision
+from ptoperator.capacity.slices import SliceState, slice_state
 from ptoperator.kube.actions import Action
 
 NO_CLOUD = Trouble(
     FailureClass.CONFIG_ERROR,
     "NO_CLUSTER",
-    "the operator makes no node pools; hint: set gke.project, gke.location and gke.cluster of its chart, or use "
+    "the operator creates no node pools; hint: set gke.project, gke.location and gke.cluster of the chart, or use "
     "capacity: [{type: existing}]",
 )
 
 
-def provide(asked: Asked) -> Decision:
-    """What to do now towards the chips of a job that has no pods."""
-    if _is_plain(asked):
-        return Decision(True, asked.so_far)
-    cloud, attempt = asked.cloud, is_open(asked.so_far)
-    candidate = candidate_of(asked, attempt) if attempt else None
+def provide(request: CapacityRequest) -> Decision:
+    """Return the next step towards the chips of a job that has no pods."""
+    if _is_plain(request):
+        return Decision(True, request.capacity)
+    cloud, attempt = request.cloud, open_attempt(request.capacity)
+    candidate = candidate_of(request, attempt) if attempt else None
     if attempt is not None and candidate is not None and candidate.option.type == "existing":
-        return in_line(asked, attempt, candidate) or Decision(True, asked.so_far)
+        return wait_for_turn(request, attempt, candidate) or Decision(True, request.capacity)
     if attempt is None:
-        return between(asked) or begin(replace(asked, so_far=_without_pools(asked.so_far)))
-    if unheard := _unheard(asked):
-        return unheard
+        return between_attempts(request) or begin_attempt(replace(request, capacity=_without_pools(request.capacity)))
+    if unavailable := _cloud_unavailable(request):
+        return unavailable
     if candidate is None:
-        return start_again(asked, "its zone is no longer one of the cluster's")
+        return restart_attempts(request, "its zone is no longer in the cluster")
     if cloud is None:
-        return give_up(asked, NO_CLOUD)
+        return fail_attempt(request, NO_CLOUD)
     return (
-        in_line(asked, attempt, candidate)
-        or heads_first(asked, cloud, candidate)
-        or _pools(asked, cloud, attempt, candidate)
+        wait_for_turn(request, attempt, candidate)
+        or ensure_pathways_head_pool(request, cloud, candidate)
+        or _pools(request, cloud, attempt, candidate)
     )
 
 
-def _is_plain(asked: Asked) -> bool:
-    """Nothing but nodes that are there, for which nobody stands in line, and no second choice."""
-    found = candidates(asked)
+def _is_plain(request: CapacityRequest) -> bool:
+    """Return True if existing nodes without a queue are the only option."""
+    found = candidates(request)
     return (
         len(found) == 1
         and found[0].option.type == "existing"
         and found[0].wait_s is None
-        and not line_at(asked, found[0])
+        and not queue_at(request, found[0])
     )
 
 
-def between(asked: Asked) -> Decision | None:
-    """No attempt lasts. What is waited for before the next one: until what the last one left is gone, and the pause is
-    over; None: for nothing."""
-    if unheard := _unheard(asked):
-        return unheard
-    cloud, uid = asked.cloud, asked.layout.uid
+def between_attempts(request: CapacityRequest) -> Decision | None:
+    """Wait until the last attempt's pools are deleted and the pause is over; None if there is nothing to wait for."""
+    if unavailable := _cloud_unavailable(request):
+        return unavailable
+    cloud, uid = request.cloud, request.layout.uid
     held = cloud.of_job(uid) if cloud else ()
-    if held or asked.booking.is_there:
+    if held or request.provisioning.exists:
         deletions = tuple(DeletePool(pool.name, uid) for pool in cloud.changeable(uid)) if cloud else ()
-        actions: tuple[Action | CloudAction, ...] = (*asked.booking.deletions(), *deletions)
-        named = f"node pool {', '.join(pool.name for pool in held)}" if held else asked.booking.words
-        return Decision(False, asked.so_far, actions, message=f"waiting until {named} is deleted")
-    wait = pause_left(asked)
+        actions: tuple[Action | CloudAction, ...] = (*request.provisioning.deletions(), *deletions)
+        named = f"node pool {', '.join(pool.name for pool in held)}" if held else request.provisioning.description
+        return Decision(False, request.capacity, actions, message=f"waiting for {named} to be deleted")
+    wait = backoff_left_s(request)
     if wait <= 0:
         return None
-    last = asked.so_far.attempts[-1]
+    last = request.capacity.attempts[-1]
     message = f"starting over in {timestamps.duration(wait)}; last, {last.option}: {last.outcome}"
-    return Decision(False, _without_pools(asked.so_far), message=message)
+    return Decision(False, _without_pools(request.capacity), message=message)
 
 
-def pause_left(asked: Asked) -> float:
-    """Seconds until the list is tried from its beginning; 0 or less: now."""
-    until = timestamps.from_text(asked.so_far.retry_after)
-    return 0.0 if until is None else (until - asked.now).total_seconds()
+def backoff_left_s(request: CapacityRequest) -> float:
+    """Return the seconds until the list starts over; 0 or less: now."""
+    until = timestamps.from_text(request.capacity.retry_after)
+    return 0.0 if until is None else (until - request.now).total_seconds()
 
 
-def _unheard(asked: Asked) -> Decision | None:
-    """GKE does not say what is there, so nothing is decided."""
-    said = asked.cloud.trouble if asked.cloud else None
+def _cloud_unavailable(request: CapacityRequest) -> Decision | None:
+    """Wait if GKE does not answer: nothing can be decided."""
+    said = request.cloud.trouble if request.cloud else None
     if said is None:
         return None
-    return Decision(False, asked.so_far, message=f"GKE cannot be asked: {said.code}: {said.message}")
+    return Decision(False, request.capacity, message=f"GKE cannot be queried: {said.code}: {said.message}")
 
 
-def _without_pools(so_far: CapacityStatus) -> CapacityStatus:
-    return so_far.model_copy(update={"node_pools": []})
+def _without_pools(capacity: CapacityStatus) -> CapacityStatus:
+    return capacity.model_copy(update={"node_pools": []})
 
 
-def _pools(asked: Asked, cloud: Cloud, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
-    """One pool per slice."""
-    views = _views(asked, cloud, candidate)
-    if attempt.ready is not None and (gone := _gone(asked, cloud)):
-        return start_again(asked, f"{attempt.outcome}; then node pool {gone} was gone")
-    over = next((each.over for each in views if each.over), None)
-    known = [each.pool for each in views if each.pool is not None]
-    so_far = asked.so_far.model_copy(update={"node_pools": known})
-    if over is not None:
-        return give_up(replace(asked, so_far=so_far), over)
-    actions = tuple(action for each in views for action in each.actions)
-    short = _short(asked, cloud, candidate, actions)
-    if short is not None:
-        return give_up(replace(asked, so_far=so_far), short)
-    if all(each.is_ready for each in views):
-        is_booked = candidate.option.type == "queuedProvisioning"
-        unbooked = until_booked(asked, so_far, attempt, candidate) if is_booked else None
-        if unbooked is not None:
-            return replace(unbooked, actions=(*actions, *unbooked.actions))
-        ready = so_far if candidate.is_ready_with_pods else noted_ready(so_far, asked.now)
-        return Decision(True, ready, actions, pools=tuple(pool.name for pool in known), is_booked=is_booked)
-    late = overdue(candidate, attempt, asked.now)
+def _pools(request: CapacityRequest, cloud: Cloud, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
+    """Obtain one pool per slice."""
+    slices = _slice_states(request, cloud, candidate)
+    if attempt.ready is not None and (lost := _lost_pool(request, cloud)):
+        return restart_attempts(request, f"{attempt.outcome}; then node pool {lost} was gone")
+    trouble = next((each.trouble for each in slices if each.trouble), None)
+    known = [each.pool for each in slices if each.pool is not None]
+    capacity = request.capacity.model_copy(update={"node_pools": known})
+    if trouble is not None:
+        return fail_attempt(replace(request, capacity=capacity), trouble)
+    actions = tuple(action for each in slices for action in each.actions)
+    shortfall = _reservation_shortfall(request, cloud, candidate, actions)
+    if shortfall is not None:
+        return fail_attempt(replace(request, capacity=capacity), shortfall)
+    if all(each.is_ready for each in slices):
+        is_queued_provisioning = candidate.option.type == "queuedProvisioning"
+        pending = wait_for_nodes(request, capacity, attempt, candidate) if is_queued_provisioning else None
+        if pending is not None:
+            return replace(pending, actions=(*actions, *pending.actions))
+        ready = capacity if candidate.is_ready_with_pods else mark_ready(capacity, request.now)
+        return Decision(
+            True,
+            ready,
+            actions,
+            pools=tuple(pool.name for pool in known),
+            is_queued_provisioning=is_queued_provisioning,
+        )
+    late = timeout_trouble(candidate, attempt, request.now)
     if late is not None:
-        return give_up(replace(asked, so_far=so_far), late)
-    return Decision(False, so_far, actions, message=_waiting_words(candidate, views))
+        return fail_attempt(replace(request, capacity=capacity), late)
+    return Decision(False, capacity, actions, message=_waiting_message(candidate, slices))
 
 
-def _views(asked: Asked, cloud: Cloud, candidate: Candidate) -> list[SliceView]:
+def _slice_states(request: CapacityRequest, cloud: Cloud, candidate: Candidate) -> list[SliceState]:
     taken: frozenset[str] = frozenset()
-    views: list[SliceView] = []
-    for index in range(asked.layout.slices):
-        found = view(asked, cloud, candidate, index, taken)
+    slices: list[SliceState] = []
+    for index in range(request.layout.slices):
+        found = slice_state(request, cloud, candidate, index, taken)
         taken |= {action.pool for action in found.actions if isinstance(action, ClaimPool)}
         taken |= {found.pool.name} if found.pool else set()
-        views.append(found)
-    return views
+        slices.append(found)
+    return slices
 
 
-def _short(asked: Asked, cloud: Cloud, candidate: Candidate, actions: tuple[CloudAction, ...]) -> Trouble | None:
-    """The reservation has less left than the pools to be made now need: no use in asking GKE for them."""
+def _reservation_shortfall(
+    request: CapacityRequest, cloud: Cloud, candidate: Candidate, actions: tuple[CloudAction, ...]
+) -> Trouble | None:
+    """Return a trouble if the reservation has less left than the missing pools need, so that GKE is not asked."""
     known = cloud.reservation if candidate.option.type == "reservation" else None
-    needed = asked.layout.hosts * sum(isinstance(action, CreatePool) for action in actions)
-    return no_room(asked, candidate, known.free, needed) if known is not None and needed > known.free else None
+    needed = request.layout.hosts * sum(isinstance(action, CreatePool) for action in actions)
+    return (
+        no_free_capacity(request, candidate, known.free, needed) if known is not None and needed > known.free else None
+    )
 
 
-def _gone(asked: Asked, cloud: Cloud) -> str:
-    """A pool that the job had and has no longer."""
-    live = {pool.name for pool in cloud.of_job(asked.layout.uid) if pool.state is not PoolState.STOPPING}
-    return next((each.name for each in asked.so_far.node_pools if each.name not in live), "")
+def _lost_pool(request: CapacityRequest, cloud: Cloud) -> str:
+    """Return a pool that the job had and lost; empty if there is none."""
+    live = {pool.name for pool in cloud.of_job(request.layout.uid) if pool.state is not PoolState.STOPPING}
+    return next((each.name for each in request.capacity.node_pools if each.name not in live), "")
 
 
-def _waiting_words(candidate: Candidate, views: list[SliceView]) -> str:
+def _waiting_message(candidate: Candidate, slices: list[SliceState]) -> str:
     """`spot in us-east5-a: 1 of 2 node pools ready; pool llama-1f3a-1 is PROVISIONING`."""
-    ready = sum(each.is_ready for each in views)
-    first = next((each.words for each in views if not each.is_ready and each.words), "")
-    return f"{candidate.words}: {ready} of {len(views)} node pools ready{f'; {first}' if first else ''}"
+    ready = sum(each.is_ready for each in slices)
+    first = next((each.message for each in slices if not each.is_ready and each.message), "")
+    return f"{candidate.description}: {ready} of {len(slices)} node pools ready{f'; {first}' if first else ''}"

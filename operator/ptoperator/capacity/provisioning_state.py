@@ -1,7 +1,7 @@
-"""What there is of a job's ProvisioningRequest, and what GKE says of it: a value, pure.
+"""The state of a job's ProvisioningRequest. Pure.
 
 The conditions are those of autoscaling.x-k8s.io/v1. `Provisioned` that is False carries GKE's estimate of the wait.
-`BookingExpired` stays true beside pods that took the nodes in time, so it ends nothing once they have.
+`BookingExpired` stays True beside pods that took the nodes in time, so it is ignored once they have.
 """
 
 from __future__ import annotations
@@ -17,50 +17,53 @@ _NEWS = ("Provisioned", "Accepted")
 
 
 @dataclass(frozen=True)
-class Booking:
+class ProvisioningRequestState:
     """The request and the PodTemplate that it names; None: not there."""
 
     request: Manifest | None = None
     template: Manifest | None = None
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
+        """Return True if either object exists."""
         return self.request is not None or self.template is not None
 
     @property
-    def is_leaving(self) -> bool:
+    def is_being_deleted(self) -> bool:
+        """Return True if either object is being deleted."""
         return any(each is not None and is_deleting(each) for each in (self.request, self.template))
 
     @property
     def is_provisioned(self) -> bool:
-        """Whether all nodes are there."""
+        """Return True if all nodes are there."""
         return self._holds("Provisioned") is not None
 
     @property
     def refusal(self) -> tuple[str, str] | None:
-        """Why its nodes do not come: the condition, and its words."""
+        """Return the condition that says why no nodes come, and its message; None if there is none."""
         found = ((kind, self._holds(kind)) for kind in _REFUSALS)
-        return next(((kind, _words(said)) for kind, said in found if said is not None), None)
+        return next(((kind, _condition_message(said)) for kind, said in found if said is not None), None)
 
     @property
     def revoked(self) -> str:
-        """That its nodes were there and are taken away; empty: not so."""
+        """Say that the nodes were there and were taken away; empty if not."""
         said = self._holds("CapacityRevoked")
-        return f"{self.words} was CapacityRevoked ({_words(said)})" if said is not None else ""
+        return f"{self.description} was CapacityRevoked ({_condition_message(said)})" if said is not None else ""
 
     @property
     def news(self) -> str:
-        """The newest that GKE says while its nodes do not come; empty before it says anything."""
+        """Return GKE's latest message while the nodes are not there; empty before the first."""
         said = next(filter(None, (condition(self.request or {}, kind) for kind in _NEWS)), None)
-        return f"{said['type']}={said['status']}, {_words(said)}" if said else ""
+        return f"{said['type']}={said['status']}, {_condition_message(said)}" if said else ""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
+        """Return `ProvisioningRequest NAME`; empty if nothing exists."""
         found = self.request or self.template
         return f"{found['kind']} {found['metadata']['name']}" if found else ""
 
     def deletions(self) -> tuple[Delete, ...]:
-        """Giving it back: the request first, for it needs its template."""
+        """Delete the request, then the template that it needs."""
         pairs = ((PROVISIONING_REQUESTS, self.request), (POD_TEMPLATES, self.template))
         return tuple(
             deletion(resource, each, each["metadata"]["namespace"])
@@ -72,9 +75,9 @@ class Booking:
         return true_condition(self.request or {}, kind)
 
 
-NOTHING = Booking()
+NO_REQUEST = ProvisioningRequestState()
 
 
-def _words(condition: Manifest) -> str:
+def _condition_message(condition: Manifest) -> str:
     """`ResizeRequestFailed: there is no capacity`."""
     return ": ".join(each for each in (condition.get("reason"), condition.get("message")) if each)

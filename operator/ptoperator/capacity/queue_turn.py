@@ -1,7 +1,7 @@
-"""Standing in line for chips that several jobs want: what that means for an attempt. Pure.
+"""Wait for a turn at chips that several jobs want. Pure.
 
-An attempt at a reservation, or at nodes that are there, is open while the job waits for its turn, so its time counts.
-A turn is written into status before anything is made. See `line` for the order.
+An attempt at a reservation, or at existing nodes, is open while the job waits for its turn, so its time counts. A turn
+is written into status before anything is created. See `fair_queue` for the order.
 """
 
 from __future__ import annotations
@@ -9,35 +9,37 @@ from __future__ import annotations
 from ptapi.failures import FailureClass
 from ptapi.status import CapacityAttempt, CapacityStatus
 from ptkube import timestamps
-from ptoperator.capacity.attempts import Candidate, give_up, has_next, line_at, overdue
+from ptoperator.capacity.attempts import Candidate, fail_attempt, has_next, queue_at, timeout_trouble
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.fair_queue import Claim, Turn, counted, turn
-from ptoperator.capacity.request import Asked, Decision
+from ptoperator.capacity.fair_queue import Claim, QueuePosition, ahead_message, queue_position
+from ptoperator.capacity.request import CapacityRequest, Decision
 
 
-def in_line(asked: Asked, attempt: CapacityAttempt, candidate: Candidate) -> Decision | None:
-    """What to do while it is not yet the job's turn; None: it is, or nobody stands in line there."""
-    line = line_at(asked, candidate)
-    if not line or attempt.granted is not None:
+def wait_for_turn(request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate) -> Decision | None:
+    """Wait while it is not the job's turn; None if it is, or if there is no queue."""
+    queue = queue_at(request, candidate)
+    if not queue or attempt.granted is not None:
         return None
-    total = _total(asked, candidate)
-    needed = asked.layout.accelerator.total_vms
+    total = _total(request, candidate)
+    needed = request.layout.accelerator.total_vms
     if candidate.option.type == "reservation" and total is not None and needed > total:
-        return give_up(asked, _too_small(asked, candidate, total))
-    found = turn(_claim(asked, line, attempt), asked.crowd.claims, total, asked.now)
+        return fail_attempt(request, _too_small(request, candidate, total))
+    found = queue_position(_claim(request, queue, attempt), request.competing.claims, total, request.now)
     if found.is_now:
-        return _granted(asked, attempt, candidate)
-    if total is not None and candidate.option.type == "reservation" and _goes_on(asked, candidate):
-        return give_up(asked, no_room(asked, candidate, total - found.held, needed))
-    late = overdue(candidate, attempt, asked.now)
+        return _granted(request, attempt, candidate)
+    if total is not None and candidate.option.type == "reservation" and _goes_on(request, candidate):
+        return fail_attempt(request, no_free_capacity(request, candidate, total - found.held, needed))
+    late = timeout_trouble(candidate, attempt, request.now)
     if late is not None:
-        return give_up(asked, Trouble(FailureClass.RESERVATION, "NO_TURN", _words(asked, candidate, found)))
-    return _waiting(asked, attempt, candidate, found)
+        return fail_attempt(
+            request, Trouble(FailureClass.RESERVATION, "NO_TURN", _waiting_reason(request, candidate, found))
+        )
+    return _waiting(request, attempt, candidate, found)
 
 
-def no_room(asked: Asked, candidate: Candidate, free: int, needed: int) -> Trouble:
-    """A reservation that has too little left. free, needed: VMs."""
-    chips = asked.layout.accelerator.chips_per_vm
+def no_free_capacity(request: CapacityRequest, candidate: Candidate, free: int, needed: int) -> Trouble:
+    """Return the trouble of a reservation with too little left. free, needed: VMs."""
+    chips = request.layout.accelerator.chips_per_vm
     message = (
         f"no free capacity in reservation {candidate.option.reservation}: {needed * chips} chips needed, "
         f"{max(0, free) * chips} free"
@@ -45,72 +47,74 @@ def no_room(asked: Asked, candidate: Candidate, free: int, needed: int) -> Troub
     return Trouble(FailureClass.RESERVATION, "NO_FREE_CAPACITY", message)
 
 
-def wanted_words(asked: Asked, candidate: Candidate) -> str:
+def wanted_chips(request: CapacityRequest, candidate: Candidate) -> str:
     """`64 v5p chips of reservation r1`."""
-    accelerator = asked.layout.accelerator
+    accelerator = request.layout.accelerator
     chips = accelerator.total_chips
     where = f"of reservation {candidate.option.reservation}" if candidate.option.reservation else "of existing nodes"
     return f"{chips} {accelerator.generation} chip{'s' if chips > 1 else ''} {where}"
 
 
-def _granted(asked: Asked, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
-    now = timestamps.to_text(asked.now)
-    status = _with(asked, attempt, {"granted": now, "first": attempt.first or now})
-    return Decision(False, status, message=f"trying {candidate.words}", is_soon=True, is_turn=True)
+def _granted(request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate) -> Decision:
+    now = timestamps.to_text(request.now)
+    status = _with(request, attempt, {"granted": now, "first": attempt.first or now})
+    return Decision(False, status, message=f"trying {candidate.description}", is_soon=True, is_turn=True)
 
 
-def _waiting(asked: Asked, attempt: CapacityAttempt, candidate: Candidate, found: Turn) -> Decision:
-    """Who comes to the head stays there, so that a large job is not passed for ever."""
-    updates = {"first": timestamps.to_text(asked.now)} if found.is_first and attempt.first is None else {}
-    status = _with(asked, attempt, updates) if updates else asked.so_far
-    return Decision(False, status, message=_words(asked, candidate, found), ahead=found.ahead)
+def _waiting(
+    request: CapacityRequest, attempt: CapacityAttempt, candidate: Candidate, found: QueuePosition
+) -> Decision:
+    """Wait, and keep the head of the queue once reached, so that a large job is not overtaken for ever."""
+    updates = {"first": timestamps.to_text(request.now)} if found.is_first and attempt.first is None else {}
+    status = _with(request, attempt, updates) if updates else request.capacity
+    return Decision(False, status, message=_waiting_reason(request, candidate, found), ahead=found.ahead)
 
 
-def _words(asked: Asked, candidate: Candidate, found: Turn) -> str:
-    total, chips = _total(asked, candidate), asked.layout.accelerator.chips_per_vm
+def _waiting_reason(request: CapacityRequest, candidate: Candidate, found: QueuePosition) -> str:
+    total, chips = _total(request, candidate), request.layout.accelerator.chips_per_vm
     why = ""
     if total:
-        why = f": {found.held * chips} of {total * chips} chips are taken"
+        why = f": {found.held * chips} of {total * chips} chips are in use"
     elif found.is_asked:
-        why = ": another job asks for them now"
-    return f"waiting for {wanted_words(asked, candidate)}, {counted(found.ahead)}{why}"
+        why = ": another job is taking them now"
+    return f"waiting for {wanted_chips(request, candidate)}, {ahead_message(found.ahead)}{why}"
 
 
-def _claim(asked: Asked, line: str, attempt: CapacityAttempt) -> Claim:
-    layout = asked.layout
+def _claim(request: CapacityRequest, queue: str, attempt: CapacityAttempt) -> Claim:
+    layout = request.layout
     return Claim(
-        line=line,
+        queue=queue,
         uid=layout.uid,
         namespace=layout.namespace,
-        created=asked.crowd.created,
+        created=request.competing.created,
         hosts=layout.accelerator.total_vms,
         priority=attempt.priority,
         first=attempt.first or "",
     )
 
 
-def _total(asked: Asked, candidate: Candidate) -> int | None:
-    """VMs of the line altogether, where somebody knows."""
+def _total(request: CapacityRequest, candidate: Candidate) -> int | None:
+    """Return the VMs of the queue, or None if unknown."""
     if candidate.option.type == "existing":
-        return asked.crowd.nodes
-    known = asked.cloud.reservation if asked.cloud else None
+        return request.competing.nodes
+    known = request.cloud.reservation if request.cloud else None
     return known.hosts if known else None
 
 
-def _goes_on(asked: Asked, candidate: Candidate) -> bool:
-    """Whether to try what comes next rather than to wait: unless the entry says how long to wait."""
-    return candidate.option.wait_seconds is None and has_next(asked, candidate)
+def _goes_on(request: CapacityRequest, candidate: Candidate) -> bool:
+    """Return True if the next candidate is better than waiting: unless the entry sets waitSeconds."""
+    return candidate.option.wait_seconds is None and has_next(request, candidate)
 
 
-def _too_small(asked: Asked, candidate: Candidate, total: int) -> Trouble:
-    accelerator = asked.layout.accelerator
-    words = (
+def _too_small(request: CapacityRequest, candidate: Candidate, total: int) -> Trouble:
+    accelerator = request.layout.accelerator
+    description = (
         f"reservation {candidate.option.reservation} has {total * accelerator.chips_per_vm} chips, "
         f"{accelerator.total_chips} needed"
     )
-    return Trouble(FailureClass.RESERVATION, "RESERVATION_TOO_SMALL", words)
+    return Trouble(FailureClass.RESERVATION, "RESERVATION_TOO_SMALL", description)
 
 
-def _with(asked: Asked, attempt: CapacityAttempt, updates: dict[str, str]) -> CapacityStatus:
+def _with(request: CapacityRequest, attempt: CapacityAttempt, updates: dict[str, str]) -> CapacityStatus:
     changed = attempt.model_copy(update=updates)
-    return asked.so_far.model_copy(update={"attempts": [*asked.so_far.attempts[:-1], changed]})
+    return request.capacity.model_copy(update={"attempts": [*request.capacity.attempts[:-1], changed]})

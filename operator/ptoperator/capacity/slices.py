@@ -1,7 +1,7 @@
-"""Where one slice of the open attempt stands, and what to do for it: pure, asked anew at every look.
+"""The state of one slice of the open attempt, and what to do for it. Pure; computed at every reconcile.
 
-The pool of a slice is found by its labels, whatever its name: it was made for the slice, or taken over. While there is
-none, one that waits is taken over, or one is made under a name that GKE lets exist once.
+A slice's pool is found by its labels, whatever its name: it was created for the slice or taken over. If there is none,
+an idle one is taken over, or one is created under a name that GKE lets exist once.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from ptapi.failures import FailureClass
 from ptapi.status import NodePoolStatus
 from ptkube import timestamps
-from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, has_next, is_open
+from ptoperator.capacity.attempts import USUAL_WAIT_S, Candidate, has_next, open_attempt
 from ptoperator.capacity.cloud import ClaimPool, Cloud, CloudAction, CreatePool, DeletePool, Operation, Pool, PoolState
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.request import Asked
+from ptoperator.capacity.request import CapacityRequest
 from ptoperator.kube import names
 from ptoperator.render.node_pool import is_flex, node_pool, owner_labels, shape
 
@@ -26,80 +26,86 @@ _POLLS_FOR_RIGHTS = 12
 
 
 @dataclass(frozen=True)
-class SliceView:
-    """over: the attempt cannot work, for this reason. words: what it waits for."""
+class SliceState:
+    """trouble: the attempt cannot succeed, for this reason. message: what it waits for."""
 
     pool: NodePoolStatus | None = None
     is_ready: bool = False
     actions: tuple[CloudAction, ...] = ()
-    words: str = ""
-    over: Trouble | None = None
+    message: str = ""
+    trouble: Trouble | None = None
 
 
-def view(asked: Asked, cloud: Cloud, candidate: Candidate, index: int, taken: frozenset[str]) -> SliceView:
-    """One slice. taken: pools that other slices of this job take over in this look."""
-    uid = asked.layout.uid
+def slice_state(
+    request: CapacityRequest, cloud: Cloud, candidate: Candidate, index: int, taken: frozenset[str]
+) -> SliceState:
+    """Return the state of one slice. taken: pools that other slices of this job take over in this reconcile."""
+    uid = request.layout.uid
     pools = sorted((p for p in cloud.of_job(uid) if p.slice == index), key=lambda p: p.name)
-    wanted = shape(asked.layout, candidate.option, candidate.zone)
+    wanted = shape(request.layout, candidate.option, candidate.zone)
     if not pools:
-        return _without(asked, cloud, candidate, index, wanted, taken)
+        return _without_pool(request, cloud, candidate, index, wanted, taken)
     pool = next((p for p in pools if p.shape == wanted and p.state is not PoolState.STOPPING), pools[0])
     surplus = tuple(DeletePool(p.name, uid) for p in pools if p is not pool and p.state is not PoolState.STOPPING)
-    status = NodePoolStatus(slice=index, name=pool.name, operation=_operation_name(asked, cloud, index, pool.name))
+    status = NodePoolStatus(slice=index, name=pool.name, operation=_operation_name(request, cloud, index, pool.name))
     if pool.state is PoolState.STOPPING:
-        return SliceView(status, actions=surplus, words=f"pool {pool.name} is being deleted")
+        return SliceState(status, actions=surplus, message=f"pool {pool.name} is being deleted")
     if pool.shape != wanted:
-        return SliceView(status, actions=(*surplus, DeletePool(pool.name, uid)), words=f"pool {pool.name} must go")
+        return SliceState(
+            status,
+            actions=(*surplus, DeletePool(pool.name, uid)),
+            message=f"pool {pool.name} has a wrong shape",
+        )
     if pool.state is PoolState.RUNNING:
-        return SliceView(status, is_ready=True, actions=surplus)
-    over = _why_over(asked, cloud, candidate, pool, status.operation)
-    return SliceView(status, actions=surplus, words=f"pool {pool.name} is {pool.state}", over=over)
+        return SliceState(status, is_ready=True, actions=surplus)
+    trouble = _pool_trouble(request, cloud, candidate, pool, status.operation)
+    return SliceState(status, actions=surplus, message=f"pool {pool.name} is {pool.state}", trouble=trouble)
 
 
-def _without(
-    asked: Asked, cloud: Cloud, candidate: Candidate, index: int, wanted: str, taken: frozenset[str]
-) -> SliceView:
-    """No pool has this slice: one is on its way, or failed to come, or is to be made."""
-    name = _free_name(asked, cloud, index)
-    known = next((each for each in asked.so_far.node_pools if each.slice == index), None)
+def _without_pool(
+    request: CapacityRequest, cloud: Cloud, candidate: Candidate, index: int, wanted: str, taken: frozenset[str]
+) -> SliceState:
+    """Return the state of a slice without a pool: one is coming, failed to come, or is to be created."""
+    name = _free_name(request, cloud, index)
+    known = next((each for each in request.capacity.node_pools if each.slice == index), None)
     operation = cloud.operation(known.operation) if known and known.operation else None
     if operation is not None and not operation.is_done:
-        return SliceView(known, words=f"pool {known.name if known else name} is being made")
-    if known is not None and operation is not None and (failed := _why_none(cloud, known, operation)):
-        return SliceView(known, over=failed)
+        return SliceState(known, message=f"pool {known.name if known else name} is being created")
+    if known is not None and operation is not None and (failed := _missing_pool_trouble(cloud, known, operation)):
+        return SliceState(known, trouble=failed)
     if cloud.is_being_deleted(name):
-        return SliceView(known, words=f"pool {name} is being deleted")
+        return SliceState(known, message=f"pool {name} is being deleted")
     if cloud.busy:
-        return SliceView(words=f"the cluster is busy: {cloud.busy}")
-    warm = _warm(asked, cloud, wanted, taken)
+        return SliceState(message=f"the cluster is busy: {cloud.busy}")
+    idle = _idle_pool(request, cloud, wanted, taken)
     action: CloudAction
-    if warm is not None:
-        action = ClaimPool(warm.name, warm.etag, owner_labels(asked.layout, candidate.option, candidate.zone, index))
+    if idle is not None:
+        action = ClaimPool(idle.name, idle.etag, owner_labels(request.layout, candidate.option, candidate.zone, index))
     else:
-        action = CreatePool(node_pool(asked.layout, candidate.option, candidate.zone, index, name))
+        action = CreatePool(node_pool(request.layout, candidate.option, candidate.zone, index, name))
     answer = cloud.answer(action.pool)
     if answer is None:
-        return SliceView(actions=(action,), words=f"pool {action.pool} is asked for")
+        return SliceState(actions=(action,), message=f"pool {action.pool} is requested")
     if answer.trouble is None:
         made = NodePoolStatus(slice=index, name=action.pool, operation=answer.operation)
-        return SliceView(made, words=f"pool {action.pool} is being made")
-    is_over = answer.trouble.is_definite and not may_be_granted(asked, candidate, answer.trouble)
+        return SliceState(made, message=f"pool {action.pool} is being created")
+    is_over = answer.trouble.is_definite and not may_be_permission_delay(request, candidate, answer.trouble)
     if is_over and isinstance(action, CreatePool):
-        return SliceView(over=answer.trouble)
-    return SliceView(words=f"pool {action.pool}: {answer.trouble.code}: {answer.trouble.message}")
+        return SliceState(trouble=answer.trouble)
+    return SliceState(message=f"pool {action.pool}: {answer.trouble.code}: {answer.trouble.message}")
 
 
-def _free_name(asked: Asked, cloud: Cloud, index: int) -> str:
-    """The slice's name for a pool; the next one while a pool of that name, made for this job once, is another's."""
-    layout = asked.layout
+def _free_name(request: CapacityRequest, cloud: Cloud, index: int) -> str:
+    """Return the slice's name for a pool, or the next one while another job holds the pool of that name."""
+    layout = request.layout
     taken = {pool.name for pool in cloud.pools if pool.job_uid != layout.uid}
     fitting = (names.node_pool(layout.name, layout.uid, number) for number in itertools.count(index, layout.slices))
     return next(name for name in fitting if name not in taken)
 
 
-def _warm(asked: Asked, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Pool | None:
-    """A pool of this shape that waits for a job of this namespace, or of any where pools are shared."""
-    settings, now = asked.layout.settings, asked.now.timestamp()
+def _idle_pool(request: CapacityRequest, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Pool | None:
+    """Return an idle pool of this shape, of this namespace or of any if pools are shared."""
+    settings, now = request.layout.settings, request.now.timestamp()
     fitting = (
         pool
         for pool in sorted(cloud.pools, key=lambda p: p.name)
@@ -108,60 +114,65 @@ def _warm(asked: Asked, cloud: Cloud, wanted: str, taken: frozenset[str]) -> Poo
         and pool.state is PoolState.RUNNING
         and pool.name not in taken
         and now < pool.idle_since + settings.pool_idle_seconds - _LAST_MINUTE_S
-        and (settings.share_pools or pool.namespace == asked.layout.namespace)
+        and (settings.share_pools or pool.namespace == request.layout.namespace)
     )
     return next(fitting, None)
 
 
-def _why_over(asked: Asked, cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str) -> Trouble | None:
-    """A pool that is not running: hopeless, or only slow. Google queues flex-start, so no stockout ends it. One that
-    runs with errors is not waited for as long as one that comes, for it costs money."""
+def _pool_trouble(
+    request: CapacityRequest, cloud: Cloud, candidate: Candidate, pool: Pool, operation_name: str
+) -> Trouble | None:
+    """Return the trouble of a pool that will not run; None if it is only slow.
+
+    Google queues flex-start, so no stockout ends it. A pool that runs with errors gets less time than one that is
+    coming, because it costs money.
+    """
     operation = cloud.operation(operation_name)
     said = (*pool.troubles, *(operation.troubles if operation and operation.is_done else ()))
     if is_flex(candidate.option) and pool.state is not PoolState.ERROR:
         said = tuple(each for each in said if each.kind is not FailureClass.STOCKOUT)
     found = _definite(said)
-    attempt = is_open(asked.so_far)
-    age = timestamps.seconds_since(attempt.started, asked.now) if attempt else None
+    attempt = open_attempt(request.capacity)
+    age = timestamps.seconds_since(attempt.started, request.now) if attempt else None
     if found is None and pool.state is PoolState.RUNNING_WITH_ERROR and age is not None and age >= USUAL_WAIT_S:
-        return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} came with errors that stayed")
+        return Trouble(FailureClass.UNKNOWN, str(pool.state), f"node pool {pool.name} has errors that persist")
     if found is None and pool.state is PoolState.ERROR:
-        return Trouble(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR and does not say why")
+        return Trouble(FailureClass.UNKNOWN, "ERROR", f"node pool {pool.name} is in ERROR without a reason")
     return found
 
 
 def _definite(troubles: tuple[Trouble, ...]) -> Trouble | None:
-    """The one that explains most: `Unknown` speaks last."""
+    """Return the final trouble that explains most: `Unknown` comes last."""
     definite = [each for each in troubles if each.is_definite]
     explained = [each for each in definite if each.kind is not FailureClass.UNKNOWN] or definite
     return explained[0] if explained else None
 
 
-def _operation_name(asked: Asked, cloud: Cloud, index: int, pool: str) -> str:
-    """Of the operation that makes the pool: as status has it, or, if a crash lost that, as GKE lists it."""
-    known = next((each for each in asked.so_far.node_pools if (each.slice, each.name) == (index, pool)), None)
+def _operation_name(request: CapacityRequest, cloud: Cloud, index: int, pool: str) -> str:
+    """Return the operation that creates the pool: from status, or, if a crash lost it, from GKE's list."""
+    known = next((each for each in request.capacity.node_pools if (each.slice, each.name) == (index, pool)), None)
     if known and known.operation:
         return known.operation
     running = (each.name for each in cloud.operations if each.pool == pool and not each.is_deletion)
     return next(running, "")
 
 
-def _why_none(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trouble | None:
-    """The operation is over and its pool is not there: it failed, or the pool went away by itself."""
+def _missing_pool_trouble(cloud: Cloud, known: NodePoolStatus, operation: Operation) -> Trouble | None:
+    """Return the trouble if the operation is done and its pool is not there."""
     failed = _definite(operation.troubles)
     is_deleted = any(each.pool == known.name and each.is_deletion for each in cloud.operations)
     if failed is not None or is_deleted:
         return failed
     if known.name in cloud.names:
-        words = f"node pool {known.name} is there, but somebody changed its labels; hint: delete that node pool"
-        return Trouble(FailureClass.UNKNOWN, "NODE_POOL_CHANGED", words)
-    return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was made and went away by itself")
+        message = f"node pool {known.name} exists, but its labels were changed; hint: delete that node pool"
+        return Trouble(FailureClass.UNKNOWN, "NODE_POOL_CHANGED", message)
+    return Trouble(FailureClass.UNKNOWN, "NODE_POOL_GONE", f"node pool {known.name} was created and then disappeared")
 
 
-def may_be_granted(asked: Asked, candidate: Candidate, refusal: Trouble) -> bool:
-    """A right that is missing now, and nothing else is left to try."""
-    attempt = is_open(asked.so_far)
-    age = timestamps.seconds_since(attempt.granted or attempt.started, asked.now) if attempt else None
-    is_young = age is not None and age < _POLLS_FOR_RIGHTS * asked.layout.settings.cloud_poll_seconds
+def may_be_permission_delay(request: CapacityRequest, candidate: Candidate, refusal: Trouble) -> bool:
+    """Return True if a missing permission may just have been granted, and no other candidate is left."""
+    attempt = open_attempt(request.capacity)
+    age = timestamps.seconds_since(attempt.granted or attempt.started, request.now) if attempt else None
+    is_young = age is not None and age < _POLLS_FOR_RIGHTS * request.layout.settings.cloud_poll_seconds
     is_right = refusal.kind is FailureClass.CONFIG_ERROR and refusal.code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
-    return is_young and is_right and not has_next(asked, candidate)
+    return is_young and is_right and not has_next(request, candidate)

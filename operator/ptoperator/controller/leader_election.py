@@ -1,11 +1,11 @@
-"""Which replica works: a Lease that one of them holds and renews; the others wait for it to grow old.
+"""Leader election: one replica holds and renews a Lease, the others wait until it expires.
 
-Whoever holds it works until a deadline that lies well before the moment at which another may take it. Writes ask for
-that deadline (`client`), so a replica that is cut off, or was stopped for a while, sends nothing after it. Nobody's
-clock is compared with anybody else's: a lease is old when this process has seen it unchanged for its whole duration.
+The leader works until a deadline well before the moment at which another may take the lease. Writes check that deadline
+(`audited_client`), so a replica that is cut off or paused sends nothing after it. Clocks are not compared: a lease has
+expired when this process has seen it unchanged for its whole duration.
 
-Left out: fencing of a write that is on its way when the deadline passes. Every write of ours is safe to come late: it
-names the version or the uid it is about, or makes an object whose name exists once.
+Left out: fencing of a write that is on its way when the deadline passes. Every write is safe to arrive late: it names
+the version or uid it is about, or creates an object whose name exists once.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ RETRY_S = 1.0
 
 
 class NotLeading(ApiError):
-    """Another replica works, or the lease could not be renewed in time: nothing may be written."""
+    """Another replica leads, or the lease could not be renewed in time: nothing may be written."""
 
     def __init__(self) -> None:
         super().__init__(0, "NotLeading", "this replica does not hold the lease")
 
 
 class Leadership:
-    """on_change(leads) is told from the thread that `start` begins."""
+    """Takes and renews the lease. on_change(leads) is called from the thread that `start` creates."""
 
     def __init__(
         self,
@@ -52,44 +52,45 @@ class Leadership:
         self._client, self._namespace, self._identity = client, namespace, identity
         self._on_change, self._seconds = on_change, seconds
         self._until = float("-inf")
-        self._seen: tuple[object, ...] = ()
-        self._seen_since = 0.0
+        self._last_record: tuple[object, ...] = ()
+        self._unchanged_since = 0.0
         self._led = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def leads(self) -> bool:
-        """Whether this replica may write now."""
+        """Return True if this replica may write now."""
         return self._seconds() < self._until
 
     def check(self) -> None:
-        """Raises NotLeading."""
+        """Raise NotLeading unless this replica leads."""
         if not self.leads:
             raise NotLeading
 
     def start(self) -> None:
+        """Start the thread that takes and renews the lease."""
         self._thread = threading.Thread(target=self._keep_trying, name="leadership", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Work no more, and let another begin at once."""
+        """Stop, and release the lease so that another replica can begin at once."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=DEADLINE_S)
         was_leading, self._until = self.leads, float("-inf")
         if was_leading:
-            self._let_go()
+            self._release()
 
     def try_once(self) -> bool:
-        """Take or renew the lease if that may be. Whether this replica leads."""
+        """Take or renew the lease if possible. Return True if this replica leads."""
         began = self._seconds()
         try:
             if self._take(began):
                 self._until = began + DEADLINE_S
         except ApiError as error:  # Conflict: somebody was faster
             logger.debug("lease %s/%s: %s", self._namespace, LEASE, error)
-        self._tell()
+        self._notify()
         return self.leads
 
     def _take(self, now: float) -> bool:
@@ -102,9 +103,9 @@ class Leadership:
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         mark = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
-        if mark != self._seen:
-            self._seen, self._seen_since = mark, now
-        if holder not in ("", self._identity) and now - self._seen_since < DURATION_S:
+        if mark != self._last_record:
+            self._last_record, self._unchanged_since = mark, now
+        if holder not in ("", self._identity) and now - self._unchanged_since < DURATION_S:
             return False
         self._client.replace(LEASES, {**lease, "spec": self._spec(spec)})
         return True
@@ -120,18 +121,18 @@ class Leadership:
             "leaseTransitions": int(old.get("leaseTransitions") or 0) + (1 if is_new and old else 0),
         }
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         try:
             lease = self._client.get(LEASES, LEASE, self._namespace)
             if (lease.get("spec") or {}).get("holderIdentity") == self._identity:
                 self._client.replace(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})
         except ApiError as error:
-            logger.debug("the lease was not given back: %s", error)
+            logger.debug("the lease was not released: %s", error)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self.leads != self._led:
             self._led = self.leads
-            logger.info("this replica %s", "works now" if self._led else "waits: another works, or none could say")
+            logger.info("this replica %s", "leads" if self._led else "waits: it does not hold the lease")
             self._on_change(self._led)
 
     def _keep_trying(self) -> None:

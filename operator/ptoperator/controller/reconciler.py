@@ -1,4 +1,4 @@
-"""One job, once: observe, plan, apply, report. Every event, and the timer, ends here."""
+"""Reconcile one job once: observe, plan, apply, report. Every event, and the timer, ends here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ptkube.resources import EVENTS, JOBSETS, POSTTRAINJOBS, PROVISIONING_REQUES
 from ptoperator.capacity.cloud import Answer, CloudAction, CloudProvider
 from ptoperator.kube import actions
 from ptoperator.kube.actions import Action, Create
-from ptoperator.kube.audited_client import Verbs
-from ptoperator.observe.cache import Key, Memory
-from ptoperator.observe.competing_jobs import confirmed, with_crowd, without_claims
-from ptoperator.observe.observer import observe, observe_board, observe_progress
+from ptoperator.kube.audited_client import KubeClient
+from ptoperator.observe.cache import JobCache, Key
+from ptoperator.observe.competing_jobs import with_competing_jobs, with_fresh_claims, without_claims
+from ptoperator.observe.observer import observe, observe_progress, observe_tensorboard
 from ptoperator.observe.state import Estimate, Observed
 from ptoperator.plan import Plan, plan
-from ptoperator.plan.tensorboard import serving, wants_board
+from ptoperator.plan.tensorboard import plan_tensorboard, wants_tensorboard
 from ptoperator.render import layout_of
 from ptoperator.settings import Settings
 from ptoperator.status import events
@@ -41,108 +41,108 @@ _KINDS = {
 class Reconciler:
     """Reconciles any job; holds no state of its own."""
 
-    client: Verbs
-    memory: Memory
+    client: KubeClient
+    cache: JobCache
     settings: Settings
     now: Callable[[], datetime] = timestamps.utc_now
     cloud: CloudProvider | None = None
     namespaces: Sequence[str] = ()
     on_report: Callable[[PostTrainJobStatus, PostTrainJobStatus], None] = lambda old, new: None
-    estimate: Callable[[Observed], Estimate | None] = lambda seen: None
+    estimate: Callable[[Observed], Estimate | None] = lambda state: None
 
     def reconcile(self, key: Key, *, is_news: bool = True) -> float | None:
-        """Bring one job forward; seconds until it wants to be looked at again. Raises ApiError to be tried again.
+        """Reconcile a job. Return the seconds until the next time, or None. Raises ApiError to be retried.
 
-        is_news: something was heard of the job since the last look, so look at all of it.
+        is_news: an event of the job arrived since the last time, so observe everything.
         """
-        seen = self._observe(key, is_news)
-        if seen is None:
-            self.memory.forget(key)
+        state = self._observe(key, is_news)
+        if state is None:
+            self.cache.forget(key)
             return None
-        planned = plan(seen, self.settings)
-        if not is_news and _is_grave(planned):  # not on the strength of what was known some seconds ago
+        planned = plan(state, self.settings)
+        if not is_news and _needs_fresh_state(planned):  # not on the strength of what was known some seconds ago
             return self.reconcile(key)
         if planned.gives_turn:
-            with self.memory.turnstile:
-                seen = confirmed(self.client, self.memory, seen, self.namespaces)
-                return self._carry_out(key, seen, plan(seen, self.settings))
-        return self._carry_out(key, seen, planned)
+            with self.cache.admission_lock:
+                state = with_fresh_claims(self.client, self.cache, state, self.namespaces)
+                return self._carry_out(key, state, plan(state, self.settings))
+        return self._carry_out(key, state, planned)
 
-    def _carry_out(self, key: Key, seen: Observed, planned: Plan) -> float | None:
-        planned = self._serve_board(seen, self._apply(seen, planned))
+    def _carry_out(self, key: Key, state: Observed, planned: Plan) -> float | None:
+        planned = self._reconcile_tensorboard(state, self._apply(state, planned))
         if planned.status is not None:
-            seen = self._report(seen, planned.status)
-        self.memory.keep(key, without_claims(seen) if planned.progress_only else None)
+            state = self._report(state, planned.status)
+        self.cache.remember(key, without_claims(state) if planned.progress_only else None)
         return planned.requeue_after
 
     def _observe(self, key: Key, is_news: bool) -> Observed | None:
-        last, now = None if is_news else self.memory.last(key), self.now()
-        if last is not None and (now - last.looked).total_seconds() < self.settings.resync_seconds:
-            seen: Observed | None = observe_progress(self.client, last, now, self.cloud)
+        last, now = None if is_news else self.cache.last(key), self.now()
+        if last is not None and (now - last.observed_at).total_seconds() < self.settings.resync_seconds:
+            state: Observed | None = observe_progress(self.client, last, now, self.cloud)
         else:
-            seen = observe(self.client, self.memory, key, self.settings, now, self.cloud)
-        if seen is None:
+            state = observe(self.client, self.cache, key, self.settings, now, self.cloud)
+        if state is None:
             return None
-        if seen.progress is not None:
-            seen = replace(seen, progress_since=self.memory.first_seen(key, seen.progress.updated, seen.now))
-        return with_crowd(self.client, self.memory, replace(seen, estimate=self.estimate(seen)))
+        if state.progress is not None:
+            state = replace(state, progress_since=self.cache.first_seen(key, state.progress.updated, state.now))
+        return with_competing_jobs(self.client, self.cache, replace(state, estimate=self.estimate(state)))
 
-    def _serve_board(self, seen: Observed, planned: Plan) -> Plan:
-        """The job's shared TensorBoard: looked at with the whole job, not with its progress."""
-        if seen.looked != seen.now or not wants_board(seen.job):
+    def _reconcile_tensorboard(self, state: Observed, planned: Plan) -> Plan:
+        """Reconcile the job's shared TensorBoard, when the whole job is observed."""
+        if state.observed_at != state.now or not wants_tensorboard(state.job):
             return planned
         try:
-            layout = layout_of(parse_job(seen.job), self.settings)
+            layout = layout_of(parse_job(state.job), self.settings)
         except SpecError:
             return planned
-        board = observe_board(self.client, seen, layout)
-        found = serving(layout, seen, board)
+        tensorboard = observe_tensorboard(self.client, state, layout)
+        found = plan_tensorboard(layout, state, tensorboard)
         for action in found.actions:
-            logger.info("%s/%s: %s", seen.namespace, seen.name, actions.describe(action))
+            logger.info("%s/%s: %s", state.namespace, state.name, actions.describe(action))
             actions.apply(self.client, action)
         if found.requeue_after is None:
             return planned
         due = max(found.requeue_after, _SOON_S)
         return replace(planned, requeue_after=min(due, planned.requeue_after or due), progress_only=False)
 
-    def _apply(self, seen: Observed, planned: Plan) -> Plan:
-        """Carry the actions out. What the API server refuses to make is no crash but a thing to tell."""
+    def _apply(self, state: Observed, planned: Plan) -> Plan:
+        """Carry out the actions. If the API server rejects a create, plan again with its message."""
         answers: list[Answer] = []
         for action in planned.actions:
             if isinstance(action, CloudAction):
                 assert self.cloud is not None
                 answers.append(self.cloud.carry_out(action))
                 continue
-            logger.info("%s/%s: %s", seen.namespace, seen.name, actions.describe(action))
+            logger.info("%s/%s: %s", state.namespace, state.name, actions.describe(action))
             try:
                 actions.apply(self.client, action)
             except (Invalid, Forbidden, NotFound) as error:
                 if not isinstance(action, Create):
                     raise
-                return plan(replace(seen, obstacle=_obstacle(action, error)), self.settings)
-        return self._answered(seen, planned, answers) if answers else planned
+                return plan(replace(state, rejection=_rejection(action, error)), self.settings)
+        return self._replan(state, planned, answers) if answers else planned
 
-    def _answered(self, seen: Observed, planned: Plan, answers: list[Answer]) -> Plan:
-        """What the cloud said is one more observation. If it leads to more actions, those are the next look's."""
-        assert seen.cloud is not None
-        again = plan(replace(seen, cloud=seen.cloud.after(answers)), self.settings)
+    def _replan(self, state: Observed, planned: Plan, answers: list[Answer]) -> Plan:
+        """Plan again with the cloud's results; more actions wait for the next reconcile."""
+        assert state.cloud is not None
+        again = plan(replace(state, cloud=state.cloud.after(answers)), self.settings)
         if again.actions:
             return replace(planned, status=None, requeue_after=_SOON_S)
         return again
 
-    def _report(self, seen: Observed, status: PostTrainJobStatus) -> Observed:
-        """Events first: if the status is lost, the next try says them again under the same names."""
-        for note in events.notes(seen.status, status):
-            self._tell(events.manifest(seen, note))
-        if status.phase is not seen.status.phase:
-            logger.info("%s/%s: %s", seen.namespace, seen.name, status.phase)
-        written = self.client.replace_status(POSTTRAINJOBS, {**seen.job, "status": _document(status)})
-        self.on_report(seen.status, status)
-        self.memory.note_written(written)
-        self.memory.note_job(written)
-        return replace(seen, job=written)
+    def _report(self, state: Observed, status: PostTrainJobStatus) -> Observed:
+        """Write events, then status: if the status is lost, the retry writes the same events under the same names."""
+        for event in events.events_between(state.status, status):
+            self._create_event(events.manifest(state, event))
+        if status.phase is not state.status.phase:
+            logger.info("%s/%s: %s", state.namespace, state.name, status.phase)
+        written = self.client.replace_status(POSTTRAINJOBS, {**state.job, "status": _document(status)})
+        self.on_report(state.status, status)
+        self.cache.note_written(written)
+        self.cache.note_job(written)
+        return replace(state, job=written)
 
-    def _tell(self, event: Manifest) -> None:
+    def _create_event(self, event: Manifest) -> None:
         try:
             self.client.create(EVENTS, event)
         except AlreadyExists:
@@ -151,19 +151,19 @@ class Reconciler:
             logger.debug("event %s: %s", event["reason"], error)
 
 
-def _is_grave(planned: Plan) -> bool:
-    """Whether it changes more than numbers."""
+def _needs_fresh_state(planned: Plan) -> bool:
+    """Return True if the plan changes more than numbers."""
     return (
         bool(planned.actions) or planned.gives_turn or (planned.status is not None and planned.status.phase.is_terminal)
     )
 
 
-def _obstacle(action: Action, error: ApiError) -> str:
+def _rejection(action: Action, error: ApiError) -> str:
     hint = _KINDS.get(action.resource, "") if isinstance(error, NotFound) and isinstance(action, Create) else ""
     return f"{actions.describe(action)}: {error.message}{f'; hint: {hint}' if hint else ''}"
 
 
 def _document(status: PostTrainJobStatus) -> Manifest:
-    """The status as it is stored: what says nothing is left out, but never the phase."""
+    """Return the status as it is stored: without empty fields, but always with the phase."""
     document = status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     return {"phase": str(status.phase), "observedGeneration": status.observed_generation, **document}

@@ -1,7 +1,7 @@
-"""The work queue: which jobs want to be looked at, when, and never two looks at one job at once.
+"""The work queue: which jobs to reconcile, when, and never one job twice at once.
 
-Any number of events about a job while it waits are one look. A look that fails is repeated after a growing, jittered
-pause. It runs in kopf's event loop; looks themselves are blocking and run in threads.
+Any number of events about a waiting job are one reconcile. A failed reconcile is retried after a growing, jittered
+pause. The queue runs in kopf's event loop; reconciles block and run in threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Entry:
 
 @dataclass
 class Queue:
-    """look(key, is_news) runs in a thread and answers seconds until the next look, or None."""
+    """Calls look(key, is_news) in a thread; it returns the seconds until the next call, or None."""
 
     look: Callable[[Key, bool], float | None]
     workers: int
@@ -46,7 +46,7 @@ class Queue:
     _is_closed: bool = False
 
     def add(self, key: Key) -> None:
-        """Something was heard of this job. Call it in the event loop."""
+        """Queue a job after an event. Call it in the event loop."""
         entry = self._entries.setdefault(key, _Entry())
         entry.is_news = True
         if not entry.is_running:
@@ -54,7 +54,7 @@ class Queue:
             self._schedule(key, entry, max(0.0, SETTLE_S - since))
 
     async def close(self) -> None:
-        """Start nothing more and wait for the looks that run."""
+        """Start nothing more and wait for running reconciles."""
         self._is_closed = True
         for entry in self._entries.values():
             if entry.timer:
@@ -66,7 +66,7 @@ class Queue:
         return len(self._entries)
 
     def _schedule(self, key: Key, entry: _Entry, after_s: float) -> None:
-        """At the earlier of this time and the one that was set."""
+        """Schedule at the earlier of this time and the one already set."""
         loop = asyncio.get_running_loop()
         when = loop.time() + after_s
         if self._is_closed or (entry.timer and entry.timer.when() <= when):

@@ -1,8 +1,8 @@
-"""From the last words of a log to the line that says what happened, and what that line means. Pure.
+"""Find the line of a log that says what failed, and classify it. Pure.
 
 A container whose program does not report (another runtime, a crash in native code) leaves the tail of its log as its
-termination message. The table knows the words of XLA, libtpu, JAX and Python's faulthandler; what it does not know
-stays unexplained, so that a peer that can explain itself is the cause.
+termination message. The table knows messages of XLA, libtpu, JAX and Python's faulthandler. An unknown message stays
+unexplained, so that a peer with a known one is taken as the cause.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ptapi.failures import FailureClass
-from ptoperator.failures.redaction import redacted
+from ptoperator.failures.redaction import redact
 
 LINE_LIMIT = 400
 LOG_LIMIT = 2000
@@ -39,7 +39,7 @@ _TABLE: tuple[tuple[FailureClass, re.Pattern[str]], ...] = (
 _STACKS = re.compile(
     r"^(?:Timeout \(\d+:\d\d:\d\d|(?:Current t|T)hread 0x[0-9a-f]+ .*most recent call first)", re.MULTILINE
 )
-_TELLING = re.compile(
+_RELEVANT = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b.*|error: .*|fatal(?: python)? error:? .*"
     r"|F\d{4} .*|.*Check failed:.*|.*RESOURCE_EXHAUSTED.*|.*INTERNAL:.*|terminate called.*|Segmentation fault.*"
     r"|\*\*\* SIG\w+.*)$",
@@ -48,7 +48,7 @@ _TELLING = re.compile(
 
 
 def known_line(text: str) -> tuple[FailureClass, str] | None:
-    """The first line of the log's tail that the table knows, and what it means."""
+    """Return the class and text of the first line that the table knows, or None."""
     for line in _lines(text):
         for kind, pattern in _TABLE:
             if pattern.search(line):
@@ -57,19 +57,19 @@ def known_line(text: str) -> tuple[FailureClass, str] | None:
 
 
 def is_stack_dump(text: str) -> bool:
-    """Whether faulthandler's thread ended the program: that is the trainer's last watchdog."""
+    """Return True if faulthandler ended the program, which is the trainer's last watchdog."""
     return _STACKS.search(text) is not None
 
 
-def telling_line(text: str) -> str:
-    """The line that says most: the last that reads like an error, else the last. Empty for an empty text."""
+def most_relevant_line(text: str) -> str:
+    """Return the last line that reads like an error, else the last line; empty for an empty text."""
     lines = _lines(text)
-    return _cut(next((line for line in reversed(lines) if _TELLING.match(line)), lines[-1] if lines else ""))
+    return _cut(next((line for line in reversed(lines) if _RELEVANT.match(line)), lines[-1] if lines else ""))
 
 
 def log_tail(text: str) -> str:
-    """The end of the log as status keeps it: whole lines, without secrets."""
-    kept = redacted(text.strip())
+    """Return the end of the log for status: whole lines, without secrets."""
+    kept = redact(text.strip())
     if len(kept) <= LOG_LIMIT:
         return kept
     return kept[-LOG_LIMIT:].partition("\n")[2] or kept[-LOG_LIMIT:]
@@ -80,4 +80,4 @@ def _lines(text: str) -> list[str]:
 
 
 def _cut(line: str) -> str:
-    return redacted(line)[:LINE_LIMIT]
+    return redact(line)[:LINE_LIMIT]

@@ -1,8 +1,8 @@
-"""What a node says about why its pods went away: pure, table-driven.
+"""Classify why a node's pods failed. Pure, table-driven.
 
-A pod only knows that it was ended. Whether the machine was preempted, taken for maintenance or broke stands on the
-node: GKE's taint and labels around a TPU's disruption, the conditions that the kubelet and the node controller set.
-Names as in Google's "Manage GKE node disruption for GPUs and TPUs"; never seen on a live cluster by us.
+A pod only knows that it was stopped. The node tells whether the machine was preempted, under maintenance or broken:
+GKE's taint and labels around a TPU's disruption, and the conditions that the kubelet and the node controller set. Names
+as in Google's "Manage GKE node disruption for GPUs and TPUs"; never observed on a live cluster by us.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TERMINATION_TAINT = "cloud.google.com/impending-node-termination"
 """Set when Google has announced that the VM will be stopped."""
 
 _TAINTS: tuple[tuple[str, FailureClass, str], ...] = (
-    ("ToBeDeletedByClusterAutoscaler", FailureClass.MAINTENANCE, "the cluster autoscaler removes it"),
+    ("ToBeDeletedByClusterAutoscaler", FailureClass.MAINTENANCE, "the cluster autoscaler is removing it"),
     ("node.kubernetes.io/out-of-service", FailureClass.HOST_ERROR, "it is out of service"),
     ("node.kubernetes.io/unreachable", FailureClass.HOST_ERROR, "it cannot be reached"),
     ("node.kubernetes.io/not-ready", FailureClass.HOST_ERROR, "it is not ready"),
-    ("node.kubernetes.io/unschedulable", FailureClass.MAINTENANCE, "it is drained"),
+    ("node.kubernetes.io/unschedulable", FailureClass.MAINTENANCE, "it is being drained"),
 )
 """Looked at in this order, after the signs of Google's own disruptions."""
 _STOPPED = "node.cloudprovider.kubernetes.io/shutdown"
@@ -33,35 +33,35 @@ _PROBLEMS = ("KernelDeadlock", "ReadonlyFilesystem", "FrequentKubeletRestart", "
 
 
 @dataclass(frozen=True)
-class NodeSign:
-    """What happened to a node. words: `node gke-x: it is not ready (NodeStatusUnknown: Kubelet stopped posting)`."""
+class NodeFailureHint:
+    """What happened to a node. message: `node gke-x: it is not ready (NodeStatusUnknown: Kubelet stopped posting)`."""
 
     kind: FailureClass
-    words: str
+    message: str
 
 
-def sign_of(node: Manifest) -> NodeSign | None:
-    """Why pods of this node fail; None for a node on which nothing is wrong."""
+def node_failure_hint(node: Manifest) -> NodeFailureHint | None:
+    """Return why pods of this node fail; None for a healthy node."""
     name, marks = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
     taints = {str(taint.get("key")) for taint in (node.get("spec") or {}).get("taints") or []}
     found = _google(marks, taints) or _broken(node) or _tainted(taints)
-    return NodeSign(found[0], f"node {name}: {found[1]}") if found else None
+    return NodeFailureHint(found[0], f"node {name}: {found[1]}") if found else None
 
 
-def gone(name: str, is_spot: bool) -> NodeSign:
-    """A node that the API server does not know any more. is_spot: the job's chips are Google's to take."""
+def gone(name: str, is_spot: bool) -> NodeFailureHint:
+    """Return the hint for a node that no longer exists. is_spot: Google may take the job's chips at any time."""
     if is_spot:
-        return NodeSign(FailureClass.PREEMPTED, f"spot node {name} is gone")
-    return NodeSign(FailureClass.HOST_ERROR, f"node {name} is gone")
+        return NodeFailureHint(FailureClass.PREEMPTED, f"spot node {name} is gone")
+    return NodeFailureHint(FailureClass.HOST_ERROR, f"node {name} is gone")
 
 
 def _google(marks: Manifest, taints: set[str]) -> tuple[FailureClass, str] | None:
     is_spot = any(marks.get(label) == "true" for label in SPOT_LABELS)
     if marks.get(MAINTENANCE_LABEL) == "true":
-        return FailureClass.MAINTENANCE, "its host is being maintained"
+        return FailureClass.MAINTENANCE, "its host is under maintenance"
     if TERMINATION_TAINT in taints or _STOPPED in taints:
-        words = "Google stops the VM" if TERMINATION_TAINT in taints else "its VM was stopped"
-        return (FailureClass.PREEMPTED, f"{words} (spot)") if is_spot else (FailureClass.MAINTENANCE, words)
+        message = "Google is stopping the VM" if TERMINATION_TAINT in taints else "its VM was stopped"
+        return (FailureClass.PREEMPTED, f"{message} (spot)") if is_spot else (FailureClass.MAINTENANCE, message)
     return None
 
 
@@ -76,4 +76,4 @@ def _broken(node: Manifest) -> tuple[FailureClass, str] | None:
 
 
 def _tainted(taints: set[str]) -> tuple[FailureClass, str] | None:
-    return next(((kind, words) for key, kind, words in _TAINTS if key in taints), None)
+    return next(((kind, message) for key, kind, message in _TAINTS if key in taints), None)

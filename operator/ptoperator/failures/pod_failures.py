@@ -1,9 +1,9 @@
-"""From what pods say to failure classes: pure, table-driven.
+"""Classify pod failures. Pure, table-driven.
 
-A pod says three things: its conditions (disruption), its containers' exit codes, and the trainer's termination
-message, or in its place the end of the log (`excerpt`). Its node may know better why it went away (`nodes`). The first
-pod that failed is the cause; the others lost their peer. Left out: what GKE's operations say (`capacity.trouble`), and
-the JobSet's own words (`ending`).
+A pod shows its conditions (disruption), its containers' exit codes, and the trainer's termination message, or in its
+place the end of the log (`log_excerpt`). Its node may know better why it failed (`node_failures`). The first failed pod
+is the cause; the others lost their peer. Left out: the errors of GKE's operations (`capacity.cloud_errors`), and the
+JobSet's own message (`status.restart_counts`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ptapi.failures import EXIT_CLASSES, REACTIONS, ExitCode, FailureClass
 from ptapi.run_directory import Termination
 from ptkube.objects import condition, container_statuses, label, true_condition
 from ptkube.resources import Manifest
-from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, telling_line
-from ptoperator.failures.node_failures import NodeSign
+from ptoperator.failures.log_excerpt import is_stack_dump, known_line, log_tail, most_relevant_line
+from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.kube import labels, names
 
 _DISRUPTIONS: dict[str, FailureClass] = {
@@ -53,8 +53,11 @@ _BY_THE_MACHINE = (
 
 @dataclass(frozen=True)
 class PodFailure:
-    """Why a pod failed. attempt: the JobSet's restart count when the pod was made; time: RFC 3339; log: the end of its
-    log, where the trainer did not report; is_settled: Kubernetes itself said why, so the node need not be asked."""
+    """Why a pod failed.
+
+    attempt: the JobSet's restart count when the pod was created. time: RFC 3339. log: the end of its log, if the
+    trainer did not report. is_settled: Kubernetes itself named the reason, so the node need not be read.
+    """
 
     kind: FailureClass
     message: str
@@ -67,18 +70,19 @@ class PodFailure:
     is_settled: bool = False
 
     @property
-    def asks_node(self) -> bool:
-        """Whether its node may know better."""
+    def needs_node_check(self) -> bool:
+        """Return True if its node may know better."""
         return bool(self.node) and not self.is_settled and self.kind in _BY_THE_MACHINE
 
-    def explained_by(self, sign: NodeSign | None) -> PodFailure:
-        """The same failure after its node was asked, who need not be asked again."""
-        if sign is None or not self.asks_node:
+    def with_node_hint(self, hint: NodeFailureHint | None) -> PodFailure:
+        """Return the failure as its node explains it; the node need not be read again."""
+        if hint is None or not self.needs_node_check:
             return replace(self, is_settled=True)
-        return replace(self, kind=sign.kind, message=f"{sign.words}; {self.message}", is_settled=True)
+        return replace(self, kind=hint.kind, message=f"{hint.message}; {self.message}", is_settled=True)
 
     @property
     def is_charged(self) -> bool:
+        """Return True if it counts against `runPolicy.maxRestarts`."""
         return REACTIONS[self.kind].charged
 
 
@@ -93,7 +97,7 @@ class StartFailure:
 
 
 def pod_failure(pod: Manifest) -> PodFailure | None:
-    """Why this pod failed; None while it did not."""
+    """Return why this pod failed, or None."""
     status = pod.get("status") or {}
     disruption = true_condition(pod, "DisruptionTarget")
     failed = [each for each in map(_terminated, container_statuses(pod)) if each and each["exitCode"] != 0]
@@ -108,8 +112,10 @@ def pod_failure(pod: Manifest) -> PodFailure | None:
 
 
 def pull_errors(pod: Manifest) -> dict[str, str]:
-    """What the registry said, by image. The kubelet shows it for a moment; between two tries, some versions of it say
-    no more than that they wait."""
+    """Return the registry's error by image.
+
+    The kubelet shows it briefly; between two attempts, some versions only show that they wait.
+    """
     states = ((each, (each.get("state") or {}).get("waiting") or {}) for each in container_statuses(pod))
     return {
         str(container.get("image")): str(waiting["message"])
@@ -119,8 +125,7 @@ def pull_errors(pod: Manifest) -> dict[str, str]:
 
 
 def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> StartFailure | None:
-    """Why a container of this pod cannot start, in the words of the kubelet and the registry. heard: `pull_errors` of
-    before."""
+    """Return why a container of this pod cannot start, or None. heard: earlier `pull_errors`."""
     for container in container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
@@ -128,19 +133,19 @@ def start_failure(pod: Manifest, heard: Mapping[str, str] | None = None) -> Star
         if kind is None:
             continue
         scheduled = condition(pod, "PodScheduled") or {}
-        words = waiting.get("message") or f"image {container.get('image', '')}"
+        message = waiting.get("message") or f"image {container.get('image', '')}"
         earlier = (heard or {}).get(str(container.get("image")), "")
-        if reason == "ImagePullBackOff" and "ErrImagePull" not in words and earlier:
-            words = f"{words}: ErrImagePull: {earlier}"
-        return StartFailure(kind, f"{reason}: {words}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
+        if reason == "ImagePullBackOff" and "ErrImagePull" not in message and earlier:
+            message = f"{message}: ErrImagePull: {earlier}"
+        return StartFailure(kind, f"{reason}: {message}", _name(pod), str(scheduled.get("lastTransitionTime") or ""))
     return None
 
 
 def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None = None) -> PodFailure | None:
-    """The failure that ended an attempt: the earliest that somebody could explain.
+    """Return the failure that ended an attempt: the earliest one with a known class.
 
-    `charged` narrows it to what the JobSet's rule says: a preempted host makes its peers fail in their own words. A
-    failure that somebody could explain goes before one that nobody could, whatever the rule.
+    `charged` restricts it to what the JobSet's rule says: a preempted host makes its peers fail with errors of their
+    own. A failure with a known class goes before an unknown one, whatever the rule.
     """
     of_attempt = [each for each in failures if each.attempt == attempt]
     fitting = [each for each in of_attempt if charged is None or each.is_charged == charged] or of_attempt
@@ -149,7 +154,7 @@ def cause(failures: Iterable[PodFailure], attempt: int, *, charged: bool | None 
 
 
 def termination(text: str) -> Termination | None:
-    """The trainer's termination message, if it is one."""
+    """Parse the trainer's termination message; None if it is none."""
     try:
         return Termination.model_validate(json.loads(text))
     except ValueError:  # no JSON, or JSON of something else: pydantic's ValidationError is one
@@ -161,39 +166,39 @@ def _explained(failures: list[PodFailure]) -> list[PodFailure]:
 
 
 def _disrupted(pod: Manifest, disruption: Manifest, exited: Manifest | None) -> PodFailure:
-    reason, words = str(disruption.get("reason") or ""), str(disruption.get("message") or "")
+    reason, message = str(disruption.get("reason") or ""), str(disruption.get("message") or "")
     kind = _DISRUPTIONS.get(reason, FailureClass.PREEMPTED)
-    if reason == "TerminationByKubelet" and "low on resource" in words:
+    if reason == "TerminationByKubelet" and "low on resource" in message:
         kind = FailureClass.OUT_OF_MEMORY_HOST
     code = exited["exitCode"] if exited else None
-    found = _failure(pod, kind, f"{reason}: {words}" if words else reason, code, exited)
+    found = _failure(pod, kind, f"{reason}: {message}" if message else reason, code, exited)
     return replace(found, is_settled=reason == "PreemptionByScheduler" or kind is FailureClass.OUT_OF_MEMORY_HOST)
 
 
-def _exited(pod: Manifest, state: Manifest) -> PodFailure:
-    code = int(state["exitCode"])
-    said = termination(state.get("message") or "")
-    if state.get("reason") == "OOMKilled":
-        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host's memory ran out (OOMKilled)", code, state)
+def _exited(pod: Manifest, terminated: Manifest) -> PodFailure:
+    code = int(terminated["exitCode"])
+    said = termination(terminated.get("message") or "")
+    if terminated.get("reason") == "OOMKilled":
+        return _failure(pod, FailureClass.OUT_OF_MEMORY_HOST, "the host is out of memory (OOMKilled)", code, terminated)
     if label(pod, labels.REPLICATED_JOB_NAME) == names.PATHWAYS_WORKER:  # Google's server, whose exit codes are others
-        return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, state)
+        return _failure(pod, FailureClass.UNKNOWN, f"a Pathways worker ended with exit code {code}", code, terminated)
     kind = EXIT_CLASSES.get(code, FailureClass.UNKNOWN)
     if said is not None:
         kind = _class(said.failure_class) or kind
-        return _failure(pod, kind, said.message or _exit_words(code), code, state)
-    return _by_log(pod, kind, code, state)
+        return _failure(pod, kind, said.message or _exit_words(code), code, terminated)
+    return _failure_from_log(pod, kind, code, terminated)
 
 
-def _by_log(pod: Manifest, kind: FailureClass, code: int, state: Manifest) -> PodFailure:
-    """A program that did not report: its log's end is looked through for a line that says what happened."""
-    tail = str(state.get("message") or "")
+def _failure_from_log(pod: Manifest, kind: FailureClass, code: int, terminated: Manifest) -> PodFailure:
+    """Return the failure of a program that did not report, by the end of its log."""
+    tail = str(terminated.get("message") or "")
     if code == ExitCode.UNKNOWN and is_stack_dump(tail):
-        words = "Python's lock was held for too long: the log ends with the stacks of all threads"
-        return replace(_failure(pod, FailureClass.HANG, words, code, state), log=log_tail(tail))
+        message = "Python's GIL was held for too long; the log ends with the stacks of all threads"
+        return replace(_failure(pod, FailureClass.HANG, message, code, terminated), log=log_tail(tail))
     known = known_line(tail) if kind is FailureClass.UNKNOWN else None
-    kind, line = known or (kind, telling_line(tail))
-    words = f"{_exit_words(code)}: {line}" if line else _exit_words(code)
-    return replace(_failure(pod, kind, words, code, state), log=log_tail(tail))
+    kind, line = known or (kind, most_relevant_line(tail))
+    message = f"{_exit_words(code)}: {line}" if line else _exit_words(code)
+    return replace(_failure(pod, kind, message, code, terminated), log=log_tail(tail))
 
 
 def _exit_words(code: int) -> str:
@@ -201,19 +206,19 @@ def _exit_words(code: int) -> str:
 
 
 def _failure(
-    pod: Manifest, kind: FailureClass, words: str, code: int | None = None, state: Manifest | None = None
+    pod: Manifest, kind: FailureClass, message: str, code: int | None = None, terminated: Manifest | None = None
 ) -> PodFailure:
     meta = pod["metadata"]
     attempt = label(pod, labels.RESTART_ATTEMPT)
-    time = (state or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
+    time = (terminated or {}).get("finishedAt") or meta.get("deletionTimestamp") or ""
     node = str((pod.get("spec") or {}).get("nodeName") or "")
-    return PodFailure(kind, words, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
+    return PodFailure(kind, message, _name(pod), int(attempt) if attempt.isdigit() else 0, code, str(time), node)
 
 
 def _pod_words(status: Manifest) -> str:
-    """The kubelet's: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
+    """Return the kubelet's message: `UnexpectedAdmissionError: Allocate failed due to no healthy devices present`."""
     said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
-    return said or "the pod failed without a word"
+    return said or "the pod failed without a message"
 
 
 def _start_class(reason: str) -> FailureClass | None:

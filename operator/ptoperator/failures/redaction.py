@@ -1,7 +1,7 @@
-"""Takes secrets out of words that go where people read: a trainer's log may hold what a library printed.
+"""Remove secrets from texts that people read: a trainer's log may hold what a library printed.
 
-The operator knows no secret's value, so it knows them by their shape: tokens with a known prefix, authorization
-headers, what follows `token=` or `password:`. Left out: secrets without a shape.
+The operator knows no secret's value, so it finds them by shape: tokens with a known prefix, authorization headers, what
+follows `token=` or `password:`. Left out: secrets without such a shape.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _IN_URL = re.compile(r"(?P<scheme>\w+://)[^\s/:@]+:[^\s/@]+@")
 _KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
-def redacted(text: str) -> str:
-    """The text without what looks like a secret."""
+def redact(text: str) -> str:
+    """Return the text with every likely secret replaced."""
     text = _KEY.sub(HIDDEN, text)
     text = _TOKENS.sub(HIDDEN, text)
     text = _HEADER.sub(lambda found: f"{found['name']} {HIDDEN}", text)

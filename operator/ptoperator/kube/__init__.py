@@ -1,1 +1,1 @@
-"""What the operator adds to `ptkube`: names, labels, actions, RBAC rules, the leader-fenced client."""
+"""The operator's additions to `ptkube`: names, labels, actions, RBAC rules, the audited client."""

@@ -1,21 +1,21 @@
-"""What the operator does to the cluster, as values: plan decides them, `apply` carries them out.
+"""Changes to the cluster, as values: `plan` decides them, `apply` carries them out.
 
-Every action may be repeated. Create of what is there, Delete of what is gone, are done already; that is what makes a
-crash between any two of them harmless. Children are created and never applied again: see docs/decisions.
+Every action may be repeated: Create of an existing object and Delete of a missing one do nothing. So a crash between
+any two of them is harmless. Child objects are created and never applied again: see docs/decisions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ptkube.errors import AlreadyExists, NotFound
 from ptkube.resources import Manifest, Resource
+from ptoperator.kube.audited_client import KubeWriter
 
 
 @dataclass(frozen=True)
 class Create:
-    """Make an object. JobSets and the job's ConfigMap are immutable, so there is nothing to bring them to later."""
+    """Create an object. JobSets and the job's ConfigMap are immutable, so they are never updated."""
 
     resource: Resource
     manifest: Manifest
@@ -33,7 +33,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete this very object, not a later one of the same name; it goes after what it owns."""
+    """Delete this object, not a later one of the same name, after the objects it owns."""
 
     resource: Resource
     name: str
@@ -43,7 +43,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class PutStatus:
-    """Replace the status of an object that others also write, if it is still as it was read."""
+    """Replace the status of an object that others also write, if it is unchanged since it was read."""
 
     resource: Resource
     manifest: Manifest
@@ -53,21 +53,12 @@ Action = Create | Patch | Delete | PutStatus
 
 
 def deletion(resource: Resource, item: Manifest, namespace: str) -> Delete:
-    """Of an object as it was seen."""
+    """Return the deletion of an object as it was read."""
     return Delete(resource, item["metadata"]["name"], namespace, item["metadata"]["uid"])
 
 
-class Writer(Protocol):
-    """The part of `kube.Kube` that actions need."""
-
-    def create(self, r: Resource, body: Manifest, /) -> Manifest: ...
-    def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest: ...
-    def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None: ...
-    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
-
-
-def apply(writer: Writer, action: Action) -> None:
-    """Carry one action out. Raises ApiError; a Conflict means that what was observed is no longer so."""
+def apply(writer: KubeWriter, action: Action) -> None:
+    """Carry out one action. Raises ApiError; a Conflict means that the observed state is outdated."""
     match action:
         case Create(resource, manifest):
             try:
@@ -92,7 +83,7 @@ def apply(writer: Writer, action: Action) -> None:
 
 
 def describe(action: Action) -> str:
-    """A few words for the log: `create JobSet llama`."""
+    """Describe an action for the log: `create JobSet llama`."""
     verb = "answer" if isinstance(action, PutStatus) else type(action).__name__.lower()
     name = action.manifest["metadata"]["name"] if isinstance(action, Create | PutStatus) else action.name
     return f"{verb} {action.resource.kind} {name}"

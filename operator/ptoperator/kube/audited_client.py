@@ -1,6 +1,6 @@
-"""The client as the operator has it: the verbs it needs, each listed in `rights`, each counted.
+"""The operator's Kubernetes client: only the calls that `rbac` lists, each counted.
 
-A call that is not listed is a mistake in our code: it fails here, before a cluster with RBAC would refuse it.
+A call that is not listed is a mistake in our code: it fails here, before a cluster with RBAC would reject it.
 """
 
 from __future__ import annotations
@@ -19,33 +19,56 @@ OnCall = Callable[[str, str, str], None]
 
 
 class UnlistedCall(Exception):
-    """The operator's own code calls what `rights` does not list."""
+    """The operator's own code makes a call that `rbac` does not list."""
 
 
-class Verbs(Protocol):
-    """The part of `kube.Kube` that the operator needs."""
+class KubeReader(Protocol):
+    """The reads of `ptkube.client.Kube` that the operator uses."""
 
-    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
-    def get_subresource(
-        self, r: Resource, name: str, subresource: str, namespace: str | None = None, /
-    ) -> Manifest: ...
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
+    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest:
+        """Return one object. Raises NotFound."""
+
+    def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None, /) -> Manifest:
+        """Return a subresource of one object."""
+
+    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
+        """Return the objects that match a label selector, as `items`."""
+
     def pod_logs(
         self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
-    ) -> Iterator[str]: ...
-    def create(self, r: Resource, body: Manifest, /) -> Manifest: ...
-    def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest: ...
-    def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None: ...
-    def replace(self, r: Resource, body: Manifest, /) -> Manifest: ...
-    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
+    ) -> Iterator[str]:
+        """Return the last lines of a container's log."""
+
+
+class KubeWriter(Protocol):
+    """The writes of `ptkube.client.Kube` that the operator uses."""
+
+    def create(self, r: Resource, body: Manifest, /) -> Manifest:
+        """Create an object. Raises AlreadyExists."""
+
+    def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest:
+        """Apply a merge patch to an object."""
+
+    def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None:
+        """Delete an object. Raises Conflict if its uid is another one."""
+
+    def replace(self, r: Resource, body: Manifest, /) -> Manifest:
+        """Replace an object. Raises Conflict if it changed since it was read."""
+
+    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest:
+        """Replace the status of an object. Raises Conflict if the object changed since it was read."""
+
+
+class KubeClient(KubeReader, KubeWriter, Protocol):
+    """Reads and writes."""
 
 
 class Client:
-    """Safe to share between threads, as what it wraps. check: raises an ApiError where nothing may be written."""
+    """Safe to share between threads, like the client it wraps. check: raises an ApiError if nothing may be written."""
 
     def __init__(
         self,
-        kube: Verbs,
+        kube: KubeClient,
         on_call: OnCall = lambda verb, resource, outcome: None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -54,14 +77,18 @@ class Client:
         self._check = check
 
     def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest:
+        """Return one object. Raises NotFound."""
         return self._call("get", r, lambda: self._kube.get(r, name, namespace))
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None, /) -> Manifest:
+        """Return a subresource of one object."""
         return self._call("get", r, lambda: self._kube.get_subresource(r, name, subresource, namespace), subresource)
 
     def pod_logs(
         self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
     ) -> Iterator[str]:
+        """Return the last lines of a container's log."""
+
         def read() -> Iterator[str]:
             lines = self._kube.pod_logs(name, namespace, container=container, tail=tail, timestamps=timestamps)
             return iter(list(lines))
@@ -69,21 +96,27 @@ class Client:
         return self._call("get", PODS, read, "log")
 
     def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any:
+        """Return the objects that match a label selector."""
         return self._call("list", r, lambda: self._kube.list(r, namespace, labels=labels))
 
     def create(self, r: Resource, body: Manifest, /) -> Manifest:
+        """Create an object. Raises AlreadyExists."""
         return self._call("create", r, lambda: self._kube.create(r, body))
 
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest, /) -> Manifest:
+        """Apply a merge patch to an object."""
         return self._call("patch", r, lambda: self._kube.patch(r, name, namespace, body))
 
     def delete(self, r: Resource, name: str, namespace: str | None = None, /, *, uid: str | None = None) -> None:
+        """Delete an object. Raises Conflict if its uid is another one."""
         self._call("delete", r, lambda: self._kube.delete(r, name, namespace, uid=uid))
 
     def replace(self, r: Resource, body: Manifest, /) -> Manifest:
+        """Replace an object. Raises Conflict if it changed since it was read."""
         return self._call("update", r, lambda: self._kube.replace(r, body))
 
     def replace_status(self, r: Resource, body: Manifest, /) -> Manifest:
+        """Replace the status of an object. Raises Conflict if the object changed since it was read."""
         return self._call("update", r, lambda: self._kube.replace_status(r, body), "status")
 
     def _call(self, verb: str, r: Resource, send: Callable[[], T], subresource: str = "") -> T:

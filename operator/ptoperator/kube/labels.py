@@ -15,9 +15,9 @@ JOB_UID = "posttrain.dev/job-uid"
 RESTARTS_BEFORE = "posttrain.dev/restarts-before"
 """Annotation of a JobSet: restarts the job had with JobSets before this one (a JobSet counts from 0)."""
 
-BOARD = "posttrain.dev/tensorboard"
+TENSORBOARD = "posttrain.dev/tensorboard"
 """Which TensorBoard a pod is of: the name of its Deployment."""
-BOARD_UNTIL = "posttrain.dev/tensorboard-until"
+TENSORBOARD_UNTIL = "posttrain.dev/tensorboard-until"
 """Annotation of a job, and of the Deployment: somebody looks at TensorBoard until this time (RFC 3339)."""
 
 NAME = "app.kubernetes.io/name"
@@ -107,12 +107,12 @@ def for_preflight(name: str, uid: str) -> dict[str, str]:
 
 
 def is_of_preflight(pod: Manifest) -> bool:
-    """Whether the pod compiles and does not train."""
+    """Return True for preflight's pod."""
     return label(pod, COMPONENT) == PREFLIGHT
 
 
 def is_of_job(pod: Manifest, uid: str) -> bool:
-    """Whether it is of this very job, not of an earlier one of its name."""
+    """Return True if the pod belongs to this very job, not to an earlier one of its name."""
     return label(pod, JOB_UID) == uid
 
 

@@ -38,52 +38,54 @@ _HASH = 5
 
 
 def jobset(job: str, slices: int, hosts: int) -> str:
-    """Name of the multi-controller JobSet of a job: the job's own where its longest pod name still fits."""
+    """Return the name of a multi-controller JobSet: the job's own name if its longest pod name fits."""
     longest_tail = f"-{REPLICATED_JOB}-{slices - 1}-{hosts - 1}-xxxxx"
     return cut(job, DNS_LABEL - len(longest_tail))
 
 
 def config_map(job: str, uid: str) -> str:
-    """Name of the ConfigMap with the job. It holds the uid: an earlier job's may still be going away."""
+    """Return the name of the job's ConfigMap. It holds the uid, because an earlier job's may still be being deleted."""
     return f"{job}-{_digest(uid)}"
 
 
 def preflight(job: str, uid: str) -> str:
-    """Name of the Job that says whether a job fits. It holds the uid: an earlier job's may still be going away."""
+    """Return the name of the preflight Job. It holds the uid, because an earlier job's may still be being deleted."""
     tail = f"-{_digest(uid)}-{PREFLIGHT}"
     return f"{job[: DNS_LABEL - len(f'{tail}-xxxxx')].rstrip('-')}{tail}"
 
 
 def provisioning_request(job: str, uid: str) -> str:
-    """Name of the ProvisioningRequest of a job, and of the PodTemplate it names. It holds the uid: an earlier job's may
-    still be going away. GKE may use it as a label's value."""
+    """Return the name of the job's ProvisioningRequest, and of its PodTemplate.
+
+    It holds the uid, because an earlier job's may still be being deleted. GKE may use it as a label value.
+    """
     tail = f"-{_digest(uid)}"
     return f"{job[: DNS_LABEL - len(tail)].rstrip('-')}{tail}"
 
 
 def node_pool(job: str, uid: str, slice_index: int) -> str:
-    """Name of the node pool of one slice. GKE lets it exist once, so a slice never has two."""
+    """Return the name of the node pool of one slice. GKE lets it exist once, so a slice never has two."""
     tail = f"-{_digest(uid, 8)}-{slice_index}"
     return f"{job[: NODE_POOL_LIMIT - len(tail)].rstrip('-')}{tail}"
 
 
 def workload_policy(generation: str, topology: str) -> str:
-    """Name of the workload policy that places the slices of one shape; one per region, made by an administrator."""
+    """Return the name of the workload policy for one shape of slice; an administrator creates one per region."""
     return f"posttrain-{generation}-{topology}"
 
 
 def first_host(jobset: str) -> str:
-    """DNS name of the first slice's first pod within its namespace."""
+    """Return the DNS name of the first slice's first pod within its namespace."""
     return f"{jobset}-{REPLICATED_JOB}-0-0.{jobset}"
 
 
 def containers(per_vm: int) -> list[str]:
-    """Names of the trainer's containers in one pod."""
+    """Return the names of the trainer's containers in one pod."""
     return [CONTAINER] if per_vm == 1 else [f"{CONTAINER}-{index}" for index in range(per_vm)]
 
 
 def cut(name: str, limit: int) -> str:
-    """`name` if it fits, else its beginning and its hash."""
+    """Return `name` if it fits, else its beginning and its hash."""
     if len(name) <= limit:
         return name
     return f"{name[: limit - _HASH - 1].rstrip('-')}-{_digest(name)}"

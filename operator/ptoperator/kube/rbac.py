@@ -1,7 +1,7 @@
-"""Every call the operator may make, and why: the RBAC rules of the chart are made from this table.
+"""Every API call that the operator may make, and why: the chart's RBAC rules are generated from this table.
 
-`client` refuses a call that is not listed, in tests as in a cluster, and a test fails on a line that nothing uses; so
-the chart grants what the code calls and nothing else. Left out: `/version`, which everybody may read.
+`audited_client` rejects a call that is not listed, in tests as in a cluster, and a test fails on a line that nothing
+uses; so the chart grants what the code calls and nothing else. Left out: `/version`, which everybody may read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from ptkube.resources import (
 
 @dataclass(frozen=True)
 class Right:
-    """verbs: what our own code calls. watched: kopf lists and watches it too. admission: needed by a check of the API
-    server, called by nobody. only_with: the chart's value without which it is not granted."""
+    """A permission and its reason.
+
+    verbs: what our own code calls. watched: kopf lists and watches it too. admission: needed by a check of the API
+    server, called by nobody. only_with: the chart's value without which it is not granted.
+    """
 
     resource: Resource
     verbs: tuple[str, ...]
@@ -51,12 +54,13 @@ class Right:
 
     @property
     def granted(self) -> tuple[str, ...]:
-        """As Kubernetes writes them."""
+        """Return the verbs in Kubernetes' order."""
         wanted = {*self.verbs, *(("list", "watch") if self.watched else ())}
         return tuple(verb for verb in _ORDER if verb in wanted)
 
     @property
     def name(self) -> str:
+        """Return the resource, with its subresource, as a rule names it."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 
@@ -70,54 +74,54 @@ IN_NAMESPACES = (
     Right(POSTTRAINJOBS, ("update",), "what the operator observed", "status"),
     Right(POSTTRAINJOBS, ("update",), "owner references that block deletion", "finalizers", admission=True),
     Right(JOBSETS, ("get", "create", "patch", "delete"), "patch: suspend and resume", watched=True),
-    Right(JOBS, ("get", "list", "create", "delete"), "preflight; those that Kueue stopped, bound to pools of before"),
+    Right(JOBS, ("get", "list", "create", "delete"), "preflight; Jobs that Kueue suspended, bound to previous pools"),
     Right(CONFIGMAPS, ("get", "create"), "the job as its pods read it"),
-    Right(PODS, ("list", "delete"), "delete: those of a run that stands still", watched=True),
-    Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, where a job asks for it"),
+    Right(PODS, ("list", "delete"), "delete: the pods of a hung run", watched=True),
+    Right(DEPLOYMENTS, ("get", "create", "patch"), "TensorBoard, if a job asks for it"),
     Right(SERVICES, ("get", "create", "patch"), "TensorBoard's"),
     Right(
         INGRESSES,
         ("get", "create", "patch"),
-        "TensorBoard's, where it is reached from outside",
+        "TensorBoard's, if it is reached from outside",
         only_with="tensorboard.ingress.domain",
     ),
     Right(
         HTTP_ROUTES,
         ("get", "create", "patch"),
-        "TensorBoard's, where it is reached through a Gateway",
+        "TensorBoard's, if it is reached through a Gateway",
         only_with="tensorboard.ingress.gateway.name",
     ),
     Right(
         PROVISIONING_REQUESTS,
         ("get", "create", "delete"),
-        "all nodes of a slice at once, where a job asks for queued provisioning",
+        "all nodes of a slice at once, if a job asks for queued provisioning",
         only_with="gke.cluster",
     ),
-    Right(POD_TEMPLATES, ("get", "create", "delete"), "what such a request is for", only_with="gke.cluster"),
-    Right(PODS, ("get",), "MaxText says its progress there", "log"),
-    Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no harm where Kueue is not installed"),
-    Right(WORKLOADS, ("update",), "Kueue is told that the node pools of a job are there", "status"),
+    Right(POD_TEMPLATES, ("get", "create", "delete"), "the pods of such a request", only_with="gke.cluster"),
+    Right(PODS, ("get",), "MaxText logs its progress", "log"),
+    Right(WORKLOADS, ("list",), "why a job waits in Kueue's queue; no effect without Kueue"),
+    Right(WORKLOADS, ("update",), "the answer that a job's node pools are ready", "status"),
     Right(LOCAL_QUEUES, ("get",), "which ClusterQueue it waits in"),
-    *(Right(queues, ("get",), "who is ahead", PENDING) for queues in VISIBLE_QUEUES),
+    *(Right(queues, ("get",), "how many jobs are ahead", PENDING) for queues in VISIBLE_QUEUES),
     Right(EVENTS, ("create",), "what happened to a job"),
 )
 """In every namespace that is served."""
 
 IN_CLUSTER = (
-    Right(CRDS, (), "kopf finds out which kinds there are", watched=True),
-    Right(NAMESPACES, (), "kopf finds out which namespaces there are", watched=True),
-    Right(NODES, ("get", "list"), "get: why the pods on a node failed; list: how many slices a line is for"),
-    Right(PRIORITY_CLASSES, ("get",), "a job's place in a line for chips"),
-    Right(ADMISSION_CHECKS, ("get", "list"), "which check of Kueue's asks for node pools"),
-    Right(ADMISSION_CHECKS, ("update",), "that somebody answers that check", "status"),
+    Right(CRDS, (), "kopf discovers the kinds", watched=True),
+    Right(NAMESPACES, (), "kopf discovers the namespaces", watched=True),
+    Right(NODES, ("get", "list"), "get: why the pods on a node failed; list: how many slices a queue has"),
+    Right(PRIORITY_CLASSES, ("get",), "a job's place in a queue for chips"),
+    Right(ADMISSION_CHECKS, ("get", "list"), "which of Kueue's checks asks for node pools"),
+    Right(ADMISSION_CHECKS, ("update",), "that the operator answers that check", "status"),
 )
 
-IN_OWN_NAMESPACE = (Right(LEASES, ("get", "create", "update"), "which replica works"),)
+IN_OWN_NAMESPACE = (Right(LEASES, ("get", "create", "update"), "which replica leads"),)
 """In the operator's own namespace."""
 
 
 def is_allowed(verb: str, resource: Resource, subresource: str = "") -> bool:
-    """Whether our own code may make this call."""
+    """Return True if our own code may make this call."""
     every = (*IN_NAMESPACES, *IN_CLUSTER, *IN_OWN_NAMESPACE)
     return any(
         right.resource == resource and right.subresource == subresource and verb in right.verbs for right in every
@@ -125,7 +129,7 @@ def is_allowed(verb: str, resource: Resource, subresource: str = "") -> bool:
 
 
 def rules(rights: Sequence[Right]) -> list[Manifest]:
-    """RBAC rules, one per line of the table."""
+    """Return the RBAC rules, one per line of the table."""
     return [
         {"apiGroups": [right.resource.group], "resources": [right.name], "verbs": list(right.granted)}
         for right in rights

@@ -1,1 +1,1 @@
-"""Kueue: what a queued job waits for, and the answer to its admission check."""
+"""Kueue: the state of a queued job, and the reply to its admission check."""

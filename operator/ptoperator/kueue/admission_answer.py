@@ -1,7 +1,7 @@
-"""The answer to Kueue's admission check `posttrain.dev/node-pools`: the pools are there, so the pods may come. Pure.
+"""Answer Kueue's admission check `posttrain.dev/node-pools`: the pools are ready, so the pods may start. Pure.
 
-Kueue has reserved quota by then and has made no pod. With the answer it gets what binds the pods to those pools, puts
-that into the JobSet and lets it run. It takes both back itself when it evicts the job. See docs/decisions/0010.
+By then Kueue has reserved quota and created no pod. The answer carries what binds the pods to those pools; Kueue puts
+it into the JobSet and resumes it. It reverts both itself when it evicts the job. See docs/decisions/0010.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from datetime import datetime
 from ptkube import timestamps
 from ptkube.resources import WORKLOADS, Manifest
 from ptoperator.kube.actions import PutStatus
-from ptoperator.kueue.workload import Place
+from ptoperator.kueue.workload import KueueState
 from ptoperator.render import Layout
 from ptoperator.render.pod import on_pools
 
 
-def ready(layout: Layout, place: Place, pools: Sequence[str], now: datetime) -> PutStatus:
-    """pools: those that the pods may run on; none: any nodes that fit, which are there."""
-    workload = place.workload
+def ready(layout: Layout, kueue: KueueState, pools: Sequence[str], now: datetime) -> PutStatus:
+    """Return the answer. pools: those that the pods may run on; none: any existing nodes that fit."""
+    workload = kueue.workload
     assert workload is not None
-    checks = [_ready(each, layout, pools, now) if each["name"] == place.check else each for each in place.checks]
+    checks = [_ready(each, layout, pools, now) if each["name"] == kueue.check else each for each in kueue.checks]
     return PutStatus(WORKLOADS, {**workload, "status": {**workload["status"], "admissionChecks": checks}})
 
 
@@ -29,7 +29,7 @@ def _ready(check: Manifest, layout: Layout, pools: Sequence[str], now: datetime)
     return {
         **check,
         "state": "Ready",
-        "message": f"node pools {', '.join(sorted(pools))} are ready" if pools else "nodes are there",
+        "message": f"node pools {', '.join(sorted(pools))} are ready" if pools else "nodes are ready",
         "lastTransitionTime": timestamps.to_text(now),
         "podSetUpdates": [{"name": layout.chip_pods, **on_pools(pools)}] if pools else [],
     }

@@ -1,31 +1,24 @@
-"""Says of Kueue's AdmissionChecks that ask for node pools that somebody answers them: else their ClusterQueues stop.
+"""Mark Kueue's AdmissionChecks for node pools as active: otherwise their ClusterQueues stop.
 
-The answers themselves are in `admission`. Where Kueue is not installed there is nothing to say.
+`admission_answer` has the answers themselves. If Kueue is not installed there is nothing to do.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Protocol
 
 from ptkube import timestamps
 from ptkube.errors import NotFound
 from ptkube.objects import holds
-from ptkube.resources import ADMISSION_CHECKS, Manifest, Resource
+from ptkube.resources import ADMISSION_CHECKS, Manifest
 from ptoperator.kube import labels
+from ptoperator.kube.audited_client import KubeClient
 
 _ACTIVE = "Active"
 
 
-class Client(Protocol):
-    """The part of `kube.Kube` that this needs."""
-
-    def list(self, r: Resource, namespace: str | None = None, /) -> Any: ...
-    def replace_status(self, r: Resource, body: Manifest, /) -> Manifest: ...
-
-
-def mark_active(client: Client, now: datetime) -> None:
-    """Every check that names us and is not marked yet. Raises ApiError."""
+def mark_active(client: KubeClient, now: datetime) -> None:
+    """Mark every check that names this operator and is not active yet. Raises ApiError."""
     try:
         checks = client.list(ADMISSION_CHECKS).items
     except NotFound:

@@ -1,47 +1,37 @@
-"""What Kueue says of a queued JobSet: read while it waits, and turned into a sentence. Nothing here is written; the
-answer to its admission check is in `admission`.
+"""Read the state of a queued JobSet from Kueue, and describe it.
 
-Kueue makes a Workload for every JobSet with a queue, decides on it, and says why in its conditions; its visibility API
-counts who is ahead. Where Kueue, or its visibility API, is not there, less is said and nothing breaks. Kueue 0.15 or
-newer (`kueue.x-k8s.io/v1beta2`).
+Nothing is written here; `admission_answer` has the answer to the admission check. Kueue creates a Workload for every
+JobSet with a queue, decides on it, and gives the reason in its conditions; its visibility API counts the jobs ahead.
+Without Kueue or its visibility API, less is known and nothing breaks. Needs Kueue 0.15 or newer
+(`kueue.x-k8s.io/v1beta2`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from ptapi.accelerators import Slice
 from ptkube import objects
 from ptkube.errors import ApiError, Forbidden, NotFound
-from ptkube.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest, Resource
+from ptkube.resources import ADMISSION_CHECKS, LOCAL_QUEUES, VISIBLE_QUEUES, WORKLOADS, Manifest
 from ptoperator.kube import labels
+from ptoperator.kube.audited_client import KubeReader
 from ptoperator.kube.rbac import PENDING
 
 _WHY_LIMIT = 600
 
 
-class Reader(Protocol):
-    """The part of `kube.Kube` that this needs."""
-
-    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
-    def get_subresource(
-        self, r: Resource, name: str, subresource: str, namespace: str | None = None, /
-    ) -> Manifest: ...
-
-
 @dataclass(frozen=True)
-class Place:
-    """A job's place in its queue. cluster_queue: empty where it is not known; ahead: None where nobody counts.
+class KueueState:
+    """A job's state in its queue. cluster_queue: empty if unknown; ahead: None if nobody counts.
 
-    is_there: whether the LocalQueue exists; has_kueue: whether the cluster knows LocalQueues at all. check: the name of
-    the admission check by which Kueue asks for the job's node pools; empty where it does not ask.
+    exists: whether the LocalQueue exists; has_kueue: whether the cluster knows LocalQueues at all. check: the name of
+    the admission check by which Kueue asks for the job's node pools; empty if it does not ask.
     """
 
     queue: str
     has_kueue: bool = True
-    is_there: bool = True
+    exists: bool = True
     cluster_queue: str = ""
     workload: Manifest | None = None
     ahead: int | None = None
@@ -49,99 +39,103 @@ class Place:
 
     @property
     def has_quota(self) -> bool:
-        """Whether Kueue has reserved quota, and is not about to take it back."""
+        """Return True if Kueue has reserved quota, and is not about to revoke it."""
         return self.holds("QuotaReserved") and not self.holds("Evicted")
 
     @property
     def is_asking(self) -> bool:
-        """Whether Kueue waits to hear that the node pools are there."""
+        """Return True if Kueue waits for the answer that the node pools are ready."""
         return self.has_quota and self.check != "" and not self.is_answered
 
     @property
     def is_answered(self) -> bool:
-        """Whether Kueue was told so, for the quota that it has reserved."""
+        """Return True if the check is answered for the quota that Kueue has reserved."""
         return self.has_quota and any(
             each["name"] == self.check and each.get("state") == "Ready" for each in self.checks
         )
 
     @property
     def checks(self) -> list[Manifest]:
-        """The Workload's admission checks."""
+        """Return the Workload's admission checks."""
         return ((self.workload or {}).get("status") or {}).get("admissionChecks") or []
 
     @property
     def is_active(self) -> bool:
-        """Whether Kueue still considers it: after too many evictions it does not."""
+        """Return True if Kueue still considers the Workload: after too many evictions it does not."""
         return self.workload is None or self.workload["spec"].get("active", True) is True
 
     def condition(self, kind: str) -> Manifest | None:
-        """A condition of the Workload, whatever its status."""
+        """Return a condition of the Workload, whatever its status."""
         return objects.condition(self.workload or {}, kind)
 
     def holds(self, kind: str) -> bool:
+        """Return True if a condition of the Workload is True."""
         return objects.holds(self.workload or {}, kind)
 
 
-def look(reader: Reader, namespace: str, queue: str, jobset_uid: str) -> Place:
-    """Three reads, and one per admission check. Raises ApiError for what is not a missing kind or object."""
+def look(reader: KubeReader, namespace: str, queue: str, jobset_uid: str) -> KueueState:
+    """Read a job's state: three calls, and one per admission check.
+
+    Raises ApiError, except for a missing kind or object.
+    """
     try:
         workloads = reader.list(WORKLOADS, namespace, labels=f"{labels.KUEUE_JOB_UID}={jobset_uid}").items
     except NotFound:
-        return Place(queue, has_kueue=False)
+        return KueueState(queue, has_kueue=False)
     try:
         cluster_queue = str(reader.get(LOCAL_QUEUES, queue, namespace)["spec"].get("clusterQueue") or "")
     except NotFound:
-        return Place(queue, is_there=False)
+        return KueueState(queue, exists=False)
     workload = workloads[0] if workloads else None
-    place = Place(queue, cluster_queue=cluster_queue, workload=workload)
+    kueue = KueueState(queue, cluster_queue=cluster_queue, workload=workload)
     if workload is None:
-        return place
-    if place.has_quota:
-        return replace(place, check=_pools_check(reader, place))
-    return replace(place, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
+        return kueue
+    if kueue.has_quota:
+        return replace(kueue, check=_pools_check(reader, kueue))
+    return replace(kueue, ahead=_ahead(reader, namespace, queue, str(workload["metadata"]["name"])))
 
 
-def waiting_words(place: Place, accelerator: Slice) -> str:
-    """`waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
-    if not place.has_kueue:
-        return f"waiting in queue {place.queue}, but Kueue is not installed; hint: install it, or leave spec.queue out"
-    if not place.is_there:
-        return f"waiting for queue {place.queue}, which is not there; hint: make the LocalQueue, or name another queue"
-    where = place.cluster_queue or f"queue {place.queue}"
-    if not place.is_active:
+def waiting_words(kueue: KueueState, accelerator: Slice) -> str:
+    """Return `waiting for 64 v5p chips in cluster-queue, 2 ahead: insufficient quota for google.com/tpu`."""
+    if not kueue.has_kueue:
+        return f"waiting in queue {kueue.queue}, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
+    if not kueue.exists:
+        return f"waiting for queue {kueue.queue}, which does not exist; hint: create the LocalQueue, or use another"
+    where = kueue.cluster_queue or f"queue {kueue.queue}"
+    if not kueue.is_active:
         hint = "hint: set spec.active of the Workload to true, or suspend and resume the job"
-        return f"{where} has put the job aside: {_why(place) or 'its Workload is not active'}; {hint}"
-    ahead = "" if place.ahead is None else f", {place.ahead} ahead"
-    why = _why(place)
-    return f"waiting for {wanted(accelerator)} in {where}{ahead}{_again(place)}{f': {why}' if why else ''}"
+        return f"{where} has deactivated the job: {_why(kueue) or 'its Workload is not active'}; {hint}"
+    ahead = "" if kueue.ahead is None else f", {kueue.ahead} ahead"
+    why = _why(kueue)
+    return f"waiting for {wanted(accelerator)} in {where}{ahead}{_again(kueue)}{f': {why}' if why else ''}"
 
 
-def evicted_words(place: Place, accelerator: Slice) -> str:
-    """Why the quota was taken back, and how it goes on."""
-    found = place.condition("Evicted") or {}
+def evicted_words(kueue: KueueState, accelerator: Slice) -> str:
+    """Say why the quota was revoked, and what the job waits for."""
+    found = kueue.condition("Evicted") or {}
     reason = f" ({found['reason']}: {found.get('message') or ''})" if found.get("reason") else ""
-    where = place.cluster_queue or f"queue {place.queue}"
-    return f"{where} took the quota back{reason}; {waiting_words(place, accelerator)}"
+    where = kueue.cluster_queue or f"queue {kueue.queue}"
+    return f"{where} revoked the quota{reason}; {waiting_words(kueue, accelerator)}"
 
 
 def wanted(accelerator: Slice) -> str:
-    """`64 v5p chips`; of CPUs what `describe` says."""
+    """Return `64 v5p chips`, or the description of CPUs."""
     if accelerator.is_cpu:
         return accelerator.describe()
     chips = accelerator.total_chips
     return f"{chips} {accelerator.generation} chip{'s' if chips > 1 else ''}"
 
 
-def waiting_check(place: Place) -> str:
-    """`admission check dws is Pending: Queued since 10:00`; empty where none waits."""
-    slow = (each for each in place.checks if each.get("state") in ("Pending", "Retry", "Rejected"))
+def waiting_check(kueue: KueueState) -> str:
+    """Return `admission check dws is Pending: Queued since 10:00`; empty if none waits."""
+    slow = (each for each in kueue.checks if each.get("state") in ("Pending", "Retry", "Rejected"))
     check = next(slow, None)
     return f"admission check {check['name']} is {check['state']}: {check.get('message') or ''}" if check else ""
 
 
-def _pools_check(reader: Reader, place: Place) -> str:
-    """Of the Workload's admission checks the one that asks for node pools."""
-    for each in place.checks:
+def _pools_check(reader: KubeReader, kueue: KueueState) -> str:
+    """Return the Workload's admission check that asks for node pools; empty if there is none."""
+    for each in kueue.checks:
         try:
             check = reader.get(ADMISSION_CHECKS, str(each["name"]))
         except (NotFound, Forbidden):  # removed meanwhile; or an older chart's role
@@ -151,26 +145,26 @@ def _pools_check(reader: Reader, place: Place) -> str:
     return ""
 
 
-def _why(place: Place) -> str:
-    """The newest reason: an admission check's that waits, else that no quota was reserved."""
-    said = waiting_check(place)
-    if said and place.holds("QuotaReserved"):
+def _why(kueue: KueueState) -> str:
+    """Return the latest reason: of a waiting admission check, else why no quota is reserved."""
+    said = waiting_check(kueue)
+    if said and kueue.holds("QuotaReserved"):
         return f"quota is reserved, {said}"[:_WHY_LIMIT]
-    quota = place.condition("QuotaReserved")
+    quota = kueue.condition("QuotaReserved")
     if quota is None or quota["status"] == "True":
         return ""
     return str(quota.get("message") or "")[:_WHY_LIMIT]
 
 
-def _again(place: Place) -> str:
-    """After evictions Kueue waits before it considers the job again."""
-    state: Manifest = ((place.workload or {}).get("status") or {}).get("requeueState") or {}
+def _again(kueue: KueueState) -> str:
+    """Say when Kueue considers the job again after evictions."""
+    state: Manifest = ((kueue.workload or {}).get("status") or {}).get("requeueState") or {}
     if not state.get("requeueAt"):
         return ""
     return f", considered again at {state['requeueAt']} (requeued {state.get('count', 1)} times)"
 
 
-def _ahead(reader: Reader, namespace: str, queue: str, workload: str) -> int | None:
+def _ahead(reader: KubeReader, namespace: str, queue: str, workload: str) -> int | None:
     for served in VISIBLE_QUEUES:
         try:
             items = reader.get_subresource(served, queue, PENDING, namespace).get("items") or []

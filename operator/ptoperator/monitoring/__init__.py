@@ -1,1 +1,1 @@
-"""What the operator shows of itself: Prometheus metrics, health endpoints, logging."""
+"""Monitoring of the operator: Prometheus metrics, health endpoints, logging."""

@@ -1,4 +1,4 @@
-"""HTTP for probes and Prometheus: /healthz, /readyz and /metrics on one port."""
+"""Serve /healthz, /readyz and /metrics on one port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ptoperator.monitoring.metrics import CONTENT_TYPE, Metrics
 
 
 class Endpoints:
-    """why_not_alive: a sentence if this process should be restarted, else nothing."""
+    """The HTTP server. why_not_alive: returns a sentence if this process should be restarted, else nothing."""
 
     def __init__(self, port: int, metrics: Metrics, why_not_alive: Callable[[], str]) -> None:
         self._port = port
@@ -19,6 +19,7 @@ class Endpoints:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
+        """Start to listen, unless the port is 0."""
         if not self._port:
             return
         app = web.Application()
@@ -30,6 +31,7 @@ class Endpoints:
         await web.TCPSite(self._runner, port=self._port).start()
 
     async def stop(self) -> None:
+        """Stop to listen."""
         if self._runner:
             await self._runner.cleanup()
 

@@ -1,7 +1,7 @@
-"""The numbers of a job that Prometheus shows, from its status: pure, and few.
+"""A job's numbers for Prometheus, from its status. Pure.
 
-One time series per living job and number. Jobs that ended are not shown, and of very many only the newest: a thousand
-jobs are ten thousand series, which is what a small Prometheus takes without noticing.
+One time series per unfinished job and number, and of very many jobs only the newest: a thousand jobs are ten thousand
+series, which a small Prometheus handles easily.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GAUGES: dict[str, str] = {
     "posttrain_job_reward": "Mean reward",
     "posttrain_job_tokens_per_second_per_chip": "Throughput",
     "posttrain_job_mfu": "Model FLOPs utilisation",
-    "posttrain_job_chips": "Chips that the job holds now",
+    "posttrain_job_chips": "Chips that the job holds",
     "posttrain_job_chip_hours": "Chip-hours used so far",
     "posttrain_job_restarts": "Restarts so far",
-    "posttrain_job_heartbeat_timestamp_seconds": "Unix time of the trainer's last sign of life",
-    "posttrain_job_transition_timestamp_seconds": "Unix time since which the job stands where it stands",
+    "posttrain_job_heartbeat_timestamp_seconds": "Unix time of the trainer's last heartbeat",
+    "posttrain_job_transition_timestamp_seconds": "Unix time of the job's latest condition transition",
 }
 _FROM_METRICS = {
     "posttrain_job_loss": "loss",
@@ -38,7 +38,7 @@ _FROM_METRICS = {
 
 @dataclass(frozen=True)
 class JobNumbers:
-    """What is shown of one job."""
+    """The numbers of one job."""
 
     namespace: str
     name: str
@@ -48,11 +48,12 @@ class JobNumbers:
 
     @property
     def is_shown(self) -> bool:
+        """Return True until the job finishes."""
         return self.phase not in (Phase.SUCCEEDED, Phase.FAILED)
 
 
 def numbers_of(job: Manifest) -> JobNumbers:
-    """From the job as the API server has it; what somebody made unreadable is left out."""
+    """Read the numbers from a manifest; unreadable ones are left out."""
     meta, status = job["metadata"], job.get("status") or {}
     progress, metrics = status.get("progress") or {}, status.get("metrics") or {}
     found: dict[str, float | None] = {
@@ -76,7 +77,7 @@ def numbers_of(job: Manifest) -> JobNumbers:
 
 
 def shown(jobs: list[JobNumbers], limit: int = SHOWN_JOBS) -> list[JobNumbers]:
-    """Living jobs, the newest ones."""
+    """Return the newest unfinished jobs."""
     living = sorted((job for job in jobs if job.is_shown), key=lambda job: job.created, reverse=True)
     return living[:limit]
 
@@ -92,7 +93,7 @@ def _time(text: object) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    """Numbers of status are text where printer columns need text."""
+    """Parse a number, which status holds as text if a printer column needs text."""
     try:
         return float(value) if isinstance(value, (int, float, str)) and value != "" else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The log: one line per thing that happened to a job, and kopf's only where it has something of its own to say."""
+"""Logging: one line per event of a job, and kopf's own lines only from warnings on."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import sys
 import time
 
-from ptoperator.failures.redaction import redacted
+from ptoperator.failures.redaction import redact
 
 _FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 _OUTAGE_S = 60.0
 
 
 def configure(level: str) -> None:
-    """Write to stderr from this level on. kopf tells every event of every object, so it starts at warnings."""
+    """Write to stderr from this level on. kopf logs every event of every object, so it starts at warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Redacting(_FORMAT))
     if level != "debug":
@@ -24,25 +24,27 @@ def configure(level: str) -> None:
 
 
 class Redacting(logging.Formatter):
-    """What looks like a secret is in no line, whoever wrote it, and in no traceback."""
+    """A formatter that removes likely secrets from every line and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
+        """Format a record without secrets."""
+        return redact(super().format(record))
 
 
 class OutageFilter(logging.Filter):
-    """An outage of the API server is one line a minute, instead of one per watch and attempt."""
+    """A filter that reduces an outage of the API server to one line a minute."""
 
     def __init__(self) -> None:
         super().__init__()
         self._told = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a line that repeats an outage."""
         text = record.getMessage()
         if not text.startswith("Request attempt") or not ("ClientConn" in text or "TimeoutError" in text):
             return True
         if time.monotonic() - self._told < _OUTAGE_S:
             return False
         self._told = time.monotonic()
-        record.msg, record.args = "lost the API server, trying again until it answers", ()
+        record.msg, record.args = "lost the connection to the API server; retrying until it answers", ()
         return True

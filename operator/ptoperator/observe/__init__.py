@@ -1,1 +1,1 @@
-"""Read the cluster, the cloud and the run directory into one frozen value for `plan`."""
+"""Observe one job: everything that plan and status need to know, read once per reconcile."""

@@ -1,6 +1,6 @@
-"""What the operator remembers between looks: all of it may be lost, nothing is decided by it alone.
+"""What the operator remembers between reconciles. All of it may be lost; no decision rests on it alone.
 
-Why pods failed (a restarting JobSet deletes them within a moment), what registries said, which job has which run
+Why pods failed (a restarting JobSet deletes them within a moment), registries' errors, which job has which run
 directory, and the last observation of each job, so that reading progress costs no API call. Safe to share between
 threads.
 """
@@ -16,7 +16,7 @@ from ptapi.conditions import ConditionType
 from ptkube.objects import condition, label
 from ptkube.resources import Manifest
 from ptoperator.capacity.fair_queue import Claim, claim_of, first
-from ptoperator.failures.node_failures import NodeSign
+from ptoperator.failures.node_failures import NodeFailureHint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure, pull_errors
 from ptoperator.kube import labels
 from ptoperator.monitoring.job_gauges import JobNumbers, numbers_of
@@ -26,7 +26,7 @@ from ptoperator.observe.state import Observed
 Key = tuple[str, str]
 """Namespace and name of a PostTrainJob."""
 _FAILURES_KEPT = 64
-_NODES_ASKED = 8
+_MAX_NODES_INSPECTED = 8
 """At a time: of a slice that went away as a whole, some nodes speak for all."""
 
 
@@ -41,8 +41,8 @@ class _Job:
 
 
 @dataclass
-class Memory:
-    """Shared by the event handlers, which fill it, and reconcile, which reads it."""
+class JobCache:
+    """Filled by the event handlers, read by reconcile."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _jobs: dict[Key, _Job] = field(default_factory=dict)
@@ -54,11 +54,11 @@ class Memory:
     _signs: dict[Key, tuple[str, datetime]] = field(default_factory=dict)
     _written: dict[Key, str] = field(default_factory=dict)
     _moved: set[str] = field(default_factory=set)
-    turnstile: threading.Lock = field(default_factory=threading.Lock)
+    admission_lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a turn in a line is given: from reading everybody's place to writing it."""
 
     def note_job(self, job: Manifest) -> None:
-        """A job exists and looks like this."""
+        """Record a job as it is now."""
         key, entry = _key(job), _entry(job)
         with self._lock:
             self._forget_run(key)
@@ -70,7 +70,7 @@ class Memory:
                 self._runs[entry.run].add(key)
 
     def note_pod(self, pod: Manifest) -> None:
-        """A pod changed: what a registry said of its images, and if it is the trainer's and failed, why."""
+        """Record a pod's registry errors, and why it failed if it is the trainer's."""
         uid = label(pod, labels.JOB_UID)
         self._note_pull(uid, pull_errors(pod))
         found = pod_failure(pod)
@@ -87,23 +87,25 @@ class Memory:
                 known.remove(older)
             known.append(found)
 
-    def nodes_to_ask(self, uid: str) -> tuple[str, ...]:
-        """Nodes that may know better why pods of this job failed, those of the earliest failures first."""
-        found = sorted((each for each in self.failures(uid) if each.asks_node), key=lambda each: each.time)
-        return tuple(dict.fromkeys(each.node for each in found))[:_NODES_ASKED]
+    def nodes_to_inspect(self, uid: str) -> tuple[str, ...]:
+        """Return nodes that may explain pod failures of this job, those of the earliest failures first."""
+        found = sorted((each for each in self.failures(uid) if each.needs_node_check), key=lambda each: each.time)
+        return tuple(dict.fromkeys(each.node for each in found))[:_MAX_NODES_INSPECTED]
 
-    def note_node(self, uid: str, node: str, sign: NodeSign | None) -> None:
-        """What a node says about the pods that failed on it."""
+    def note_node(self, uid: str, node: str, hint: NodeFailureHint | None) -> None:
+        """Record what a node says about the pods that failed on it."""
         with self._lock:
             known = self._failures.get(uid)
             if known is None:
                 return
-            told = [each.explained_by(sign) if each.node == node and each.asks_node else each for each in known]
+            told = [
+                each.with_node_hint(hint) if each.node == node and each.needs_node_check else each for each in known
+            ]
             known.clear()
             known.extend(told)
 
     def forget(self, key: Key) -> None:
-        """The job is gone."""
+        """Drop everything about a deleted job."""
         with self._lock:
             self._forget_run(key)
             self._forget_failures(key)
@@ -114,15 +116,16 @@ class Memory:
             self._written.pop(key, None)
 
     def failures(self, uid: str) -> tuple[PodFailure, ...]:
+        """Return the pod failures of a job."""
         with self._lock:
             return tuple(self._failures.get(uid, ()))
 
     def pull_errors(self, uid: str) -> dict[str, str]:
-        """What registries said of the job's images, each time the last words."""
+        """Return the latest registry error by image."""
         with self._lock:
             return dict(self._pulls.get(uid, {}))
 
-    def rival(self, key: Key) -> str:
+    def run_directory_owner(self, key: Key) -> str:
         """`namespace/name` of an older job with the same run directory, or nothing."""
         with self._lock:
             mine = self._jobs.get(key)
@@ -137,56 +140,58 @@ class Memory:
         return "/".join(min(older)[2]) if older else ""
 
     def claims(self) -> tuple[Claim, ...]:
-        """Who stands in line for chips, or holds some that others stand in line for; as far as was heard."""
+        """Return the jobs that queue for chips or hold queued ones, as of the latest events."""
         with self._lock:
             return tuple(entry.claim for entry in self._jobs.values() if entry.claim is not None)
 
-    def next_in_line(self) -> list[Key]:
-        """Jobs whose turn may have come, because something changed in their line since the last call."""
+    def next_in_queue(self) -> list[Key]:
+        """Return jobs that may be next, because their queue changed since the last call."""
         with self._lock:
             moved, self._moved = self._moved, set()
             if not moved:
                 return []
             claims = {entry.claim.uid: (key, entry.claim) for key, entry in self._jobs.items() if entry.claim}
-        heads = (first(line, (claim for _, claim in claims.values())) for line in sorted(moved))
+        heads = (first(queue, (claim for _, claim in claims.values())) for queue in sorted(moved))
         return [claims[uid][0] for uid in heads if uid]
 
     def known_jobs(self) -> list[Key]:
-        """Every job that is known."""
+        """Return the keys of all jobs."""
         with self._lock:
             return list(self._jobs)
 
     def numbers(self) -> list[JobNumbers]:
-        """What Prometheus shows of the jobs."""
+        """Return all jobs' numbers for Prometheus."""
         with self._lock:
             return [entry.numbers for entry in self._jobs.values()]
 
     def last(self, key: Key) -> Observed | None:
+        """Return the last observation of a job, or None."""
         with self._lock:
             return self._last.get(key)
 
-    def keep(self, key: Key, seen: Observed | None) -> None:
-        """For the next look, if nothing is heard until then; None: that one must look at everything."""
+    def remember(self, key: Key, state: Observed | None) -> None:
+        """Keep an observation for the next reconcile; None makes that one observe everything."""
         with self._lock:
-            if seen is None:
+            if state is None:
                 self._last.pop(key, None)
             else:
-                self._last[key] = seen
+                self._last[key] = state
 
-    def first_seen(self, key: Key, sign: str, now: datetime) -> datetime:
-        """When this sign of life of a run was first seen, by our own clock: that of its nodes may be another."""
+    def first_seen(self, key: Key, hint: str, now: datetime) -> datetime:
+        """Return when a run's progress document was first seen, by our own clock: that of its nodes may differ."""
         with self._lock:
             known = self._signs.get(key)
-            if known is None or known[0] != sign:
-                known = self._signs[key] = (sign, now)
+            if known is None or known[0] != hint:
+                known = self._signs[key] = (hint, now)
             return known[1]
 
     def note_written(self, job: Manifest) -> None:
-        """This is how the job looks after our own write, so that hearing of it is no news."""
+        """Record our own write, so that its event causes no reconcile."""
         with self._lock:
             self._written[_key(job)] = str(job["metadata"].get("resourceVersion") or "")
 
     def is_own_write(self, job: Manifest) -> bool:
+        """Return True if the job is as we last wrote it."""
         version = str(job["metadata"].get("resourceVersion") or "")
         with self._lock:
             return bool(version) and self._written.get(_key(job)) == version
@@ -195,7 +200,7 @@ class Memory:
         known = self._jobs.get(key)
         before = known.claim if known else None
         if before != claim:
-            self._moved |= {each.line for each in (before, claim) if each is not None}
+            self._moved |= {each.queue for each in (before, claim) if each is not None}
 
     def _note_pull(self, uid: str | None, errors: dict[str, str]) -> None:
         with self._lock:

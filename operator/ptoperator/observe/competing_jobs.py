@@ -1,7 +1,7 @@
-"""Who else wants the chips that a job is about to ask for: gathered for `capacity.line`.
+"""Find the jobs that want the same chips, for `capacity.fair_queue`.
 
-Waiting costs nothing: everybody's place is known from the watch. Only before a turn is given are all jobs, and the
-nodes that are there, read from the API server, so that neither an old cache nor a new operator gives one twice.
+Waiting is free: positions come from the watch. Only before a turn is given are all jobs, and the existing nodes, read
+from the API server, so that neither an old cache nor a new operator gives one twice.
 """
 
 from __future__ import annotations
@@ -9,72 +9,65 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 
 from ptapi.accelerators import Slice
 from ptkube.errors import Forbidden, NotFound
 from ptkube.objects import holds
-from ptkube.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest, Resource
-from ptoperator.capacity import is_open
+from ptkube.resources import NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
+from ptoperator.capacity import open_attempt
 from ptoperator.capacity.fair_queue import accelerator_of, claim_of, options_of
 from ptoperator.kube import labels
-from ptoperator.observe.cache import Memory
+from ptoperator.kube.audited_client import KubeReader
+from ptoperator.observe.cache import JobCache
 from ptoperator.observe.state import Observed
 
 
-class Reader(Protocol):
-    """The part of `kube.Kube` that this needs."""
-
-    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
-    def list(self, r: Resource, namespace: str | None = None, /, *, labels: str | None = None) -> Any: ...
-
-
-def with_crowd(reader: Reader, memory: Memory, seen: Observed) -> Observed:
-    """What was heard of others, for a job that may have to stand in line."""
-    accelerator = _scarce(seen)
+def with_competing_jobs(reader: KubeReader, cache: JobCache, state: Observed) -> Observed:
+    """Add the other jobs' claims, if the job may have to queue."""
+    accelerator = _contended_slice(state)
     if accelerator is None:
-        return seen
-    crowd = replace(seen.crowd, claims=memory.claims(), created=_created(seen))
-    if is_open(seen.status.capacity) is None and seen.looked == seen.now:
-        crowd = replace(crowd, priority=_priority(reader, seen.job["spec"].get("priorityClassName")))
-    return replace(seen, crowd=crowd)
+        return state
+    competing = replace(state.competing, claims=cache.claims(), created=_created(state))
+    if open_attempt(state.status.capacity) is None and state.observed_at == state.now:
+        competing = replace(competing, priority=_priority(reader, state.job["spec"].get("priorityClassName")))
+    return replace(state, competing=competing)
 
 
-def confirmed(reader: Reader, memory: Memory, seen: Observed, namespaces: Sequence[str]) -> Observed:
-    """Everybody's place, read now. namespaces: the served ones; none: all."""
-    accelerator = _scarce(seen)
+def with_fresh_claims(reader: KubeReader, cache: JobCache, state: Observed, namespaces: Sequence[str]) -> Observed:
+    """Add all jobs' claims, read now. namespaces: those served; none: all."""
+    accelerator = _contended_slice(state)
     assert accelerator is not None
     served: Sequence[str | None] = namespaces or [None]
     jobs = [job for namespace in served for job in reader.list(POSTTRAINJOBS, namespace).items]
     for job in jobs:
-        memory.note_job(job)
+        cache.note_job(job)
     claims = tuple(filter(None, map(claim_of, jobs)))
-    nodes = _hosts(reader, accelerator)
-    return replace(seen, crowd=replace(seen.crowd, claims=claims, nodes=nodes))
+    nodes = _free_hosts(reader, accelerator)
+    return replace(state, competing=replace(state.competing, claims=claims, nodes=nodes))
 
 
-def without_claims(seen: Observed) -> Observed:
-    """To be kept until the next look: a thousand jobs that wait for one another would be a million claims."""
-    return replace(seen, crowd=replace(seen.crowd, claims=())) if seen.crowd.claims else seen
+def without_claims(state: Observed) -> Observed:
+    """Drop the claims before the observation is kept: of a thousand waiting jobs they would be a million."""
+    return replace(state, competing=replace(state.competing, claims=())) if state.competing.claims else state
 
 
-def _scarce(seen: Observed) -> Slice | None:
-    """The chips of a job that has none yet, if others may want the same ones."""
-    spec = seen.job.get("spec") or {}
-    is_over = seen.is_deleting or seen.status.phase.is_terminal or seen.jobset is not None
-    kinds = {option.get("type") for option in options_of(seen.job)}
+def _contended_slice(state: Observed) -> Slice | None:
+    """Return the chips of a job that has none yet, if other jobs may want them."""
+    spec = state.job.get("spec") or {}
+    is_over = state.is_deleting or state.status.phase.is_terminal or state.jobset is not None
+    kinds = {option.get("type") for option in options_of(state.job)}
     if is_over or spec.get("queue") or not kinds & {"existing", "reservation"}:
         return None
-    found = accelerator_of(seen.job)
+    found = accelerator_of(state.job)
     return None if found is None or found.is_cpu else found
 
 
-def _created(seen: Observed) -> str:
-    return str(seen.job["metadata"].get("creationTimestamp") or "")
+def _created(state: Observed) -> str:
+    return str(state.job["metadata"].get("creationTimestamp") or "")
 
 
-def _priority(reader: Reader, name: str | None) -> int:
-    """Of the job's PriorityClass; 0 without one, and for one that is not there, with which no pod is made either."""
+def _priority(reader: KubeReader, name: str | None) -> int:
+    """Return the value of a PriorityClass; 0 if none is named or it is missing, when no pod is created either."""
     if not name:
         return 0
     try:
@@ -83,9 +76,11 @@ def _priority(reader: Reader, name: str | None) -> int:
         return 0
 
 
-def _hosts(reader: Reader, accelerator: Slice) -> int:
-    """VMs of complete slices of this shape among the nodes that are there and that anybody may use. 0 where they may
-    not be counted, so that one job after the other tries."""
+def _free_hosts(reader: KubeReader, accelerator: Slice) -> int:
+    """Return the VMs in complete slices of this shape among nodes that anybody may use.
+
+    0 if nodes may not be listed, so that one job after the other tries.
+    """
     shape = f"{labels.TPU_ACCELERATOR}={accelerator.gke_accelerator},{labels.TPU_TOPOLOGY}={accelerator.topology}"
     try:
         nodes = reader.list(NODES, None, labels=shape).items
@@ -96,7 +91,7 @@ def _hosts(reader: Reader, accelerator: Slice) -> int:
 
 
 def _is_usable(node: Manifest) -> bool:
-    """Ready, and neither closed nor made for one job."""
+    """Return True for a node that is ready, schedulable and not created for one job."""
     spec = node.get("spec") or {}
     is_ours = any(taint.get("key") == labels.POOL_TAINT for taint in spec.get("taints") or [])
     return holds(node, "Ready") and not is_ours and not spec.get("unschedulable")

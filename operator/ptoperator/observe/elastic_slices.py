@@ -1,7 +1,7 @@
-"""Which pods a run needs to go on: all of them, or with elastic slices those of enough slices. Pure.
+"""The pods that a run needs: all of them, or with elastic slices those of enough slices. Pure.
 
-Pathways' head is always needed. A slice without all of its pods on nodes is missing, and up to
-`pathways.elasticSlices` may be.
+Pathways' head is always needed. A slice is missing unless all its pods have nodes, and up to `pathways.elasticSlices`
+may be missing.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from ptoperator.observe.state import Observed, is_scheduled
 from ptoperator.render import Layout
 
 
-def missing_slices(layout: Layout, seen: Observed) -> int:
-    """How many slices are not there, where the run goes on without them; 0 also where it does not."""
+def missing_slices(layout: Layout, state: Observed) -> int:
+    """Return the number of missing slices that the run goes on without; 0 also if it cannot go on."""
     allowed = layout.job.spec.pathways.elastic_slices
     if not allowed:
         return 0
-    missing = layout.slices - len(_complete(layout, seen))
-    has_head = any(_role(pod) == names.PATHWAYS_HEAD and is_scheduled(pod) for pod in seen.current_pods)
+    missing = layout.slices - len(_complete(layout, state))
+    has_head = any(_role(pod) == names.PATHWAYS_HEAD and is_scheduled(pod) for pod in state.current_pods)
     return missing if has_head and missing <= allowed else 0
 
 
-def without_missing(layout: Layout, seen: Observed) -> Observed:
-    """The same look, without the pods of slices that the run does without."""
-    if not missing_slices(layout, seen):
-        return seen
-    there = _complete(layout, seen)
-    kept = tuple(pod for pod in seen.pods if _role(pod) == names.PATHWAYS_HEAD or _slice(pod) in there)
-    return replace(seen, pods=kept)
+def without_missing(layout: Layout, state: Observed) -> Observed:
+    """Return the state without the pods of slices that the run goes on without."""
+    if not missing_slices(layout, state):
+        return state
+    there = _complete(layout, state)
+    kept = tuple(pod for pod in state.pods if _role(pod) == names.PATHWAYS_HEAD or _slice(pod) in there)
+    return replace(state, pods=kept)
 
 
-def has_nodes(layout: Layout, seen: Observed) -> bool:
-    """Whether every pod that the run needs has a node."""
-    needed = without_missing(layout, seen).current_pods
-    return len(needed) == layout.pods - layout.hosts * missing_slices(layout, seen) and all(map(is_scheduled, needed))
+def has_nodes(layout: Layout, state: Observed) -> bool:
+    """Return True if every pod that the run needs has a node."""
+    needed = without_missing(layout, state).current_pods
+    return len(needed) == layout.pods - layout.hosts * missing_slices(layout, state) and all(map(is_scheduled, needed))
 
 
-def _complete(layout: Layout, seen: Observed) -> set[str]:
-    workers = [pod for pod in seen.current_pods if _role(pod) == names.PATHWAYS_WORKER and is_scheduled(pod)]
+def _complete(layout: Layout, state: Observed) -> set[str]:
+    workers = [pod for pod in state.current_pods if _role(pod) == names.PATHWAYS_WORKER and is_scheduled(pod)]
     return {index for index, count in Counter(map(_slice, workers)).items() if count == layout.hosts}
 
 

@@ -1,34 +1,27 @@
-"""Asks the nodes on which pods of a job failed: the reads around `nodes`.
+"""Fetch the nodes that hosted failed pods. `failures.node_failures` classifies them.
 
-One GET per node and failure, at most a few per look. An operator that may not read nodes knows what the pods say.
+One GET per node and failure, at most a few per reconcile. Without the right to read nodes, the pods' own state counts.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ptkube.errors import Forbidden, NotFound
-from ptkube.resources import NODES, Manifest, Resource
-from ptoperator.failures.node_failures import NodeSign, gone, sign_of
-from ptoperator.observe.cache import Memory
+from ptkube.resources import NODES
+from ptoperator.failures.node_failures import NodeFailureHint, gone, node_failure_hint
+from ptoperator.kube.audited_client import KubeReader
+from ptoperator.observe.cache import JobCache
 from ptoperator.observe.state import Observed
 
 
-class NodeReader(Protocol):
-    """The part of `kube.Kube` that this needs."""
-
-    def get(self, r: Resource, name: str, namespace: str | None = None, /) -> Manifest: ...
-
-
-def ask_nodes(reader: NodeReader, memory: Memory, seen: Observed) -> None:
-    """Let the nodes say why pods of this job failed."""
-    for node in memory.nodes_to_ask(seen.uid):
-        memory.note_node(seen.uid, node, _ask(reader, node, seen.capacity_option == "spot"))
+def inspect_failed_nodes(reader: KubeReader, cache: JobCache, state: Observed) -> None:
+    """Record what their nodes say about this job's failed pods."""
+    for node in cache.nodes_to_inspect(state.uid):
+        cache.note_node(state.uid, node, _inspect(reader, node, state.capacity_option == "spot"))
 
 
-def _ask(reader: NodeReader, name: str, is_spot: bool) -> NodeSign | None:
+def _inspect(reader: KubeReader, name: str, is_spot: bool) -> NodeFailureHint | None:
     try:
-        return sign_of(reader.get(NODES, name))
+        return node_failure_hint(reader.get(NODES, name))
     except NotFound:
         return gone(name, is_spot)
     except Forbidden:

@@ -1,10 +1,10 @@
-"""MaxText's log lines as progress: pure. MaxText writes no progress document, so the operator reads the end of a log.
+"""Parse MaxText's log as progress. Pure. MaxText writes no progress document, so the operator reads the end of a log.
 
 Why the log, and not a wrapper around the program or a sidecar beside it: nothing runs in the user's image that could
-stop the run, nothing is installed there, and the price is one request per look (`settings.progress_seconds`). What is
-lost: numbers of a pod that is gone, until the next one speaks. Lines as MaxText e591f30 prints them
-(common/metric_logger.py, trainers/post_train/rl): train_sft says every step, train_rl only its evaluations, and
-Tunix's progress bar where it is shown.
+stop the run, nothing is installed there, and the price is one request per reconcile (`settings.progress_seconds`). What
+is lost: the numbers of a deleted pod, until the next one logs. Lines as MaxText e591f30 prints them
+(common/metric_logger.py, trainers/post_train/rl): train_sft logs every step, train_rl only its evaluations, and Tunix's
+progress bar if it is shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from ptapi import run_directory
 from ptapi.run_directory import Progress
 
-Found = dict[str, float]
+Metrics = dict[str, float]
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _STEP = re.compile(r"completed step: (\d+), seconds: " + _NUMBER)
@@ -32,12 +32,12 @@ _ENDED = "RL Training Completed Successfully!"
 
 
 def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | None:
-    """What the newest lines say; each line begins with its time. None where no line says anything."""
-    said: Found = {}
+    """Return the progress that the lines show, or None. Each line begins with its time."""
+    said: Metrics = {}
     updated = ""
     for line in lines:
         time, _, text = line.partition(" ")
-        found = _said(text, total_steps)
+        found = _metrics(text, total_steps)
         said |= found or {}
         if found is not None or updated:  # after the first step any line is a sign of life
             updated = time or updated
@@ -56,13 +56,13 @@ def read(lines: Iterable[str], total_steps: int, devices: int) -> Progress | Non
     )
 
 
-def _said(text: str, total_steps: int) -> Found | None:
-    """The numbers of a line; empty for one that says only that training began, None for any other."""
+def _metrics(text: str, total_steps: int) -> Metrics | None:
+    """Return a line's numbers; empty if it only says that training began, None for any other line."""
     found = next((each for look in _LOOKS if (each := look(text, total_steps)) is not None), None)
     return {} if found is None and _STARTED in text else found
 
 
-def _sft(text: str, _: int) -> Found | None:
+def _sft(text: str, _: int) -> Metrics | None:
     match = _STEP.search(text)
     if match is None:
         return None
@@ -71,12 +71,12 @@ def _sft(text: str, _: int) -> Found | None:
     return {"step": float(match.group(1)), "seconds": float(match.group(2)), **values}
 
 
-def _sft_eval(text: str, _: int) -> Found | None:
+def _sft_eval(text: str, _: int) -> Metrics | None:
     match = _EVAL.search(text)
     return {run_directory.EVAL_LOSS: float(match.group(2))} if match else None
 
 
-def _rl_eval(text: str, total_steps: int) -> Found | None:
+def _rl_eval(text: str, total_steps: int) -> Metrics | None:
     match = _RL_EVAL.search(text)
     if match is None:
         return {"step": float(total_steps)} if _ENDED in text else None
@@ -84,10 +84,10 @@ def _rl_eval(text: str, total_steps: int) -> Found | None:
     return {**found, "step": float(match.group(2))} if match.group(2) else found
 
 
-def _bar(text: str, total_steps: int) -> Found | None:
-    """The newest state of a bar, which overwrites itself; other bars (of downloads) count to something else."""
+def _bar(text: str, total_steps: int) -> Metrics | None:
+    """Return the latest step of the training's bar; other bars (of downloads) count to another total."""
     of_training = [each for each in _BAR.finditer(text) if int(each.group(2)) == total_steps]
     return {"step": float(of_training[-1].group(1))} if of_training else None
 
 
-_LOOKS: tuple[Callable[[str, int], Found | None], ...] = (_sft, _sft_eval, _rl_eval, _bar)
+_LOOKS: tuple[Callable[[str, int], Metrics | None], ...] = (_sft, _sft_eval, _rl_eval, _bar)

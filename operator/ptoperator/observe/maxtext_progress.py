@@ -1,14 +1,12 @@
 """Progress of a run that writes no progress document: MaxText's, from the end of its first pod's log.
 
-The lines are read by `maxtextlog`. A log that cannot be read is no fault of the job.
+`maxtext_log` parses the lines. A log that cannot be read is not the job's fault.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
 
 from ptapi.accelerators import resolve
 from ptapi.load import parse_job
@@ -17,6 +15,7 @@ from ptkube.errors import ApiError
 from ptkube.objects import label
 from ptkube.resources import Manifest
 from ptoperator.kube import labels, names
+from ptoperator.kube.audited_client import KubeReader
 from ptoperator.observe import maxtext_log
 from ptoperator.observe.state import Observed, is_started
 
@@ -26,38 +25,30 @@ TAIL_LINES = 400
 """A step is a line or two; compiling and checkpoints are many."""
 
 
-class LogReader(Protocol):
-    """The part of `kube.Kube` that reading logs needs."""
-
-    def pod_logs(
-        self, name: str, namespace: str, /, *, container: str | None, tail: int | None, timestamps: bool
-    ) -> Iterator[str]: ...
-
-
-def with_log(reader: LogReader, seen: Observed) -> Observed:
-    """What the run's log says, where it is MaxText's and no progress document is there."""
-    runtime = (seen.job.get("spec") or {}).get("runtime") or {}
-    if seen.progress is not None or "maxtext" not in runtime or seen.status.phase.is_terminal:
-        return seen
-    first = next((pod for pod in seen.current_pods if _speaks(pod) and is_started(pod)), None)
-    return seen if first is None else replace(seen, progress=_read(reader, seen, str(first["metadata"]["name"])))
+def with_log(reader: KubeReader, state: Observed) -> Observed:
+    """Add the progress from MaxText's log, if there is no progress document."""
+    runtime = (state.job.get("spec") or {}).get("runtime") or {}
+    if state.progress is not None or "maxtext" not in runtime or state.status.phase.is_terminal:
+        return state
+    first = next((pod for pod in state.current_pods if _is_log_source(pod) and is_started(pod)), None)
+    return state if first is None else replace(state, progress=_read(reader, state, str(first["metadata"]["name"])))
 
 
-def _read(reader: LogReader, seen: Observed, pod: str) -> Progress | None:
-    spec = parse_job(seen.job).spec
+def _read(reader: KubeReader, state: Observed, pod: str) -> Progress | None:
+    spec = parse_job(state.job).spec
     chips = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
     per_pod = 1 if spec.pathways.enabled is True else chips.parallel_containers
     container = names.containers(per_pod)[0]
     try:
-        lines = reader.pod_logs(pod, seen.namespace, container=container, tail=TAIL_LINES, timestamps=True)
+        lines = reader.pod_logs(pod, state.namespace, container=container, tail=TAIL_LINES, timestamps=True)
         return maxtext_log.read(lines, spec.training.steps or 0, chips.total_devices)
     except ApiError as error:
         logger.debug("the log of %s cannot be read: %s", pod, error)
         return None
 
 
-def _speaks(pod: Manifest) -> bool:
-    """Whether it is process 0, or Pathways' head: the others say the same, or nothing."""
+def _is_log_source(pod: Manifest) -> bool:
+    """Return True for process 0 or Pathways' head: the others log the same, or nothing."""
     role = label(pod, labels.REPLICATED_JOB_NAME)
     is_first = (label(pod, labels.JOB_INDEX), label(pod, labels.COMPLETION_INDEX)) == ("0", "0")
     return role == names.PATHWAYS_HEAD or (role == names.REPLICATED_JOB and is_first)

@@ -1,8 +1,8 @@
-"""What preflight's formula says of a job that skips preflight: asked of the trainer's own command, in a child.
+"""Estimate the memory of a job that skips preflight, by the trainer's own command in a child process.
 
-Nothing is refused by it: who writes `preflight: Skip` wants no judge. But it costs half a second of a CPU and no
-library beyond the operator's own, so a job that can never fit is not let go without a word. What the formula cannot
-tell (a model behind a URI that this process cannot read, no trainer beside the operator) is left unsaid.
+The estimate rejects nothing: whoever writes `preflight: Skip` wants no verdict. But it costs half a second of a CPU and
+no library beyond the operator's own, so a job that can never fit gets a warning. What the formula cannot tell (a model
+behind a URI that this process cannot read, no trainer beside the operator) is left out.
 """
 
 from __future__ import annotations
@@ -30,36 +30,38 @@ _GIB = 2**30
 
 @dataclass
 class Estimates:
-    """The formula's answers, one per shape of a job. Safe to share between threads; one child at a time, for which only
-    jobs of shapes that were not asked about yet wait."""
+    """The estimates, one per shape of a job. Safe to share between threads.
+
+    One child runs at a time; only jobs of a new shape wait for it.
+    """
 
     command: Sequence[str] = COMMAND
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, Estimate | None] = field(default_factory=dict)
 
-    def of(self, seen: Observed) -> Estimate | None:
-        """For a job that was not told anything yet; None for any other."""
-        if not _is_wanted(seen):
+    def of(self, state: Observed) -> Estimate | None:
+        """Return the estimate of a job that has no Preflighted condition yet; None for any other."""
+        if not _is_wanted(state):
             return None
-        shape = _shape(seen.job)
+        shape = _shape(state.job)
         if shape not in self._known:
             with self._lock:
                 if shape not in self._known:
-                    answer = _asked(self.command, seen.job)
+                    answer = _asked(self.command, state.job)
                     self._known = dict([*self._known.items(), (shape, answer)][-_KEPT:])
         return self._known.get(shape)
 
 
-def _is_wanted(seen: Observed) -> bool:
-    spec = seen.job.get("spec") or {}
+def _is_wanted(state: Observed) -> bool:
+    spec = state.job.get("spec") or {}
     is_native = not {"maxtext", "container"} & set(spec.get("runtime") or {})
-    is_told = seen.status.condition(ConditionType.PREFLIGHTED) is not None
-    is_over = seen.is_deleting or seen.status.phase.is_terminal
-    return spec.get("preflight") == "Skip" and is_native and not (seen.is_on_cpu or is_told or is_over)
+    is_told = state.status.condition(ConditionType.PREFLIGHTED) is not None
+    is_over = state.is_deleting or state.status.phase.is_terminal
+    return spec.get("preflight") == "Skip" and is_native and not (state.is_on_cpu or is_told or is_over)
 
 
 def _shape(job: Manifest) -> str:
-    """The same for jobs that differ in where they write."""
+    """Return a hash that is equal for jobs that differ only in data, output and capacity."""
     spec = {name: value for name, value in job["spec"].items() if name not in ("output", "data", "capacity")}
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 
@@ -72,8 +74,8 @@ def _asked(command: Sequence[str], job: Manifest) -> Estimate | None:
         ran = subprocess.run(asked, input=json.dumps(document), capture_output=True, timeout=_LONGEST_S, text=True)
         verdict = json.loads(ran.stdout)
         peak, available = verdict["peak"] / _GIB, verdict["available"] / _GIB
-        words = f"peak {peak:.1f} of {available:.1f} GiB per chip on {verdict['accelerator']}"
-        return Estimate(bool(verdict["fits"]), words)
+        message = f"peak {peak:.1f} of {available:.1f} GiB per chip on {verdict['accelerator']}"
+        return Estimate(bool(verdict["fits"]), message)
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
         logger.debug("%s: no estimate: %s", document["metadata"], error)
         return None

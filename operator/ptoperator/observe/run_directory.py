@@ -1,6 +1,6 @@
-"""Reads documents of run directories, on `file://` and `gs://`.
+"""Read documents of run directories, on `file://` and `gs://`.
 
-A run directory that cannot be read is no fault of the job: everything here answers None instead. Google's storage
+A run directory that cannot be read is not the job's fault: everything here returns None instead. Google's storage
 client is imported when the first `gs://` directory is read, and shared by all.
 """
 
@@ -26,23 +26,23 @@ T = TypeVar("T", bound=Document)
 
 
 def of_job(job: Manifest) -> str:
-    """The run directory of a job, from the job as the API server has it; empty where it names none."""
+    """Return the run directory of a manifest; empty if it names none."""
     uri = ((job.get("spec") or {}).get("output") or {}).get("uri")
     return run_uri(uri, job["metadata"]["name"]) if isinstance(uri, str) else ""
 
 
 def read_progress(run_uri: str) -> Progress | None:
-    """What the trainer of this run last said; None if nothing can be read there."""
+    """Return the run's progress document; None if it cannot be read."""
     return _read(run_uri, PROGRESS, Progress)
 
 
 def read_termination(run_uri: str) -> Termination | None:
-    """Why the last attempt of this run ended, in the trainer's words."""
+    """Return the trainer's report of why the last attempt ended."""
     return _read(run_uri, TERMINATION, Termination)
 
 
 def read_heartbeats(run_uri: str) -> tuple[Heartbeat, ...]:
-    """The last sign of life of every process, as far as it can be read. Many files: asked only about silent runs."""
+    """Return the readable heartbeats of all processes. These are many files: read them only for silent runs."""
     folder = f"{run_uri}/{HEARTBEATS}"
     try:
         names = _list_gcs(folder) if folder.startswith("gs://") else _list_files(folder)

@@ -1,11 +1,12 @@
-"""Decides everything, does nothing: from what was observed of one job to actions, status and when to look again.
+"""Decide what to do about one job: from the observed state to actions, status and the time of the next reconcile.
 
-It reads as a sequence of guarded steps; the first that applies answers. Level-triggered: it needs no memory of what
-it did before, and a crash between any two of its effects leaves a state from which the same steps go on.
+`plan` is pure: a sequence of guarded steps, of which the first that applies answers. It is level-triggered: it needs no
+memory of what it did before, and a crash between any two of its effects leaves a state from which the same steps
+continue.
 
-The order of effects that `reconcile` keeps: actions, then events, then status. A decision to end a job, or an attempt
-at its capacity, is written to status first and carried out by the next look: else a crash in between would start it
-again.
+The reconciler keeps the order of effects: actions, then events, then status. A decision to end a job, or an attempt at
+its capacity, is written to status first and carried out by the next reconcile: otherwise a crash in between would start
+it again.
 """
 
 from __future__ import annotations
@@ -19,24 +20,30 @@ from ptapi.load import parse_job
 from ptapi.status import CapacityStatus, FailureStatus, PostTrainJobStatus
 from ptkube import timestamps
 from ptkube.resources import CONFIGMAPS, JOBSETS, POSTTRAINJOBS
-from ptoperator.capacity import Decision, is_open, provide, uses_pools
-from ptoperator.capacity.attempts import noted_pools, noted_ready
+from ptoperator.capacity import Decision, open_attempt, provide, uses_pools
+from ptoperator.capacity.attempts import mark_ready, record_pools
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube.actions import Action, Create, Delete, Patch
 from ptoperator.observe.state import Observed
-from ptoperator.plan.hang import hung
-from ptoperator.plan.preflight import delete_preflight, preflight_first
-from ptoperator.plan.provisioning import abandoned, chips_first, no_nodes
-from ptoperator.plan.quota import chips_for_quota, chips_without_quota, in_vain, paused, unasked
-from ptoperator.plan.restart_budget import hopeless, not_charged
-from ptoperator.plan.step import Case, Step, delete_jobset
-from ptoperator.plan.teardown import add_finalizer, given_back, leaving, told
+from ptoperator.plan.hang import hang_detected
+from ptoperator.plan.preflight import delete_preflight, preflight_pending
+from ptoperator.plan.provisioning import capacity_pending, nodes_missing, stale_jobset
+from ptoperator.plan.quota import (
+    admission_check_missing,
+    backing_off,
+    provisioning_round_failed,
+    quota_missing,
+    quota_reserved,
+)
+from ptoperator.plan.restart_budget import not_retryable, retry_uncharged
+from ptoperator.plan.step import PlanContext, StepResult, delete_jobset
+from ptoperator.plan.teardown import add_finalizer, deletion_actions, release_capacity, release_conditions
 from ptoperator.render import Layout, config_map, jobset, layout_of
 from ptoperator.settings import Settings
 from ptoperator.status import running_phases, terminal_phases
-from ptoperator.status.builder import Situation, build, differs, is_only_progress, merged
+from ptoperator.status.builder import StatusUpdate, build, differs, is_only_progress, merge_conditions
 from ptoperator.status.restart_counts import charged_restarts
-from ptoperator.status.running_phases import accepted
+from ptoperator.status.running_phases import with_common_conditions
 
 _CLEANUP_POLL_S = 10.0
 _REFUSED_POLL_S = 30.0
@@ -44,9 +51,12 @@ _REFUSED_POLL_S = 30.0
 
 @dataclass(frozen=True)
 class Plan:
-    """status: what to write, None when nothing changed. requeue_after: seconds until the next look, None: only when
-    something happens. progress_only: unless something is heard before, that look need only read progress.
-    gives_turn: the status gives the job its turn in a line, so everybody's place in it must have been read just now."""
+    """What to do, and when to reconcile next.
+
+    status: what to write, None if nothing changed. requeue_after: seconds until the next reconcile, None: only on an
+    event. progress_only: unless an event arrives, that reconcile reads only progress. gives_turn: the status gives the
+    job its turn in a queue, so all positions must have been read just now.
+    """
 
     actions: tuple[Action | CloudAction, ...] = ()
     status: PostTrainJobStatus | None = None
@@ -55,217 +65,226 @@ class Plan:
     gives_turn: bool = False
 
 
-def plan(seen: Observed, settings: Settings) -> Plan:
-    """What to do about one job now."""
-    if seen.is_deleting:
-        actions = leaving(seen, settings)  # owner references take everything else away
-        return Plan(actions, _told(seen), settings.cloud_poll_seconds if seen.has_finalizer else None)
-    if seen.status.phase.is_terminal:
-        return _after_end(seen, settings)
+def plan(state: Observed, settings: Settings) -> Plan:
+    """Decide what to do about one job now."""
+    if state.is_deleting:
+        actions = deletion_actions(state, settings)  # owner references take everything else away
+        return Plan(actions, _finished_status(state), settings.cloud_poll_seconds if state.has_finalizer else None)
+    if state.status.phase.is_terminal:
+        return _plan_finished(state, settings)
     try:
-        layout = layout_of(parse_job(seen.job), settings)
+        layout = layout_of(parse_job(state.job), settings)
     except SpecError as error:
-        return _report(seen, None, settings, Step(terminal_phases.invalid(error)))
-    if uses_pools(seen.job) and settings.has_gke and not seen.has_finalizer:
-        return Plan((add_finalizer(seen),), requeue_after=0.0)
-    case = Case(seen, layout, settings)
-    step = next(answer for answer in (guard(case) for guard in _STEPS) if answer is not None)
-    return _report(seen, layout, settings, step)
+        return _report(state, None, settings, StepResult(terminal_phases.invalid_spec(error)))
+    if uses_pools(state.job) and settings.has_gke and not state.has_finalizer:
+        return Plan((add_finalizer(state),), requeue_after=0.0)
+    context = PlanContext(state, layout, settings)
+    step = next(answer for answer in (guard(context) for guard in _STEPS) if answer is not None)
+    return _report(state, layout, settings, step)
 
 
-def _rival(case: Case) -> Step | None:
-    """Another job owns the run directory. Asked once, before anything is made."""
-    if not case.seen.rival or case.seen.status.holds(ConditionType.VALIDATED):
+def _run_directory_conflict(context: PlanContext) -> StepResult | None:
+    """End the job if another one owns its run directory. Checked once, before anything is created."""
+    if not context.state.run_directory_owner or context.state.status.holds(ConditionType.VALIDATED):
         return None
-    return Step(terminal_phases.output_conflict(case.layout, case.seen.rival))
+    return StepResult(terminal_phases.output_conflict(context.layout, context.state.run_directory_owner))
 
 
-def _finished(case: Case) -> Step | None:
-    """The JobSet came to its end, or the trainer did and the JobSet is gone."""
-    seen = case.seen
-    if seen.jobset is not None and not seen.is_jobset_ours:
+def _finished(context: PlanContext) -> StepResult | None:
+    """End the job with its JobSet, or with its trainer if the JobSet is gone."""
+    state = context.state
+    if state.jobset is not None and not state.is_jobset_ours:
         return None
-    if seen.jobset_condition("Completed"):
-        return Step(terminal_phases.succeeded(case.layout, seen))
-    failed = seen.jobset_condition("Failed")
+    if state.jobset_condition("Completed"):
+        return StepResult(terminal_phases.succeeded(context.layout, state))
+    failed = state.jobset_condition("Failed")
     if failed:
-        return not_charged(case, failed) or Step(terminal_phases.failed(case.layout, seen, failed))
-    is_done = seen.progress is not None and seen.progress.stage == "done" and seen.progress.job_uid == seen.uid
-    if seen.jobset is None and is_done:
-        return Step(terminal_phases.succeeded(case.layout, seen))
+        return retry_uncharged(context, failed) or StepResult(
+            terminal_phases.jobset_failed(context.layout, state, failed)
+        )
+    is_done = state.progress is not None and state.progress.stage == "done" and state.progress.job_uid == state.uid
+    if state.jobset is None and is_done:
+        return StepResult(terminal_phases.succeeded(context.layout, state))
     return None
 
 
-def _suspended(case: Case) -> Step | None:
-    """`suspend: true`: no pods, after they had time to save. A queued JobSet is deleted, for Kueue owns its suspend
-    field; another is suspended. Deleted too if the job's queue changed meanwhile: the label cannot. Deleted too if
-    its pods name node pools, for those are given back."""
-    if not case.policy_suspend:
+def _suspended(context: PlanContext) -> StepResult | None:
+    """Remove the pods of a suspended job, after they had time to save.
+
+    A queued JobSet is deleted, because Kueue owns its suspend field. So is one whose job changed its queue, because the
+    label is immutable, and one whose pods name node pools, because those are released. Any other is suspended.
+    """
+    if not context.policy_suspend:
         return None
-    seen = case.seen
-    actions: tuple[Action | CloudAction, ...] = delete_preflight(seen)
-    if seen.jobset is not None and seen.is_jobset_ours and not seen.is_jobset_deleting:
-        if case.queue or seen.jobset_queue or uses_pools(seen.job):
-            actions = (delete_jobset(seen),)
-        elif not seen.is_jobset_suspended:
-            actions = (_suspend_jobset(case, True),)
-    back = given_back(seen, case.settings)
-    situation = running_phases.suspended(case.layout, seen, has_chips=bool(back and back.status.node_pools))
-    if back is None:
-        return Step(situation, actions, _CLEANUP_POLL_S if seen.unfinished_pods else None)
-    situation = replace(situation, capacity=back.status, says={**situation.says, **told(seen, back.status)})
-    return Step(situation, (*actions, *back.actions), case.settings.cloud_poll_seconds)
+    state = context.state
+    actions: tuple[Action | CloudAction, ...] = delete_preflight(state)
+    if state.jobset is not None and state.is_jobset_ours and not state.is_jobset_deleting:
+        if context.queue or state.jobset_queue or uses_pools(state.job):
+            actions = (delete_jobset(state),)
+        elif not state.is_jobset_suspended:
+            actions = (_suspend_jobset(context, True),)
+    release = release_capacity(state, context.settings)
+    update = running_phases.suspended(context.layout, state, has_chips=bool(release and release.status.node_pools))
+    if release is None:
+        return StepResult(update, actions, _CLEANUP_POLL_S if state.unfinished_pods else None)
+    update = replace(
+        update, capacity=release.status, conditions={**update.conditions, **release_conditions(state, release.status)}
+    )
+    return StepResult(update, (*actions, *release.actions), context.settings.cloud_poll_seconds)
 
 
-def _overdue(case: Case) -> Step | None:
-    """`activeDeadlineSeconds` passed while the job held nodes, counted anew after a suspension as Kubernetes does."""
-    left = _deadline_left(case)
+def _deadline_exceeded(context: PlanContext) -> StepResult | None:
+    """End the job after `activeDeadlineSeconds` of holding nodes, counted anew after each suspension."""
+    left = _deadline_left_s(context)
     if left is None or left > 0:
         return None
-    return Step(terminal_phases.deadline_exceeded(case.layout, case.seen))
+    return StepResult(terminal_phases.deadline_exceeded(context.layout, context.state))
 
 
-def _cannot_start(case: Case) -> Step | None:
-    """A container cannot be started, and not since a moment ago."""
-    for found in running_phases.start_failures(case.seen):
-        age = timestamps.seconds_since(found.since, case.seen.now)
-        if age is not None and age >= case.settings.start_failure_seconds:
+def _start_failed(context: PlanContext) -> StepResult | None:
+    """End the job if a container has been unable to start for too long."""
+    for found in running_phases.start_failures(context.state):
+        age = timestamps.seconds_since(found.since, context.state.now)
+        if age is not None and age >= context.settings.start_failure_seconds:
             failure = FailureStatus(failure_class=found.kind, message=found.message, pod=found.pod)
-            return Step(terminal_phases.ended(case.layout, failure))
+            return StepResult(terminal_phases.failed_with(context.layout, failure))
     return None
 
 
-def _in_the_way(case: Case) -> Step | None:
-    """Things of before are still going away, or somebody else's JobSet has the name."""
-    seen = case.seen
-    if seen.jobset is not None and not (
-        seen.is_jobset_ours or seen.is_jobset_deleting or running_phases.is_of_earlier(seen)
+def _cleanup_pending(context: PlanContext) -> StepResult | None:
+    """Wait until earlier objects are deleted, or until another owner's JobSet frees the name."""
+    state = context.state
+    if state.jobset is not None and not (
+        state.is_jobset_ours or state.is_jobset_deleting or running_phases.is_of_earlier(state)
     ):
-        return Step(running_phases.name_taken(case.layout, seen), requeue_after=_REFUSED_POLL_S)
-    if seen.jobset is not None and (not seen.is_jobset_ours or seen.is_jobset_deleting):
-        return Step(running_phases.cleaning_up(case.layout, seen), requeue_after=_CLEANUP_POLL_S)
-    if seen.jobset is None and seen.unfinished_pods:
-        return Step(running_phases.cleaning_up(case.layout, seen), requeue_after=_CLEANUP_POLL_S)
+        return StepResult(running_phases.name_taken(context.layout, state), requeue_after=_REFUSED_POLL_S)
+    if state.jobset is not None and (not state.is_jobset_ours or state.is_jobset_deleting):
+        return StepResult(running_phases.cleaning_up(context.layout, state), requeue_after=_CLEANUP_POLL_S)
+    if state.jobset is None and state.unfinished_pods:
+        return StepResult(running_phases.cleaning_up(context.layout, state), requeue_after=_CLEANUP_POLL_S)
     return None
 
 
-def _create(case: Case) -> Step | None:
-    """Nothing is there: make it. The ConfigMap first, for the pods mount it."""
-    if case.seen.jobset is not None:
+def _create_jobset(context: PlanContext) -> StepResult | None:
+    """Create the objects of the run: the ConfigMap first, because the pods mount it."""
+    if context.state.jobset is not None:
         return None
-    so_far = case.seen.status.capacity
-    decision = Decision(True, so_far) if case.quota_first else provide(case.asked)
-    layout = replace(case.layout, pools=decision.pools, is_booked=decision.is_booked)
-    counts = case.seen.status.restarts
+    capacity = context.state.status.capacity
+    decision = Decision(True, capacity) if context.quota_first else provide(context.capacity_request)
+    layout = replace(context.layout, pools=decision.pools, is_queued_provisioning=decision.is_queued_provisioning)
+    counts = context.state.status.restarts
     actions = (
         *decision.actions,
         Create(CONFIGMAPS, config_map(layout)),
         Create(JOBSETS, jobset(layout, sum(counts.values()), charged_restarts(counts))),
     )
-    if case.seen.obstacle:
-        situation = replace(running_phases.refused(layout, case.seen), capacity=decision.status)
-        return Step(situation, actions, _REFUSED_POLL_S)
-    situation = replace(running_phases.created(layout, case.seen), capacity=decision.status)
-    return Step(situation, actions, case.settings.resync_seconds)
+    if context.state.rejection:
+        update = replace(running_phases.create_refused(layout, context.state), capacity=decision.status)
+        return StepResult(update, actions, _REFUSED_POLL_S)
+    update = replace(running_phases.jobset_created(layout, context.state), capacity=decision.status)
+    return StepResult(update, actions, context.settings.resync_seconds)
 
 
-def _follow(case: Case) -> Step:
-    """The JobSet is there and alive: resume it if it was suspended, and say where it stands."""
-    seen = case.seen
+def _follow_jobset(context: PlanContext) -> StepResult:
+    """Report the state of the JobSet, and resume it if it was suspended."""
+    state = context.state
     actions: list[Action] = []
-    if seen.config_map_missing:
-        actions.append(Create(CONFIGMAPS, config_map(case.layout)))
-    if seen.is_jobset_suspended and not seen.jobset_queue:
-        actions.append(_suspend_jobset(case, False))
-    situation = running_phases.following(case.layout, seen, case.settings.silent_start_seconds)
-    capacity = noted_pools(seen.status.capacity, seen.jobset_pools)
-    situation = replace(situation, capacity=noted_ready(capacity, seen.now) if case.has_nodes else capacity)
-    only_progress = not actions and situation.phase is not Phase.QUEUED
-    return Step(situation, tuple(actions), _next_look(case, situation), only_progress)
+    if state.config_map_missing:
+        actions.append(Create(CONFIGMAPS, config_map(context.layout)))
+    if state.is_jobset_suspended and not state.jobset_queue:
+        actions.append(_suspend_jobset(context, False))
+    update = running_phases.jobset_active(context.layout, state, context.settings.silent_start_seconds)
+    capacity = record_pools(state.status.capacity, state.jobset_pools)
+    update = replace(update, capacity=mark_ready(capacity, state.now) if context.has_nodes else capacity)
+    only_progress = not actions and update.phase is not Phase.QUEUED
+    return StepResult(update, tuple(actions), _requeue_after_s(context, update), only_progress)
 
 
-_STEPS: tuple[Callable[[Case], Step | None], ...] = (
-    _rival, _finished, _suspended, _overdue, hopeless, _cannot_start, hung, unasked, in_vain, abandoned, no_nodes,
-    _in_the_way, preflight_first, paused, chips_first, _create, chips_for_quota, chips_without_quota, _follow,
+_STEPS: tuple[Callable[[PlanContext], StepResult | None], ...] = (
+    _run_directory_conflict, _finished, _suspended, _deadline_exceeded, not_retryable, _start_failed, hang_detected,
+    admission_check_missing, provisioning_round_failed, stale_jobset, nodes_missing, _cleanup_pending,
+    preflight_pending, backing_off, capacity_pending, _create_jobset, quota_reserved, quota_missing, _follow_jobset,
 )  # fmt: skip
 
 
-def _after_end(seen: Observed, settings: Settings) -> Plan:
-    """A job that ended: free its chips, stop it if it did not end by itself, and delete it when its time has come."""
+def _plan_finished(state: Observed, settings: Settings) -> Plan:
+    """Release a finished job's chips, stop its pods, and delete it when its TTL is over."""
     actions: list[Action | CloudAction] = []
-    is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
-    if seen.jobset is not None and seen.is_jobset_ours and not is_over and not seen.is_jobset_deleting:
-        actions.append(delete_jobset(seen))
-    back = given_back(seen, settings)
-    status = _told(seen, back.status if back else seen.status.capacity)
-    if back is not None:
-        return Plan((*actions, *back.actions), status, settings.cloud_poll_seconds)
-    policy = (seen.job.get("spec") or {}).get("runPolicy") or {}
-    ttl, age = policy.get("ttlSecondsAfterFinished"), timestamps.seconds_since(seen.status.completion_time, seen.now)
+    is_over = state.jobset_condition("Completed") or state.jobset_condition("Failed")
+    if state.jobset is not None and state.is_jobset_ours and not is_over and not state.is_jobset_deleting:
+        actions.append(delete_jobset(state))
+    release = release_capacity(state, settings)
+    status = _finished_status(state, release.status if release else state.status.capacity)
+    if release is not None:
+        return Plan((*actions, *release.actions), status, settings.cloud_poll_seconds)
+    policy = (state.job.get("spec") or {}).get("runPolicy") or {}
+    ttl, age = policy.get("ttlSecondsAfterFinished"), timestamps.seconds_since(state.status.completion_time, state.now)
     if not isinstance(ttl, int) or age is None:
         return Plan(tuple(actions), status)
     if age >= ttl:
-        actions.append(Delete(POSTTRAINJOBS, seen.name, seen.namespace, seen.uid))
+        actions.append(Delete(POSTTRAINJOBS, state.name, state.namespace, state.uid))
         status = None
     return Plan(tuple(actions), status, requeue_after=max(1.0, ttl - age))
 
 
-def _told(seen: Observed, capacity: CapacityStatus | None = None) -> PostTrainJobStatus | None:
-    """Of a job that is over or going, as far as it is news: its capacity, and whether GKE takes its pools back."""
-    capacity = capacity or seen.status.capacity
-    conditions = merged(seen.status.conditions, told(seen, capacity), seen.generation, seen.now)
-    new = seen.status.model_copy(update={"conditions": conditions, "capacity": capacity})
-    return new if differs(seen.status, new) else None
+def _finished_status(state: Observed, capacity: CapacityStatus | None = None) -> PostTrainJobStatus | None:
+    """Return the status of a finished or deleting job with its capacity and release, or None if unchanged."""
+    capacity = capacity or state.status.capacity
+    conditions = merge_conditions(
+        state.status.conditions, release_conditions(state, capacity), state.generation, state.now
+    )
+    new = state.status.model_copy(update={"conditions": conditions, "capacity": capacity})
+    return new if differs(state.status, new) else None
 
 
-def _report(seen: Observed, layout: Layout | None, settings: Settings, step: Step) -> Plan:
-    """The plan of a step: its status if that is news, and if it is not too soon for news of that kind."""
-    situation = step.situation
+def _report(state: Observed, layout: Layout | None, settings: Settings, step: StepResult) -> Plan:
+    """Return the plan of a step, with a status if it changed and is not rate-limited."""
+    update = step.update
     if layout is not None:
-        situation = accepted(layout, settings, situation, seen)
-    old, new = seen.status, build(seen, situation, layout)
+        update = with_common_conditions(layout, settings, update, state)
+    old, new = state.status, build(state, update, layout)
     if new.phase.is_terminal:
         return Plan(step.actions, new, requeue_after=0.0)
-    wait = _too_soon(seen, settings) if is_only_progress(old, new) else 0.0
+    wait = _status_delay_s(state, settings) if is_only_progress(old, new) else 0.0
     if wait and differs(old, new):
         return Plan(step.actions, None, min(wait, step.requeue_after or wait), step.progress_only)
     status = new if differs(old, new) else None
     return Plan(step.actions, status, step.requeue_after, step.progress_only, step.gives_turn)
 
 
-def _too_soon(seen: Observed, settings: Settings) -> float:
-    """Seconds until progress may be written again."""
-    age = timestamps.seconds_since(seen.status.accounted_until, seen.now)
+def _status_delay_s(state: Observed, settings: Settings) -> float:
+    """Return the seconds until progress may be written again."""
+    age = timestamps.seconds_since(state.status.accounted_until, state.now)
     return 0.0 if age is None else max(0.0, settings.progress_seconds - age)
 
 
-def _next_look(case: Case, situation: Situation) -> float:
-    """Soon while numbers move, at the deadline, when a failing start becomes a failure; else seldom."""
-    looks = [case.settings.resync_seconds]
-    if situation.phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING):
-        looks.append(case.settings.progress_seconds)
-    if situation.phase is Phase.QUEUED:  # who is ahead changes without a word to us
-        looks.append(case.settings.queue_seconds)
-    left = _deadline_left(case)
+def _requeue_after_s(context: PlanContext, update: StatusUpdate) -> float:
+    """Return the earliest of: progress, the queue, the deadline, the end of a failing start, resync."""
+    delays = [context.settings.resync_seconds]
+    if update.phase in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING):
+        delays.append(context.settings.progress_seconds)
+    if update.phase is Phase.QUEUED:  # who is ahead changes without a word to us
+        delays.append(context.settings.queue_seconds)
+    left = _deadline_left_s(context)
     if left is not None:
-        looks.append(max(1.0, left))
-    if is_open(case.seen.status.capacity) and not case.has_nodes:
-        looks.append(case.settings.cloud_poll_seconds)
-    if any(running_phases.start_failures(case.seen)):
-        looks.append(case.settings.start_failure_seconds / 10)
-    return min(looks)
+        delays.append(max(1.0, left))
+    if open_attempt(context.state.status.capacity) and not context.has_nodes:
+        delays.append(context.settings.cloud_poll_seconds)
+    if any(running_phases.start_failures(context.state)):
+        delays.append(context.settings.start_failure_seconds / 10)
+    return min(delays)
 
 
-def _deadline_left(case: Case) -> float | None:
-    limit = case.layout.job.spec.run_policy.active_deadline_seconds
-    status = case.seen.status
-    if limit is None or status.start_time is None or case.seen.is_jobset_suspended:
+def _deadline_left_s(context: PlanContext) -> float | None:
+    limit = context.layout.job.spec.run_policy.active_deadline_seconds
+    status = context.state.status
+    if limit is None or status.start_time is None or context.state.is_jobset_suspended:
         return None
     resumed = status.condition(ConditionType.SUSPENDED)
     since = max(status.start_time, resumed.last_transition_time if resumed else "")
-    age = timestamps.seconds_since(since, case.seen.now)
+    age = timestamps.seconds_since(since, context.state.now)
     return None if age is None else limit - age
 
 
-def _suspend_jobset(case: Case, suspend: bool) -> Patch:
-    return Patch(JOBSETS, case.layout.jobset, case.seen.namespace, {"spec": {"suspend": suspend}})
+def _suspend_jobset(context: PlanContext, suspend: bool) -> Patch:
+    return Patch(JOBSETS, context.layout.jobset, context.state.namespace, {"spec": {"suspend": suspend}})

@@ -1,62 +1,75 @@
-"""What a guarded step of `plan` is given and what it answers."""
+"""The input and output of a guarded step of `plan`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ptkube.resources import JOBSETS
-from ptoperator.capacity import Asked
+from ptoperator.capacity import CapacityRequest
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube.actions import Action, Delete, deletion
 from ptoperator.observe.elastic_slices import has_nodes
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.settings import Settings
-from ptoperator.status.builder import Situation
+from ptoperator.status.builder import StatusUpdate
 
 
 @dataclass(frozen=True)
-class Case:
-    """What every step gets."""
+class PlanContext:
+    """The input of every step."""
 
-    seen: Observed
+    state: Observed
     layout: Layout
     settings: Settings
 
     @property
     def policy_suspend(self) -> bool:
+        """Return `runPolicy.suspend`."""
         return self.layout.job.spec.run_policy.suspend
 
     @property
     def queue(self) -> str | None:
+        """Return the job's Kueue queue, or None."""
         return self.layout.job.spec.queue
 
     @property
     def quota_first(self) -> bool:
+        """Return True if Kueue's quota comes before the job's node pools."""
         return self.layout.quota_first
 
     @property
-    def asked(self) -> Asked:
-        seen = self.seen
-        return Asked(self.layout, seen.status.capacity, seen.cloud, seen.now, seen.crowd, seen.booking, seen.obstacle)
+    def capacity_request(self) -> CapacityRequest:
+        """Return the input of `capacity.provide`."""
+        state = self.state
+        return CapacityRequest(
+            self.layout,
+            state.status.capacity,
+            state.cloud,
+            state.now,
+            state.competing,
+            state.provisioning,
+            state.rejection,
+        )
 
     @property
     def has_nodes(self) -> bool:
-        """Whether every pod that the run needs has a node."""
-        return has_nodes(self.layout, self.seen)
+        """Return True if every pod that the run needs has a node."""
+        return has_nodes(self.layout, self.state)
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step answers: what to do, where the job stands, when to look again. gives_turn: see `Plan`."""
+class StepResult:
+    """What to do, the status update, and when to reconcile next. gives_turn: see `Plan`."""
 
-    situation: Situation
+    update: StatusUpdate
     actions: tuple[Action | CloudAction, ...] = ()
     requeue_after: float | None = None
     progress_only: bool = False
     gives_turn: bool = False
 
 
-def delete_jobset(seen: Observed) -> Delete:
-    assert seen.jobset is not None
-    return deletion(JOBSETS, seen.jobset, seen.namespace)
+def delete_jobset(state: Observed) -> Delete:
+    """Return the deletion of the observed JobSet."""
+    assert state.jobset is not None
+    return deletion(JOBSETS, state.jobset, state.namespace)

@@ -1,7 +1,7 @@
-"""Node pools and the end of what they were for: the job is over, suspended or deleted. Pure.
+"""Release the node pools of a job that is finished, suspended or being deleted. Pure.
 
-A pool has no owner reference, so the job carries a finalizer while it may hold one. Chips are given back after the
-last pod is gone, because its checkpoint is saved on them.
+A pool has no owner reference, so the job carries a finalizer while it may hold one. Chips are released after the last
+pod is gone, because its checkpoint is saved on them.
 """
 
 from __future__ import annotations
@@ -11,133 +11,141 @@ from dataclasses import dataclass
 from ptapi.conditions import ConditionType, Reason
 from ptapi.status import CapacityStatus
 from ptkube.resources import POSTTRAINJOBS
-from ptoperator.capacity import is_open, release, uses_pools
-from ptoperator.capacity.attempts import let_go
+from ptoperator.capacity import open_attempt, release, uses_pools
+from ptoperator.capacity.attempts import mark_released
 from ptoperator.capacity.cloud import CloudAction
 from ptoperator.kube import labels
 from ptoperator.kube.actions import Action, Patch
 from ptoperator.observe.state import Observed
 from ptoperator.plan.step import delete_jobset
 from ptoperator.settings import Settings
-from ptoperator.status.builder import Say, Says
+from ptoperator.status.builder import ConditionUpdate, ConditionUpdates
 
 _CAPACITY = ConditionType.CAPACITY_READY
 
 
 @dataclass(frozen=True)
-class GivenBack:
-    """What to do, and what status says of capacity meanwhile."""
+class CapacityRelease:
+    """What to do, and the capacity in status meanwhile."""
 
     status: CapacityStatus
     actions: tuple[Action | CloudAction, ...] = ()
 
 
-def add_finalizer(seen: Observed) -> Patch:
-    """Before the first pool. The version makes sure that nobody else's finalizer is lost."""
-    return _with_finalizers(seen, [*_finalizers(seen), labels.FINALIZER])
+def add_finalizer(state: Observed) -> Patch:
+    """Add the finalizer before the first pool. The version keeps other finalizers from being lost."""
+    return _with_finalizers(state, [*_finalizers(state), labels.FINALIZER])
 
 
-def given_back(seen: Observed, settings: Settings) -> GivenBack | None:
-    """Giving back the chips of a job that needs none now: pools, and its turn at those; None if it holds none."""
-    capacity = seen.status.capacity
-    is_held = capacity.node_pools or is_open(capacity) or (seen.cloud is not None and seen.cloud.of_job(seen.uid))
-    if not is_held and not seen.booking.is_there:
+def release_capacity(state: Observed, settings: Settings) -> CapacityRelease | None:
+    """Release the chips of a job that needs none now, and its turn at them; None if it holds none."""
+    capacity = state.status.capacity
+    is_held = (
+        capacity.node_pools or open_attempt(capacity) or (state.cloud is not None and state.cloud.of_job(state.uid))
+    )
+    if not is_held and not state.provisioning.exists:
         return None
-    if seen.unfinished_pods or _is_jobset_at_work(seen):
-        return GivenBack(capacity)
-    cloud = seen.cloud
+    if state.unfinished_pods or _may_create_pods(state):
+        return CapacityRelease(capacity)
+    cloud = state.cloud
     if cloud is None:
-        return GivenBack(let_go(capacity, seen.now, left=settings.has_gke and uses_pools(seen.job)))
+        return CapacityRelease(mark_released(capacity, state.now, left=settings.has_gke and uses_pools(state.job)))
     if cloud.trouble is not None:
-        return GivenBack(capacity)
-    left = bool(cloud.of_job(seen.uid)) or seen.booking.is_there
-    actions = (*seen.booking.deletions(), *release(seen.uid, cloud, settings, seen.now))
-    return GivenBack(let_go(capacity, seen.now, left=left), actions)
+        return CapacityRelease(capacity)
+    left = bool(cloud.of_job(state.uid)) or state.provisioning.exists
+    actions = (*state.provisioning.deletions(), *release(state.uid, cloud, settings, state.now))
+    return CapacityRelease(mark_released(capacity, state.now, left=left), actions)
 
 
-def leaving(seen: Observed, settings: Settings) -> tuple[Action | CloudAction, ...]:
-    """A job that is being deleted: pods, then pools, then the finalizer."""
-    if not seen.has_finalizer:
+def deletion_actions(state: Observed, settings: Settings) -> tuple[Action | CloudAction, ...]:
+    """Remove a deleting job's pods, then its pools, then the finalizer."""
+    if not state.has_finalizer:
         return ()
-    if seen.jobset is not None and seen.is_jobset_ours:
-        return () if seen.is_jobset_deleting else (delete_jobset(seen),)
-    if seen.unfinished_pods:
+    if state.jobset is not None and state.is_jobset_ours:
+        return () if state.is_jobset_deleting else (delete_jobset(state),)
+    if state.unfinished_pods:
         return ()
-    if seen.cloud is None:  # without a cloud nobody can say whether pools are left
-        return () if seen.status.capacity.node_pools else (_without_finalizer(seen),)
-    if seen.cloud.trouble is not None:
+    if state.cloud is None:  # without a cloud nobody can say whether pools are left
+        return () if state.status.capacity.node_pools else (_without_finalizer(state),)
+    if state.cloud.trouble is not None:
         return ()
-    if seen.cloud.of_job(seen.uid) or seen.booking.is_there:
-        return (*seen.booking.deletions(), *release(seen.uid, seen.cloud, settings, seen.now))
-    return (_without_finalizer(seen),)
+    if state.cloud.of_job(state.uid) or state.provisioning.exists:
+        return (*state.provisioning.deletions(), *release(state.uid, state.cloud, settings, state.now))
+    return (_without_finalizer(state),)
 
 
-def told(seen: Observed, capacity: CapacityStatus) -> Says:
-    """What is to be said of pools that are to go: what keeps them, that one is not ours any more, or that they went.
-    capacity: what is written of it now."""
-    if refusal := _why_kept(seen, capacity):
-        return {_CAPACITY: Say(False, Reason.RELEASE_REFUSED, refusal)}
-    is_held = bool(seen.cloud and seen.cloud.of_job(seen.uid)) or bool(capacity.node_pools)
-    if is_held or seen.is_deleting:
+def release_conditions(state: Observed, capacity: CapacityStatus) -> ConditionUpdates:
+    """Report what blocks the release of pools, that one is no longer known as ours, or that they are released.
+
+    capacity: what status is about to say of it.
+    """
+    if refusal := _release_blocker(state, capacity):
+        return {_CAPACITY: ConditionUpdate(False, Reason.RELEASE_REFUSED, refusal)}
+    is_held = bool(state.cloud and state.cloud.of_job(state.uid)) or bool(capacity.node_pools)
+    if is_held or state.is_deleting:
         return {}
-    if left := _left_behind(seen):
-        words = f"node pool {', '.join(left)} is left, and is not known as this job's; hint: delete that node pool"
-        return {_CAPACITY: Say(False, Reason.NOT_RELEASED, words)}
-    said = seen.status.condition(_CAPACITY)
+    if left := _unmanaged_pools(state):
+        message = f"node pool {', '.join(left)} is left without this job's labels; hint: delete that node pool"
+        return {_CAPACITY: ConditionUpdate(False, Reason.NOT_RELEASED, message)}
+    said = state.status.condition(_CAPACITY)
     was_refused = said is not None and said.reason == Reason.RELEASE_REFUSED
-    if was_refused or (seen.status.capacity.node_pools and seen.status.phase.is_terminal):
-        return {_CAPACITY: Say(False, Reason.RELEASED, "the node pools are given back")}
+    if was_refused or (state.status.capacity.node_pools and state.status.phase.is_terminal):
+        return {_CAPACITY: ConditionUpdate(False, Reason.RELEASED, "the node pools are released")}
     return {}
 
 
-def _why_kept(seen: Observed, capacity: CapacityStatus) -> str:
-    """Why the pools do not go, if that does not pass by itself."""
-    cloud, names = seen.cloud, ", ".join(each.name for each in capacity.node_pools)
+def _release_blocker(state: Observed, capacity: CapacityStatus) -> str:
+    """Return what keeps the pools, if it does not pass by itself."""
+    cloud, names = state.cloud, ", ".join(each.name for each in capacity.node_pools)
     if cloud is None:
-        words = f"node pool {names} is to be deleted, and the operator knows no GKE cluster; hint: set gke.project, "
-        words += (
-            f"gke.location and gke.cluster of its chart, or delete that node pool and the finalizer {labels.FINALIZER}"
+        message = f"node pool {names} cannot be deleted, because no GKE cluster is configured; hint: set gke.project, "
+        message += (
+            f"gke.location and gke.cluster of the chart, or delete that node pool and the finalizer {labels.FINALIZER}"
         )
-        return words if names and seen.is_deleting else ""
+        return message if names and state.is_deleting else ""
     if cloud.trouble is not None:
-        what = f"node pool {names} is to be deleted" if names else "the job goes when it surely has no node pools"
-        is_told = cloud.trouble.is_definite and (bool(names) or seen.is_deleting)
-        return f"{what}, but GKE cannot be asked: {cloud.trouble.code}: {cloud.trouble.message}" if is_told else ""
-    for pool in cloud.of_job(seen.uid):
+        waiting = "the job will be deleted once GKE confirms that it has no node pools"
+        what = f"node pool {names} is being released" if names else waiting
+        reason = f"GKE cannot be queried: {cloud.trouble.code}: {cloud.trouble.message}"
+        is_reported = cloud.trouble.is_definite and (bool(names) or state.is_deleting)
+        return f"{what}, but {reason}" if is_reported else ""
+    for pool in cloud.of_job(state.uid):
         answer = cloud.answer(pool.name)
         if answer is not None and answer.trouble is not None and answer.trouble.is_definite:
             return f"node pool {pool.name} is to be deleted: {answer.trouble.code}: {answer.trouble.message}"
     return ""
 
 
-def _left_behind(seen: Observed) -> list[str]:
-    """Pools that the job held and that nobody gives back: their labels were changed, or no cloud is known any more."""
-    held = [each.name for each in seen.status.capacity.node_pools]
-    if seen.cloud is None:
+def _unmanaged_pools(state: Observed) -> list[str]:
+    """Return pools of the job that nobody will delete: their labels were changed, or the cloud is no longer known."""
+    held = [each.name for each in state.status.capacity.node_pools]
+    if state.cloud is None:
         return held
-    ours = {pool.name for pool in seen.cloud.pools}
-    return [name for name in held if name in seen.cloud.names - ours]
+    ours = {pool.name for pool in state.cloud.pools}
+    return [name for name in held if name in state.cloud.names - ours]
 
 
-def _is_jobset_at_work(seen: Observed) -> bool:
-    """Whether it may still make pods: not while it is suspended, nor while Kueue, which has reserved no quota, holds it
-    back."""
-    if seen.is_held_by_kueue and seen.place is not None and not seen.place.has_quota:
+def _may_create_pods(state: Observed) -> bool:
+    """Return True if the JobSet may still create pods.
+
+    Not while it is suspended, nor while Kueue holds it without quota.
+    """
+    if state.is_suspended_by_kueue and state.kueue is not None and not state.kueue.has_quota:
         return False
-    is_ours_to_resume = seen.is_jobset_suspended and not seen.jobset_queue
-    is_over = seen.jobset_condition("Completed") or seen.jobset_condition("Failed")
-    return seen.jobset is not None and seen.is_jobset_ours and not (is_over or is_ours_to_resume)
+    is_ours_to_resume = state.is_jobset_suspended and not state.jobset_queue
+    is_over = state.jobset_condition("Completed") or state.jobset_condition("Failed")
+    return state.jobset is not None and state.is_jobset_ours and not (is_over or is_ours_to_resume)
 
 
-def _finalizers(seen: Observed) -> list[str]:
-    return list(seen.job["metadata"].get("finalizers") or [])
+def _finalizers(state: Observed) -> list[str]:
+    return list(state.job["metadata"].get("finalizers") or [])
 
 
-def _without_finalizer(seen: Observed) -> Patch:
-    return _with_finalizers(seen, [each for each in _finalizers(seen) if each != labels.FINALIZER])
+def _without_finalizer(state: Observed) -> Patch:
+    return _with_finalizers(state, [each for each in _finalizers(state) if each != labels.FINALIZER])
 
 
-def _with_finalizers(seen: Observed, finalizers: list[str]) -> Patch:
-    meta = seen.job["metadata"]
+def _with_finalizers(state: Observed, finalizers: list[str]) -> Patch:
+    meta = state.job["metadata"]
     body = {"metadata": {"finalizers": finalizers, "resourceVersion": meta["resourceVersion"]}}
-    return Patch(POSTTRAINJOBS, seen.name, seen.namespace, body)
+    return Patch(POSTTRAINJOBS, state.name, state.namespace, body)

@@ -1,7 +1,7 @@
-"""What is done about a job's shared TensorBoard: pure, beside `plan`, for it concerns finished jobs as well.
+"""Reconcile a job's shared TensorBoard. Pure, and apart from `plan`, because it also serves finished jobs.
 
-Somebody who looks marks the job with a time (annotation). The Deployment carries the latest such time of all its jobs,
-and has a pod until then. Each step looks at what is there and makes one thing more as it should be.
+Whoever opens it marks the job with a time (annotation). The Deployment carries the latest such time of all its jobs,
+and has a pod until then. Each reconcile corrects one thing.
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ from ptoperator.kube.actions import Action, Create, Patch
 from ptoperator.observe.state import Observed, TensorBoardObjects
 from ptoperator.render import Layout
 from ptoperator.render.tensorboard import (
-    board_deployment,
-    board_entry,
-    board_host,
-    board_name,
-    board_service,
-    entry_kind,
     owner,
+    route_kind,
+    tensorboard_deployment,
+    tensorboard_host,
+    tensorboard_name,
+    tensorboard_route,
+    tensorboard_service,
 )
 
 
 @dataclass(frozen=True)
-class Serving:
-    """What to do, and when its pod's time is over."""
+class TensorBoardPlan:
+    """What to do, and the seconds until its pod's time is over."""
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None
 
 
-def wants_board(job: Manifest) -> bool:
-    """Whether the job asks for it. The manifest is asked, for a finished job is not parsed any more."""
-    board = (job.get("spec") or {}).get("tensorboard") or {}
-    return isinstance(board, dict) and bool(board.get("server")) and not is_deleting(job)
+def wants_tensorboard(job: Manifest) -> bool:
+    """Return True if the job asks for it. Reads the manifest, because a finished job is not parsed."""
+    tensorboard = (job.get("spec") or {}).get("tensorboard") or {}
+    return isinstance(tensorboard, dict) and bool(tensorboard.get("server")) and not is_deleting(job)
 
 
-def serving(layout: Layout, seen: Observed, board: TensorBoardObjects) -> Serving:
-    """The next thing to do about it."""
-    if board.deployment is None:
-        return Serving((Create(DEPLOYMENTS, board_deployment(layout)),), 0.0)
-    if board.service is None:
-        return Serving((Create(SERVICES, board_service(layout)),), 0.0)
-    if board.entry is None and board_host(layout):
-        return Serving((Create(entry_kind(layout), board_entry(layout)),), 0.0)
+def plan_tensorboard(layout: Layout, state: Observed, tensorboard: TensorBoardObjects) -> TensorBoardPlan:
+    """Return the next thing to do."""
+    if tensorboard.deployment is None:
+        return TensorBoardPlan((Create(DEPLOYMENTS, tensorboard_deployment(layout)),), 0.0)
+    if tensorboard.service is None:
+        return TensorBoardPlan((Create(SERVICES, tensorboard_service(layout)),), 0.0)
+    if tensorboard.route is None and tensorboard_host(layout):
+        return TensorBoardPlan((Create(route_kind(layout), tensorboard_route(layout)),), 0.0)
     adopted = [
-        Patch(resource, board_name(layout.job.spec.output.uri), seen.namespace, body)
+        Patch(resource, tensorboard_name(layout.job.spec.output.uri), state.namespace, body)
         for resource, item in (
-            (DEPLOYMENTS, board.deployment),
-            (SERVICES, board.service),
-            (entry_kind(layout), board.entry),
+            (DEPLOYMENTS, tensorboard.deployment),
+            (SERVICES, tensorboard.service),
+            (route_kind(layout), tensorboard.route),
         )
         if item is not None and (body := _adoption(layout, item)) is not None
     ]
     if adopted:
-        return Serving(tuple(adopted), 0.0)
-    return _scaled(seen, board.deployment)
+        return TensorBoardPlan(tuple(adopted), 0.0)
+    return _scale(state, tensorboard.deployment)
 
 
 def _adoption(layout: Layout, item: Manifest) -> Manifest | None:
-    """This job among the owners; the version makes sure that nobody else's entry is lost."""
+    """Add this job to the owners; the version keeps other entries from being lost."""
     owners = item["metadata"].get("ownerReferences") or []
     if any(each.get("uid") == layout.uid for each in owners):
         return None
@@ -71,20 +71,20 @@ def _adoption(layout: Layout, item: Manifest) -> Manifest | None:
     return {"metadata": {"ownerReferences": [*owners, owner(layout)], "resourceVersion": version}}
 
 
-def _scaled(seen: Observed, deployment: Manifest) -> Serving:
-    wanted = _until(seen.job)
-    known = _until(deployment)
+def _scale(state: Observed, deployment: Manifest) -> TensorBoardPlan:
+    wanted = _requested_until(state.job)
+    known = _requested_until(deployment)
     until = max(wanted, known)
-    left = timestamps.seconds_since(timestamps.to_text(seen.now), timestamps.from_text(until) or seen.now) or 0.0
+    left = timestamps.seconds_since(timestamps.to_text(state.now), timestamps.from_text(until) or state.now) or 0.0
     replicas = 1 if left > 0 else 0
     is_so = (deployment.get("spec") or {}).get("replicas") == replicas and until == known
-    body = {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}, "spec": {"replicas": replicas}}
-    patch = Patch(DEPLOYMENTS, deployment["metadata"]["name"], seen.namespace, body)
-    return Serving(() if is_so else (patch,), left or None)
+    body = {"metadata": {"annotations": {labels.TENSORBOARD_UNTIL: until}}, "spec": {"replicas": replicas}}
+    patch = Patch(DEPLOYMENTS, deployment["metadata"]["name"], state.namespace, body)
+    return TensorBoardPlan(() if is_so else (patch,), left or None)
 
 
-def _until(item: Manifest) -> str:
-    """A time that somebody wrote; nothing if it is none."""
-    text = str((item["metadata"].get("annotations") or {}).get(labels.BOARD_UNTIL) or "")
+def _requested_until(item: Manifest) -> str:
+    """Return the time in the annotation; empty if it is none."""
+    text = str((item["metadata"].get("annotations") or {}).get(labels.TENSORBOARD_UNTIL) or "")
     time = timestamps.from_text(text)
     return timestamps.to_text(time) if time else ""

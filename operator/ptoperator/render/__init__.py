@@ -1,4 +1,4 @@
-"""From a job to manifests: pure, one builder per kind, the same for the operator, `--dry-run` and the golden tests."""
+"""Render a job to manifests. Pure, one builder per kind, shared by the operator, `--dry-run` and the golden tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Layout", "config_map", "jobset", "layout_of", "preflight_job", "rend
 
 
 def render(job: PostTrainJob, settings: Settings) -> list[Manifest]:
-    """Every object the operator makes for a job, in the order it makes them. Raises SpecError."""
+    """Return every object that the operator creates for a job, in order. Raises SpecError."""
     layout = layout_of(job, settings)
     checks = [] if layout.preflight == "Skip" else [preflight_job(layout)]
     return [config_map(layout), *checks, jobset(layout)]

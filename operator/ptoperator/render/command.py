@@ -1,9 +1,9 @@
-"""What runs in the trainer's container: posttrain's trainer, MaxText, or any command of the user's.
+"""The command of the trainer's container: posttrain's trainer, MaxText, or the user's own.
 
-A program that is not ours gets what ours gets (the job, its place among the processes, where to cache), and besides
-where its run directory is and a home it can write: it runs as a user that its image does not know. It is started
-without a shell, but for one case: JAX's process number that must be computed (several slices of several hosts, several
-containers per host). Our trainer computes it itself; for others a line of shell does, and then becomes the program.
+A program of others gets what ours gets (the job, its place among the processes, a cache directory), and also its run
+directory and a writable home: it runs as a user that its image does not know. It starts without a shell, with one
+exception: a JAX process number that must be computed (several slices of several hosts, several containers per host).
+Our trainer computes it itself; for others a line of shell does, and is then replaced by the program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Program:
 
 
 def program(layout: Layout) -> Program:
-    """The command of the job's runtime."""
+    """Return the command of the job's runtime."""
     runtime = layout.job.spec.runtime
     if runtime.container is not None:
         return _numbered(layout, Program(tuple(runtime.container.command), tuple(runtime.container.args)))
@@ -43,7 +43,7 @@ def program(layout: Layout) -> Program:
 
 
 def foreign_env(layout: Layout) -> dict[str, str]:
-    """Variables that only programs of others need."""
+    """Return the variables that only programs of others need."""
     if layout.job.spec.runtime.is_native:
         return {}
     return {
@@ -54,8 +54,10 @@ def foreign_env(layout: Layout) -> dict[str, str]:
 
 
 def process_namespace(layout: Layout) -> Manifest:
-    """As process 1 a program without a handler of its own would not hear SIGTERM, and every stop would last the whole
-    grace period. In a namespace of the pod, process 1 is Kubernetes' own."""
+    """Share the pod's process namespace, so that a program without a signal handler receives SIGTERM.
+
+    As process 1 it would ignore it, and every stop would last the whole grace period.
+    """
     return {} if layout.job.spec.runtime.is_native else {"shareProcessNamespace": True}
 
 

@@ -1,7 +1,7 @@
 """The ConfigMap that carries the job to its pods, complete and immutable.
 
-The trainer reads this file and nothing else. It holds the defaults filled in and the job's uid, by which the
-trainer recognises its own run directory. Secrets are references here and stay so.
+The trainer reads this file and nothing else. It holds the defaults and the job's uid, by which the trainer recognises
+its own run directory. Secrets stay references.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ MOUNT_PATH, _, KEY = JOB_FILE.rpartition("/")
 
 
 def config_map(layout: Layout) -> Manifest:
+    """Return the manifest."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -32,7 +33,7 @@ def config_map(layout: Layout) -> Manifest:
 
 
 def job_file(layout: Layout) -> str:
-    """The job as YAML."""
+    """Return the job as YAML."""
     document = load.manifest(layout.job)
     document["metadata"] = {"name": layout.name, "namespace": layout.namespace, "uid": layout.uid}
     return kubectl_yaml.write(document)

@@ -1,8 +1,8 @@
-"""Environment of a trainer container: which process of the run it is, where to report, where to cache.
+"""The environment of a trainer container: its process number, where to report, where to cache.
 
-JAX reads its own JAX_* variables. Where a process's number is one of Kubernetes' indices it is given as
-JAX_PROCESS_ID; where it must be computed (several slices of several hosts, several containers per host), the trainer
-does it from the POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_host.
+JAX reads its own JAX_* variables. If a process's number is one of Kubernetes' indices it is given as JAX_PROCESS_ID; if
+it must be computed (several slices of several hosts, several containers per host), the trainer does so from the
+POSTTRAIN_* indices: (slice * hosts + host) * processes_per_host + process_in_host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMPILE_CACHE = ".compile-cache"
 
 
 def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
-    """The trainer's environment. What the job itself sets wins."""
+    """Return the trainer's environment. Variables of the job win."""
     ours = [
         *_everywhere(),
         value("JAX_COMPILATION_CACHE_DIR", _cache_dir(layout)),
@@ -41,12 +41,12 @@ def container_env(layout: Layout, process_in_host: int) -> list[Manifest]:
 
 
 def preflight_env(layout: Layout) -> list[Manifest]:
-    """The environment of preflight: no chips, no peers, no cache of programs (theirs could not be read here)."""
+    """Return preflight's environment: no chips, no peers, no program cache (its programs could not be read here)."""
     return _with_users(layout, [*_everywhere(), *_token(layout)])
 
 
 def controller_env(layout: Layout) -> list[Manifest]:
-    """The environment of a Pathways run's one trainer: no cache (the proxy's side keeps the programs), no peers."""
+    """Return the environment of a Pathways run's one trainer: no cache (the proxy keeps programs), no peers."""
     ours = [
         *_everywhere(),
         value("JAX_PLATFORMS", "proxy"),
@@ -62,7 +62,7 @@ def controller_env(layout: Layout) -> list[Manifest]:
 
 
 def _with_users(layout: Layout, ours: list[Manifest]) -> list[Manifest]:
-    """With what the job itself sets, without doubles: its value wins, except that XLA's flags are put together."""
+    """Add the job's variables. They win, except that XLA's flags are joined."""
     chosen = {variable.name: _user(variable) for variable in layout.job.spec.env}
     flags = next((variable for variable in ours if variable["name"] == "XLA_FLAGS"), None)
     user_flags = chosen.get("XLA_FLAGS", {}).get("value")
@@ -73,7 +73,7 @@ def _with_users(layout: Layout, ours: list[Manifest]) -> list[Manifest]:
 
 
 def _everywhere() -> list[Manifest]:
-    """What every program of ours is told, wherever it runs."""
+    """Return the variables of every program of ours."""
     return [value(TERMINATION_LOG_ENV, TERMINATION_LOG), value("PYTHONUNBUFFERED", "1")]
 
 
@@ -109,7 +109,7 @@ def _distributed(layout: Layout) -> list[Manifest]:
 
 
 def _multislice(layout: Layout) -> list[Manifest]:
-    """What libtpu needs to join slices over the data-centre network; within a slice GKE injects its own."""
+    """Return what libtpu needs to join slices over the data-centre network; within a slice GKE injects it."""
     if layout.accelerator.is_cpu or layout.slices == 1:
         return []
     return [
@@ -129,7 +129,7 @@ def _foreign(layout: Layout) -> list[Manifest]:
 
 
 def _cache_dir(layout: Layout) -> str:
-    """Beside the runs, so that a restart, and the next job of the same shape, compile nothing again."""
+    """Return a directory beside the runs, so that a restart, or a job of the same shape, compiles nothing again."""
     uri = layout.job.spec.output.uri.rstrip("/")
     return f"{uri.removeprefix('file://')}/{_COMPILE_CACHE}"
 
@@ -142,17 +142,17 @@ def _user(variable: EnvVar) -> Manifest:
 
 
 def value(name: str, text: str) -> Manifest:
-    """A variable with a literal value."""
+    """Return a variable with a literal value."""
     return {"name": name, "value": text}
 
 
 def from_label(name: str, key: str) -> Manifest:
-    """A variable with the value of one of the pod's labels."""
+    """Return a variable with the value of one of the pod's labels."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}}
 
 
 def from_annotation(name: str, key: str) -> Manifest:
-    """A variable with the value of one of the pod's annotations."""
+    """Return a variable with the value of one of the pod's annotations."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
 
 

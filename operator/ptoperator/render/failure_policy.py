@@ -1,14 +1,16 @@
-"""What a failed pod means: rules by which Job and JobSet decide without asking the operator.
+"""The failure policy: rules by which Job and JobSet react to a failed pod without asking the operator.
 
-A Job only knows "failed"; its reason is `PodFailurePolicy` for every rule below, so the JobSet tells them apart by
-the Job controller's message, whose wording is part of the pattern. Three outcomes:
+A Job only knows "failed"; its reason is `PodFailurePolicy` for every rule below, so the JobSet tells them apart by the
+Job controller's message, whose wording is part of the pattern. Three outcomes:
 
 - exit codes after which the same job would fail again: the JobSet fails at once;
-- disruption (preemption, maintenance, eviction, a drained node) and "SIGTERM came, checkpoint saved": start again
-  without charging `maxRestarts`, however often;
-- everything else: start again within `maxRestarts`.
 
-Disruption comes first among the Job's rules: a node that goes away may make a process exit with any code.
+- disruption (preemption, maintenance, eviction, a drained node) and "SIGTERM came, checkpoint saved": restart without
+charging `maxRestarts`, however often;
+
+- everything else: restart within `maxRestarts`.
+
+Disruption comes first among the Job's rules: a lost node may make a process exit with any code.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _RULE = r"matching FailJob rule"
 
 
 def pod_failure_policy() -> Manifest:
-    """When a pod's failure is its Job's failure for a known reason. Any other failure exhausts `backoffLimit: 0`."""
+    """Return when a pod's failure fails its Job for a known reason. Any other failure exhausts `backoffLimit: 0`."""
     return {
         "rules": [
             {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -39,17 +41,17 @@ def pod_failure_policy() -> Manifest:
 
 
 def disruption_policy() -> Manifest:
-    """For pods that are not the trainer's: their exit codes say nothing to us, a node that goes away does."""
+    """Return the rules for pods that are not the trainer's: only disruption counts, not their exit codes."""
     return {"rules": [rule for rule in pod_failure_policy()["rules"] if "onPodConditions" in rule]}
 
 
 def ignored_disruption_policy() -> Manifest:
-    """For pods that come back by themselves: one that is disrupted is made anew and counts for nothing."""
+    """Return the rules for pods that come back by themselves: a disrupted one is recreated and not counted."""
     return {"rules": [{**rule, "action": "Ignore"} for rule in disruption_policy()["rules"]]}
 
 
 def failure_policy(max_restarts: int) -> Manifest:
-    """What the JobSet does about a failed Job. BlockingRecreate: two attempts never write one run directory."""
+    """Return what the JobSet does about a failed Job. BlockingRecreate: two attempts never write one run directory."""
     fatal = "|".join(str(code) for code in FATAL_EXIT_CODES)
     return {
         "maxRestarts": max_restarts,

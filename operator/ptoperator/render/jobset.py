@@ -1,8 +1,10 @@
-"""The JobSet of a run. Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM; with
-Pathways the head and the workers that `render.pathways` makes.
+"""The JobSet of a run.
 
-No TTL on the JobSet: it could vanish before the operator saw how it ended, and then look like one that was never
-made. The operator deletes the finished job itself, and the JobSet goes with it.
+Multi-controller: one replicated job `slice`, one child Job per slice, one pod per VM; with Pathways the head and the
+workers of `render.pathways`.
+
+The JobSet has no TTL: it could vanish before the operator saw how it ended, and then look as if it had never been
+created. The operator deletes the finished job itself, and the JobSet goes with it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from ptoperator.render.pod import pod_template
 
 
 def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) -> Manifest:
-    """`restarts_before`: restarts of the job under earlier JobSets; `charged_before`: those of them that count against
-    `maxRestarts`, of which a new JobSet gets what is left."""
+    """Return the manifest.
+
+    restarts_before: restarts of the job under earlier JobSets. charged_before: those of them that count against
+    `maxRestarts`; a new JobSet gets what is left.
+    """
     policy = layout.job.spec.run_policy
     return {
         "apiVersion": JOBSETS.api_version,
@@ -41,7 +46,7 @@ def jobset(layout: Layout, restarts_before: int = 0, charged_before: int = 0) ->
 
 
 def _roles(layout: Layout) -> Manifest:
-    """Whose success is the run's, and who starts first."""
+    """Return which replicated job decides success, and which starts first."""
     if not layout.is_pathways:
         return {"successPolicy": {"operator": "All"}}
     decides = {} if layout.is_headless else {"targetReplicatedJobs": [names.PATHWAYS_HEAD]}

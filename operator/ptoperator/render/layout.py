@@ -1,6 +1,6 @@
-"""How a job is laid out over pods: the value that every builder gets.
+"""How a job is laid out over pods: the input of every builder.
 
-Everything here follows from the job and the settings; nothing is looked up.
+Derived from the job and the settings only; no I/O.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from ptoperator.settings import Settings
 
 @dataclass(frozen=True)
 class Layout:
-    """A job, its chips and the names of its objects. pools: the node pools that were made for it, if any were.
-    is_booked: their nodes came by a ProvisioningRequest, which its pods name."""
+    """A job, its chips and the names of its objects.
+
+    pools: the node pools created for it, if any. is_queued_provisioning: their nodes came by a ProvisioningRequest,
+    which its pods name.
+    """
 
     job: PostTrainJob
     accelerator: Slice
@@ -25,85 +28,88 @@ class Layout:
     jobset: str
     config_map: str
     pools: tuple[str, ...] = ()
-    is_booked: bool = False
+    is_queued_provisioning: bool = False
 
     @property
     def name(self) -> str:
+        """Return the job's name."""
         return self.job.metadata.name
 
     @property
     def namespace(self) -> str:
+        """Return the job's namespace."""
         return self.job.metadata.namespace or "default"
 
     @property
     def uid(self) -> str:
-        """Empty for a job that no API server has seen (`ptctl workload render`)."""
+        """Return the job's uid; empty for one that no API server has (`ptctl workload render`)."""
         return self.job.metadata.uid or ""
 
     @property
     def slices(self) -> int:
+        """Return the number of slices."""
         return self.accelerator.slices
 
     @property
     def hosts(self) -> int:
-        """Pods per slice."""
+        """Return the pods per slice."""
         return self.accelerator.vms
 
     @property
     def is_pathways(self) -> bool:
-        """Whether one process drives all chips."""
+        """Return True if one process drives all chips."""
         return self.job.spec.pathways.enabled is True
 
     @property
     def is_headless(self) -> bool:
-        """Whether Pathways' servers run alone, for a program elsewhere."""
+        """Return True if Pathways' servers run alone, for a program elsewhere."""
         return self.job.spec.pathways.headless
 
     @property
     def chip_pods(self) -> str:
-        """Name of the replicated job whose pods have the chips."""
+        """Return the name of the replicated job whose pods have the chips."""
         return names.PATHWAYS_WORKER if self.is_pathways else names.REPLICATED_JOB
 
     @property
     def provisioning_request(self) -> str:
-        """Name of the ProvisioningRequest for its nodes, where there is one."""
+        """Return the name of the ProvisioningRequest for its nodes."""
         return names.provisioning_request(self.name, self.uid)
 
     @property
     def pods(self) -> int:
-        """Pods of the run: one per VM, and Pathways' head."""
+        """Return the number of pods: one per VM, and Pathways' head."""
         return self.slices * self.hosts + int(self.is_pathways)
 
     @property
     def processes_per_host(self) -> int:
-        """Containers per pod: two on tpu7x, where each takes one NUMA node and half of the chips."""
+        """Return the containers per pod: two on tpu7x, where each takes one NUMA node and half of the chips."""
         return self.accelerator.parallel_containers
 
     @property
     def processes(self) -> int:
-        """JAX processes of the run."""
+        """Return the number of JAX processes."""
         return self.slices * self.hosts * self.processes_per_host
 
     @property
     def computes_process_id(self) -> bool:
-        """Whether a process's number is none of Kubernetes' indices, so that it must be computed."""
+        """Return True if a process's number is none of Kubernetes' indices, so that it must be computed."""
         return self.processes > 1 and (self.processes_per_host > 1 or (self.slices > 1 and self.hosts > 1))
 
     @property
     def preflight(self) -> str:
-        """`Enforce`, `Warn` or `Skip`; what runs in the place of our trainer cannot be compiled."""
+        """Return `Enforce`, `Warn` or `Skip`; programs of others cannot be compiled."""
         is_ours = self.job.spec.runtime.is_native and not self.is_headless
         return self.job.spec.preflight or ("Enforce" if is_ours and not self.accelerator.is_cpu else "Skip")
 
     @property
     def quota_first(self) -> bool:
-        """Whether Kueue's quota comes before the node pools that are made for the job."""
+        """Return True if Kueue's quota comes before the job's node pools."""
         spec = self.job.spec
         return spec.queue is not None and any(option.type != "existing" for option in spec.capacity)
 
     @property
     def owner_references(self) -> list[Manifest]:
-        """The job owns all its objects, so that deleting it deletes them."""
+        """Return the job as the owner of all its objects, so that deleting it deletes them."""
         if not self.uid:
             return []
         owner = {"apiVersion": f"{API_GROUP}/{API_VERSION}", "kind": KIND, "name": self.name, "uid": self.uid}
@@ -111,14 +117,14 @@ class Layout:
 
 
 def jobset_name(job: PostTrainJob, accelerator: Slice) -> str:
-    """Name of the job's JobSet."""
+    """Return the name of the job's JobSet."""
     if job.spec.pathways.enabled is True:
         return names.cut(job.metadata.name, names.PATHWAYS_JOBSET)
     return names.jobset(job.metadata.name, accelerator.slices, accelerator.vms)
 
 
 def layout_of(job: PostTrainJob, settings: Settings) -> Layout:
-    """Raises SpecError for an accelerator that does not exist."""
+    """Return the layout of a job. Raises SpecError for an accelerator that does not exist."""
     asked = job.spec.accelerator
     accelerator = resolve(asked.type, asked.topology, asked.slices)
     return Layout(

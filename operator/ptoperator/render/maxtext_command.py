@@ -22,12 +22,12 @@ Words = dict[str, object]
 
 
 def command(layout: Layout) -> tuple[str, ...]:
-    """The module that runs."""
+    """Return the module to run."""
     return ("python3", "-m", RL_MODULE if layout.job.spec.algorithm.grpo else SFT_MODULE)
 
 
 def args(layout: Layout, runtime: MaxTextRuntime) -> tuple[str, ...]:
-    """Its words; the job's own come last and replace ours."""
+    """Return its arguments; the job's own come last and replace ours."""
     ours = {**_common(layout, runtime), **(_rl(layout) if layout.job.spec.algorithm.grpo else _sft(layout))}
     theirs = {word.partition("=")[0] for word in runtime.args}
     said = [f"{key}={_text(value)}" for key, value in ours.items() if key not in theirs and value is not None]
@@ -126,7 +126,7 @@ _SINGLE_CONTROLLER: Words = {
 
 
 def _mesh(layout: Layout) -> Words:
-    """Axes within a slice and across slices; between slices there are copies of the model, and nothing else."""
+    """Return axes within a slice and across slices; across slices there are only copies of the model."""
     sizes = mesh_sizes(layout.job.spec.training.parallelism, layout.accelerator)
     across = layout.slices if sizes["data"] % layout.slices == 0 else 1
     return {
@@ -161,7 +161,7 @@ def _sft_data(spec: PostTrainJobSpec) -> Words:
 
 
 def _hub(data: DataSource) -> tuple[str, str | None]:
-    """A data set's name and, where it is not the whole set, its files; files in a bucket are JSON Lines or Parquet."""
+    """Return a data set's name and, unless it is whole, its files; a bucket's files are JSON Lines or Parquet."""
     if not data.uri.startswith(_HUB):
         return ("parquet" if data.uri.endswith(".parquet") else "json"), data.uri
     organisation, _, rest = data.uri.removeprefix(_HUB).partition("/")
@@ -170,7 +170,7 @@ def _hub(data: DataSource) -> tuple[str, str | None]:
 
 
 def _text(value: object) -> str:
-    """As OmegaConf reads it: numbers plain, whole ones without a point, lists in brackets."""
+    """Return a value as OmegaConf reads it: numbers plain, whole ones without a point, lists in brackets."""
     if isinstance(value, list):
         return "[" + ",".join(f"'{each}'" for each in value) + "]"
     if isinstance(value, float) and value.is_integer():

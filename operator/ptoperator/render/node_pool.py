@@ -29,14 +29,16 @@ _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
 def is_flex(option: CapacityOption) -> bool:
-    """Whether it is flex-start: the pool starts empty and its time runs out."""
+    """Return True for flex-start: the pool starts empty and its time runs out."""
     return option.type in ("flexStart", "queuedProvisioning")
 
 
 def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: int, name: str = "") -> Manifest:
-    """The pool of one slice. flexStart starts empty and grows when its pods wait: Google queues it then;
-    queuedProvisioning when GKE has all that its ProvisioningRequest asks for. name: where another job holds the pool of
-    this slice's usual name."""
+    """Return the pool of one slice.
+
+    flexStart starts empty and grows when its pods wait: Google queues it then; queuedProvisioning, when GKE has all
+    that its ProvisioningRequest asks for. name: used if another job holds the pool of this slice's usual name.
+    """
     accelerator, grows = layout.accelerator, is_flex(option)
     name = name or names.node_pool(layout.name, layout.uid, slice_index)
     pool: Manifest = {
@@ -63,12 +65,12 @@ def node_pool(layout: Layout, option: CapacityOption, zone: str, slice_index: in
 
 
 def service_account(settings: Settings) -> Manifest:
-    """Of the nodes, where it is not the project's default one."""
+    """Return the nodes' service account, unless it is the project's default one."""
     return {"service_account": settings.gke_node_service_account} if settings.gke_node_service_account else {}
 
 
 def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index: int) -> dict[str, str]:
-    """Whose pool it is, and of which shape."""
+    """Return whose pool it is, and of which shape."""
     return {
         labels.POOL_MANAGER: labels.MANAGER,
         labels.POOL_NAMESPACE: layout.namespace,
@@ -80,7 +82,7 @@ def owner_labels(layout: Layout, option: CapacityOption, zone: str, slice_index:
 
 
 def shape(layout: Layout, option: CapacityOption, zone: str) -> str:
-    """Hash of what decides whether a pool fits: not of what a new version of the operator might do differently."""
+    """Return a hash of what decides whether a pool fits, not of what a new operator might do differently."""
     text = json.dumps(_shape(layout, option, zone), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

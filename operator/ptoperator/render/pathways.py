@@ -35,7 +35,7 @@ _TMP = "shared-tmp"
 
 
 def replicated_jobs(layout: Layout) -> list[Manifest]:
-    """Head first: JobSet starts them in this order."""
+    """Return the head, then the workers: JobSet starts them in this order."""
     return [
         {"name": names.PATHWAYS_HEAD, "replicas": 1, "template": _head_job(layout)},
         {"name": names.PATHWAYS_WORKER, "replicas": layout.slices, "template": _worker_job(layout)},
@@ -59,7 +59,7 @@ def _head_job(layout: Layout) -> Manifest:
 
 
 def _servers_alone(layout: Layout) -> Manifest:
-    """A headless run's head: the servers are what runs, and the program is elsewhere."""
+    """Return a headless run's head: only the servers run, and the program is elsewhere."""
     spec = {
         **pod_base(layout),
         "nodeSelector": {labels.NODE_POOL: layout.settings.pathways_head_nodes},
@@ -162,7 +162,7 @@ def _proxy(layout: Layout) -> Manifest:
 
 
 def _compiler_flags(layout: Layout) -> list[str]:
-    """What our own trainer's programs need; other trainers know what theirs do."""
+    """Return what our own trainer's programs need; other trainers set their own."""
     return compiler_flags.arguments(layout.accelerator.generation) if layout.job.spec.runtime.is_native else []
 
 
@@ -200,7 +200,7 @@ def _elastic_flags(layout: Layout) -> list[str]:
 
 
 def _sidecars(layout: Layout) -> Manifest:
-    """Colocated Python: the worker hands it functions of the trainer's through the /tmp they share."""
+    """Return colocated Python: the worker passes it functions of the trainer through a shared /tmp."""
     image = layout.job.spec.pathways.colocated_python_image
     if image is None:
         return {}
@@ -223,7 +223,7 @@ def _server_image(layout: Layout) -> str:
 
 
 def _scratch(layout: Layout) -> str:
-    """Beside the runs where the administrator names no bucket."""
+    """Return a directory beside the runs, unless the administrator names a bucket."""
     return layout.settings.pathways_scratch or f"{layout.job.spec.output.uri.rstrip('/')}/{_SCRATCH}"
 
 

@@ -31,21 +31,21 @@ CPU_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
 
 
 def pod_template(layout: Layout) -> Manifest:
-    """The pod template of the replicated job."""
+    """Return the pod template of the replicated job."""
     return {"metadata": chip_metadata(layout), "spec": _pod_spec(layout)}
 
 
 def chip_metadata(layout: Layout) -> Manifest:
-    """Of a pod that has chips: whose it is, and the request by which its nodes came."""
+    """Return the metadata of a pod with chips: its owner, and the request by which its nodes came."""
     marks: Manifest = {"labels": labels.for_pod(layout.name, layout.uid)}
-    if not layout.is_booked:
+    if not layout.is_queued_provisioning:
         return marks
     booked = {labels.PROVISIONING_REQUEST: layout.provisioning_request, labels.PROVISIONING_CLASS: QUEUED_CLASS}
     return {**marks, "annotations": booked}
 
 
 def pod_base(layout: Layout) -> Manifest:
-    """What every pod of a job has, wherever it runs."""
+    """Return what every pod of a job has, wherever it runs."""
     spec = layout.job.spec
     optional = {
         "priorityClassName": spec.priority_class_name,
@@ -62,7 +62,7 @@ def pod_base(layout: Layout) -> Manifest:
 
 
 def restricted() -> Manifest:
-    """A pod's security context, as Pod Security "restricted" wants it."""
+    """Return the security context that Pod Security "restricted" requires."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER_ID,
@@ -73,7 +73,7 @@ def restricted() -> Manifest:
 
 
 def tpu_placement(layout: Layout) -> Manifest:
-    """Nodes with the job's chips; empty for CPU."""
+    """Return the placement on nodes with the job's chips; empty for CPU."""
     placement = {
         "nodeSelector": _node_selector(layout),
         "affinity": _affinity(layout),
@@ -83,8 +83,10 @@ def tpu_placement(layout: Layout) -> Manifest:
 
 
 def on_pools(pools: Sequence[str]) -> Manifest:
-    """Binds pods to these node pools by what Kueue lets an admission check add: any node of ours, and of those only
-    the ones whose taint is tolerated."""
+    """Bind pods to these node pools by what Kueue lets an admission check add.
+
+    Any node of ours, and of those only the ones whose taint is tolerated.
+    """
     return {
         "nodeSelector": {labels.POOL_TAINT: "true"},
         "tolerations": [
@@ -95,7 +97,7 @@ def on_pools(pools: Sequence[str]) -> Manifest:
 
 
 def pools_of(pod_spec: Manifest) -> tuple[str, ...]:
-    """The node pools that a pod may run on; none: any."""
+    """Return the node pools that a pod may run on; none: any."""
     affinity = (pod_spec.get("affinity") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or []
     expressions = [each for term in terms for each in term.get("matchExpressions") or []]
@@ -127,7 +129,7 @@ def _process(layout: Layout, name: str, index: int) -> Manifest:
 def trainer_container(
     layout: Layout, name: str, env: list[Manifest], resources: Manifest, ports: list[Manifest] | None = None
 ) -> Manifest:
-    """A container that runs the trainer, or what the job runs in its place."""
+    """Return a container that runs the trainer, or what the job runs in its place."""
     runs = program(layout)
     container: Manifest = {
         "name": name,
@@ -177,7 +179,7 @@ def _tolerations(layout: Layout) -> list[Manifest]:
 
 
 def _affinity(layout: Layout) -> Manifest:
-    """Pools that were made for the job are for it alone, and it is for them."""
+    """Bind the pods to the job's own pools."""
     if not layout.pools:
         return {}
     term = {"matchExpressions": [{"key": labels.NODE_POOL, "operator": "In", "values": sorted(layout.pools)}]}
@@ -195,7 +197,7 @@ def _mounts(layout: Layout) -> list[Manifest]:
 
 
 def volumes(layout: Layout) -> list[Manifest]:
-    """Of a pod with the trainer: the job, shared memory, and what the job asks for."""
+    """Return the volumes of the trainer's pod: the job, shared memory, and what the job asks for."""
     made: list[Manifest] = [{"name": JOB_VOLUME, "configMap": {"name": layout.config_map}}]
     if not layout.accelerator.is_cpu:  # libtpu's processes talk through shared memory; the default is 64 MiB
         made.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}})

@@ -1,8 +1,8 @@
-"""The Job that says whether a job fits its chips, before it has any: the trainer's image on a CPU node.
+"""The Job that checks whether a job fits its chips, before it has any: the trainer's image on a CPU node.
 
-It mounts what the trainer mounts, because the model's config and the run directory may be there, and keeps to Pod
-Security "restricted". A verdict, good or bad, ends it; a crash is tried once more; a node that goes away costs nothing.
-Its outer limit of time is for pods that never start; the compile's own is the command's.
+It mounts what the trainer mounts, because the model's config and the run directory may be there, and satisfies Pod
+Security "restricted". A verdict, good or bad, ends it; a crash is retried once; a lost node is not counted. Its
+deadline is for pods that never start; the command limits the compile itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GRACE_S = 5
 
 
 def preflight_job(layout: Layout) -> Manifest:
-    """One pod that compiles, then says what it found in its termination message."""
+    """Return a Job whose pod compiles and reports in its termination message."""
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
@@ -50,7 +50,7 @@ def preflight_job(layout: Layout) -> Manifest:
 
 
 def deadline_s(layout: Layout) -> float:
-    """How long it may take from its creation: the compiles, two at most, and time for a node and the image."""
+    """Return how long it may take from its creation: two compiles, and time for a node and the image."""
     return layout.settings.preflight_seconds * _TRIES + layout.settings.start_failure_seconds
 
 
@@ -68,6 +68,6 @@ def _pod_spec(layout: Layout) -> Manifest:
 
 
 def _without_shared_memory(container: Manifest) -> Manifest:
-    """libtpu's processes need it; a compiler has no chips to talk to."""
+    """Drop what only libtpu's processes need; a compiler has no chips to talk to."""
     mounts = [mount for mount in container["volumeMounts"] if mount["name"] != SHARED_MEMORY_VOLUME]
     return {**container, "volumeMounts": mounts}

@@ -1,7 +1,7 @@
 """The ProvisioningRequest for the nodes of a job's slice, and the PodTemplate it names.
 
-GKE brings as many nodes as these pods need, all or none. It takes one set of pods per request, so a job has one slice,
-and Pathways' head, which needs no chips, is not part of it.
+GKE provides as many nodes as these pods need, all or none. It takes one set of pods per request, so a job has one
+slice, and Pathways' head, which needs no chips, is not part of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ FLEX_START_SECONDS = 7 * 24 * 3600
 
 
 def provisioning_request(layout: Layout) -> Manifest:
+    """Return the request's manifest."""
     return {
         **_head(layout, PROVISIONING_REQUESTS),
         "spec": {
@@ -28,7 +29,7 @@ def provisioning_request(layout: Layout) -> Manifest:
 
 
 def pods_to_come(layout: Layout) -> Manifest:
-    """The template of the JobSet's own pods with chips, so that what is asked for is what comes."""
+    """Return the template of the JobSet's own pods with chips, so that the nodes fit them."""
     replicated = jobset(layout)["spec"]["replicatedJobs"]
     template = next(each for each in replicated if each["name"] == layout.chip_pods)["template"]["spec"]["template"]
     containers = [_with_requests(each) for each in template["spec"]["containers"]]
@@ -39,7 +40,7 @@ def pods_to_come(layout: Layout) -> Manifest:
 
 
 def _with_requests(container: Manifest) -> Manifest:
-    """The API server fills these in from the limits in a Pod, but not in a PodTemplate."""
+    """Copy limits to requests, as the API server does in a Pod but not in a PodTemplate."""
     resources = container["resources"]
     requests = {**resources.get("limits", {}), **resources.get("requests", {})}
     return {**container, "resources": {**resources, "requests": requests}}

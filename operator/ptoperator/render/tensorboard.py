@@ -1,9 +1,9 @@
-"""TensorBoard in the cluster: one Deployment and one Service per output location and namespace, shared by its jobs, so
-that their runs stand beside each other; and an Ingress or a Gateway's route, where the administrator names a domain.
+"""TensorBoard in the cluster: one Deployment and one Service per output location and namespace.
 
-Every job that asks for it owns both, so they go with the last of them. The Deployment begins with no pod; whoever
-wants to look marks a job (`ptctl workload tensorboard`), and `boards` gives it one until that time. It reads the
-bucket as the trainer does, and satisfies Pod Security "restricted".
+All jobs of that location share it, so that their runs stand beside each other. If the administrator names a domain, it
+also has an Ingress or a Gateway's route. Every job that asks for it owns all of them, so they are deleted with the last
+job. The Deployment starts without a pod; `ptctl workload tensorboard` marks a job, and `plan.tensorboard` scales it up
+until that time. It reads the bucket as the trainer does, and satisfies Pod Security "restricted".
 """
 
 from __future__ import annotations
@@ -20,103 +20,112 @@ PORT = 6006
 USER_ID = 65532
 
 
-def board_name(output_uri: str) -> str:
-    """Name of both objects."""
+def tensorboard_name(output_uri: str) -> str:
+    """Return the name of its objects."""
     return f"tensorboard-{hashlib.sha256(output_uri.rstrip('/').encode()).hexdigest()[:8]}"
 
 
-def board_deployment(layout: Layout) -> Manifest:
-    name = board_name(layout.job.spec.output.uri)
+def tensorboard_deployment(layout: Layout) -> Manifest:
+    """Return the Deployment's manifest."""
+    name = tensorboard_name(layout.job.spec.output.uri)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": _metadata(layout, name),
         "spec": {
             "replicas": 0,
-            "selector": {"matchLabels": {labels.BOARD: name}},
+            "selector": {"matchLabels": {labels.TENSORBOARD: name}},
             "template": {"metadata": {"labels": _labels(name)}, "spec": _pod(layout)},
         },
     }
 
 
-def board_service(layout: Layout) -> Manifest:
-    name = board_name(layout.job.spec.output.uri)
+def tensorboard_service(layout: Layout) -> Manifest:
+    """Return the Service's manifest."""
+    name = tensorboard_name(layout.job.spec.output.uri)
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(layout, name),
         "spec": {
-            "selector": {labels.BOARD: name},
+            "selector": {labels.TENSORBOARD: name},
             "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
         },
     }
 
 
-def board_host(layout: Layout) -> str:
-    """Where it is reached from outside; empty where it is not."""
-    domain = _ingress(layout).domain
-    return f"{board_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
+def tensorboard_host(layout: Layout) -> str:
+    """Return its host outside the cluster; empty if it has none."""
+    domain = _ingress_settings(layout).domain
+    return f"{tensorboard_name(layout.job.spec.output.uri)}.{layout.namespace}.{domain}" if domain else ""
 
 
-def entry_kind(layout: Layout) -> Resource:
-    """How it is reached from outside, where it is."""
-    return HTTP_ROUTES if _ingress(layout).gateway else INGRESSES
+def route_kind(layout: Layout) -> Resource:
+    """Return the kind of object by which it is reached from outside."""
+    return HTTP_ROUTES if _ingress_settings(layout).gateway else INGRESSES
 
 
-def board_entry(layout: Layout) -> Manifest:
-    """One host per output and namespace. While nobody looks there is no pod, and it answers 503."""
-    asked = _ingress(layout)
-    return _route(layout, asked.gateway) if asked.gateway else _ingress_of(layout)
+def tensorboard_route(layout: Layout) -> Manifest:
+    """Return the Ingress or HTTPRoute: one host per output and namespace. It answers 503 while there is no pod."""
+    settings = _ingress_settings(layout)
+    return _http_route(layout, settings.gateway) if settings.gateway else _ingress(layout)
 
 
-def _ingress_of(layout: Layout) -> Manifest:
-    name, host, asked = board_name(layout.job.spec.output.uri), board_host(layout), _ingress(layout)
+def _ingress(layout: Layout) -> Manifest:
+    name, host, settings = (
+        tensorboard_name(layout.job.spec.output.uri),
+        tensorboard_host(layout),
+        _ingress_settings(layout),
+    )
     backend = {"service": {"name": name, "port": {"name": "http"}}}
     spec: Manifest = {
         "rules": [{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}]
     }
-    if asked.class_name:
-        spec["ingressClassName"] = asked.class_name
-    if asked.tls_secret:
-        spec["tls"] = [{"hosts": [host], "secretName": asked.tls_secret}]
+    if settings.class_name:
+        spec["ingressClassName"] = settings.class_name
+    if settings.tls_secret:
+        spec["tls"] = [{"hosts": [host], "secretName": settings.tls_secret}]
     return {
         "apiVersion": INGRESSES.api_version,
         "kind": INGRESSES.kind,
-        "metadata": _entry_metadata(layout),
+        "metadata": _route_metadata(layout),
         "spec": spec,
     }
 
 
-def _route(layout: Layout, gateway: Gateway) -> Manifest:
+def _http_route(layout: Layout, gateway: Gateway) -> Manifest:
     parent = {
         "name": gateway.name,
         **({"namespace": gateway.namespace} if gateway.namespace else {}),
         **({"sectionName": gateway.section} if gateway.section else {}),
     }
-    backend = {"name": board_name(layout.job.spec.output.uri), "port": PORT}
+    backend = {"name": tensorboard_name(layout.job.spec.output.uri), "port": PORT}
     return {
         "apiVersion": HTTP_ROUTES.api_version,
         "kind": HTTP_ROUTES.kind,
-        "metadata": _entry_metadata(layout),
+        "metadata": _route_metadata(layout),
         "spec": {
             "parentRefs": [parent],
-            "hostnames": [board_host(layout)],
+            "hostnames": [tensorboard_host(layout)],
             "rules": [{"backendRefs": [backend]}],
         },
     }
 
 
-def _entry_metadata(layout: Layout) -> Manifest:
-    found, annotations = _metadata(layout, board_name(layout.job.spec.output.uri)), _ingress(layout).annotations
-    return {**found, "annotations": annotations} if annotations else found
+def _route_metadata(layout: Layout) -> Manifest:
+    metadata, annotations = (
+        _metadata(layout, tensorboard_name(layout.job.spec.output.uri)),
+        _ingress_settings(layout).annotations,
+    )
+    return {**metadata, "annotations": annotations} if annotations else metadata
 
 
-def _ingress(layout: Layout) -> IngressSettings:
+def _ingress_settings(layout: Layout) -> IngressSettings:
     return ingress.parse(layout.settings.tensorboard_ingress)
 
 
 def owner(layout: Layout) -> Manifest:
-    """One owner among several: none of them is its controller."""
+    """Return the job as one owner among several: none of them is the controller."""
     return {key: layout.owner_references[0][key] for key in ("apiVersion", "kind", "name", "uid")}
 
 
@@ -131,7 +140,7 @@ def _metadata(layout: Layout, name: str) -> Manifest:
 
 def _labels(name: str) -> Manifest:
     return {labels.NAME: "posttrain", labels.MANAGED_BY: labels.MANAGER, labels.COMPONENT: "tensorboard",
-            labels.BOARD: name}  # fmt: skip
+            labels.TENSORBOARD: name}  # fmt: skip
 
 
 def _pod(layout: Layout) -> Manifest:

@@ -22,7 +22,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What an operator's administrator decides. The variable of a field is POSTTRAIN_<FIELD>."""
+    """What the operator's administrator decides. The variable of a field is POSTTRAIN_<FIELD>."""
 
     trainer_image: str = "posttrain-trainer:0.1.0"
     """Image of jobs that name none."""
@@ -31,7 +31,7 @@ class Settings:
     pathways_head_nodes: str = "cpu-np"
     """Node pool for Pathways' heads: 48 CPUs and 232 GB each. XPK calls it cpu-np, and so do its clusters."""
     pathways_head_machine: str = "n2-standard-64"
-    """Machine type of that pool, where the operator makes it."""
+    """Machine type of that pool, if the operator creates it."""
     pathways_scratch: str = ""
     """gs:// directory for what Pathways' servers exchange. Empty: `.pathways` in the job's output.uri."""
     pathways_server_image: str = "us-docker.pkg.dev/cloud-tpu-v2-images/pathways/server:latest"
@@ -41,23 +41,22 @@ class Settings:
     progress_seconds: float = 10.0
     """While a job runs, its progress is read, and its status written, at most this often."""
     queue_seconds: float = 30.0
-    """While a job waits in a queue, Kueue is asked this often why, and who is ahead."""
+    """While a job waits in a queue, the reason and the jobs ahead are read this often."""
     queue_existing: bool = True
-    """Whether jobs that want nodes that are there stand in line for them. False where an autoscaler makes nodes for
-    every pod that waits: there nothing is scarce."""
+    """Whether jobs queue for existing nodes. False if an autoscaler creates nodes for every pending pod."""
     resync_seconds: float = 600.0
-    """A job is looked at this often although nothing was heard of it."""
+    """A job is reconciled this often without an event."""
     start_failure_seconds: float = 300.0
     """How long a pod may fail to start (image, secret, volume) before its job fails."""
     silent_start_seconds: float = 60.0
-    """A trainer that runs for this long and shows no progress document is called running all the same."""
+    """A trainer that runs this long without a readable progress document counts as running."""
     preflight_seconds: float = 600.0
     """How long preflight may compile; then the formula's verdict counts. Its Job, which tries twice, may take twice
     as long, and start_failure_seconds for a node and the image."""
     shared_filesystem: bool = False
     """Whether the operator and the pods see the same files, as in the embedded cluster."""
     gke_project: str = ""
-    """Google Cloud project of the cluster; empty: no node pools are made."""
+    """Google Cloud project of the cluster; empty: no node pools are created."""
     gke_location: str = ""
     """Region or zone of the cluster."""
     gke_cluster: str = ""
@@ -70,7 +69,7 @@ class Settings:
     gke_node_service_account: str = ""
     """Google service account of the nodes; empty: the project's default one."""
     cloud_poll_seconds: float = 10.0
-    """While pools are made or deleted, GKE is asked this often, for all jobs together."""
+    """While pools are created or deleted, GKE is polled this often, for all jobs together."""
     cloud_timeout_seconds: float = 30.0
     """How long one call of the GKE API may take."""
     pool_idle_seconds: float = 300.0
@@ -82,7 +81,7 @@ class Settings:
     capacity_rounds: int = 0
     """After so many rounds through spec.capacity without chips the job fails; 0: never."""
     sweep_seconds: float = 60.0
-    """Pools whose job is gone, or whose idle time is over, are looked for this often."""
+    """Orphaned pools, and those whose idle time is over, are collected this often."""
     workers: int = 8
     """Jobs reconciled at the same time."""
     silence_seconds: float = 300.0
@@ -95,7 +94,7 @@ class Settings:
     prices: str = ""
     """Money per chip and hour as JSON, `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; empty: no money is shown."""
     leader_namespace: str = ""
-    """Namespace of the Lease by which replicas agree on the one that works; empty: this process is alone."""
+    """Namespace of the Lease by which replicas elect a leader; empty: this process is the only one."""
     http_port: int = 8080
     """Port of /healthz, /readyz and /metrics; 0: none."""
     log_level: str = "info"
@@ -103,12 +102,12 @@ class Settings:
 
     @property
     def has_gke(self) -> bool:
-        """Whether the operator may make node pools."""
+        """Return True if the operator may create node pools."""
         return bool(self.gke_project and self.gke_location and self.gke_cluster)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
-        """Defaults, and what the environment says."""
+        """Return the defaults, overridden by the environment. Raises SettingsError."""
         given: dict[str, Any] = {}
         for field in fields(cls):
             variable = PREFIX + field.name.upper()

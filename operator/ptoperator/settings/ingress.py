@@ -1,8 +1,8 @@
-"""How TensorBoards are reached from outside the cluster, as an administrator states it. Pure.
+"""How TensorBoards are reached from outside the cluster, as an administrator configures it. Pure.
 
-TensorBoard asks nobody who they are: whatever stands before it (an identity-aware proxy, the ingress controller's own
-authentication) is put there by class and annotations. Either an Ingress is made, or a route to a Gateway that is there,
-whose listeners have class and certificate.
+TensorBoard has no authentication: the class and annotations add it (an identity-aware proxy, the ingress controller's
+own authentication). Either an Ingress is created, or a route to an existing Gateway, whose listeners have class and
+certificate.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ACCEPTED = (
 
 
 class IngressError(ValueError):
-    """A setting that cannot be used: says what is wrong and what is accepted."""
+    """An invalid setting: says what is wrong and what is accepted."""
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """A Gateway that is there. section: the name of a listener; empty: all of them."""
+    """An existing Gateway. section: the name of a listener; empty: all of them."""
 
     name: str
     namespace: str = ""
@@ -32,8 +32,11 @@ class Gateway:
 
 @dataclass(frozen=True)
 class IngressSettings:
-    """domain: each TensorBoard's host is below it; empty: none is reached from outside. tls_secret: of the job's
-    namespace. gateway: what a route leads from, in place of an Ingress."""
+    """The parsed setting.
+
+    domain: the parent domain of each TensorBoard's host; empty: none is reached from outside. tls_secret: in the job's
+    namespace. gateway: the route's parent, instead of an Ingress.
+    """
 
     domain: str = ""
     class_name: str = ""
@@ -44,7 +47,7 @@ class IngressSettings:
 
 @cache
 def parse(text: str) -> IngressSettings:
-    """From JSON; nothing for an empty text."""
+    """Parse JSON; an empty text is no ingress. Raises IngressError."""
     if not text:
         return IngressSettings()
     try:
@@ -52,7 +55,7 @@ def parse(text: str) -> IngressSettings:
         _check(found, {"domain", "className", "annotations", "tlsSecret", "gateway"})
         gateway = _gateway(found.get("gateway") or {})
         if gateway and (found.get("className") or found.get("tlsSecret")):
-            raise ValueError("className and tlsSecret are an Ingress's, and a gateway is named")
+            raise ValueError("className and tlsSecret are for an Ingress, but a gateway is named")
         annotations = {str(key): str(value) for key, value in (found.get("annotations") or {}).items()}
         return IngressSettings(
             str(found.get("domain") or ""),
@@ -66,7 +69,7 @@ def parse(text: str) -> IngressSettings:
 
 
 def _gateway(found: dict[str, str]) -> Gateway | None:
-    """Nothing for one without a name, as the chart's default is."""
+    """Return None without a name, as in the chart's default."""
     _check(found, {"name", "namespace", "section"})
     return Gateway(**{key: str(value) for key, value in found.items()}) if found.get("name") else None
 
@@ -74,4 +77,4 @@ def _gateway(found: dict[str, str]) -> Gateway | None:
 def _check(found: dict[str, object] | dict[str, str], known: set[str]) -> None:
     unknown = sorted(set(found) - known)
     if unknown:
-        raise ValueError(f"{', '.join(unknown)} is not known")
+        raise ValueError(f"{', '.join(unknown)} is not a known key")

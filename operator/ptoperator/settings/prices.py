@@ -1,7 +1,7 @@
 """The price table: money per chip and hour, by generation and by how the chips were obtained. Pure.
 
-Prices differ by region, contract and year, so there are none here: an administrator states them. A price for
-`v6e/spot` goes before one for `v6e`.
+Prices differ by region, contract and year, so there are none here: an administrator sets them. A price for `v6e/spot`
+overrides one for `v6e`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 
 
 class PriceError(ValueError):
-    """A table that cannot be used: says what is wrong and what is accepted."""
+    """An invalid table: says what is wrong and what is accepted."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,11 @@ class Prices:
     per_chip_hour: dict[str, float] = field(default_factory=dict)
 
     def of(self, generation: str, option: str) -> float | None:
+        """Return the price per chip and hour, or None."""
         return self.per_chip_hour.get(f"{generation}/{option}", self.per_chip_hour.get(generation))
 
     def amount(self, generation: str, chips: int, held: dict[str, int]) -> str:
-        """`41.28 USD` for seconds held by option; empty where a price is missing."""
+        """Return `41.28 USD` for the seconds by option; empty if a price is missing."""
         priced = [(self.of(generation, option), seconds) for option, seconds in held.items() if seconds]
         if not priced or any(price is None for price, _ in priced):
             return ""
@@ -37,7 +38,7 @@ class Prices:
 
 @cache
 def parse(text: str) -> Prices:
-    """From JSON: `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; nothing for an empty text."""
+    """Parse JSON: `{"currency": "USD", "perChipHour": {"v6e": 2.7}}`; an empty text is no table. Raises PriceError."""
     if not text:
         return Prices()
     try:
@@ -48,5 +49,5 @@ def parse(text: str) -> Prices:
         found, currency = {}, ""
     if not found or not currency or not all(math.isfinite(price) and price >= 0 for price in found.values()):
         accepted = '{"currency": "USD", "perChipHour": {"v6e": 2.7, "v6e/spot": 0.95}}'
-        raise PriceError(f"'{text[:100]}' is no price table; accepted: {accepted}")
+        raise PriceError(f"'{text[:100]}' is not a price table; accepted: {accepted}")
     return Prices(currency, found)

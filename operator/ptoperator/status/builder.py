@@ -1,7 +1,7 @@
-"""The status of a job: the only place that makes conditions, phases, messages and numbers for people.
+"""Build a job's status: the only place that writes conditions, phases, messages and numbers for people.
 
-`Situation` is what plan found; `build` turns it, the old status and what was observed into the new status. It is
-pure: the same input gives the same status, and `differs` tells whether it is worth a write.
+`StatusUpdate` is what plan decided; `build` combines it with the old status and the observed state. It is pure: the
+same input gives the same status, and `differs` tells whether it is worth a write.
 """
 
 from __future__ import annotations
@@ -18,129 +18,133 @@ from ptapi.status import (
     PreflightStatus,
 )
 from ptkube import timestamps
-from ptoperator.failures.redaction import redacted
+from ptoperator.failures.redaction import redact
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout
 from ptoperator.status.links import links
 from ptoperator.status.progress import checkpoint_status, metrics_status, progress_status
 from ptoperator.status.restart_counts import restart_counts
-from ptoperator.status.time_and_cost import account
+from ptoperator.status.time_and_cost import account_time
 
 _MESSAGE_LIMIT = 4096
 
 
 @dataclass(frozen=True)
-class Say:
-    """One condition: whether it holds, why in one word, and why in a sentence."""
+class ConditionUpdate:
+    """One condition: whether it holds, the reason in one word, and the message."""
 
     holds: bool
     reason: str
     message: str = ""
 
 
-Says = dict[ConditionType, Say]
+ConditionUpdates = dict[ConditionType, ConditionUpdate]
 
 
 @dataclass(frozen=True)
-class Situation:
-    """What plan found: the phase, the conditions it can speak about, and the failure that ended the job.
+class StatusUpdate:
+    """The phase, the conditions that changed, and the failure that ended the job.
 
-    restarted: a failure after which the job starts again by the operator's decision, which no JobSet counts.
+    restarted: a failure after which the operator restarts the job, which no JobSet counts.
     """
 
     phase: Phase
-    says: Says = field(default_factory=dict)
+    conditions: ConditionUpdates = field(default_factory=dict)
     failure: FailureStatus | None = None
     capacity: CapacityStatus | None = None
     restarted: FailureStatus | None = None
     preflight: PreflightStatus | None = None
 
 
-def build(seen: Observed, situation: Situation, layout: Layout | None) -> PostTrainJobStatus:
-    """The new status. `layout` is None for a spec that cannot be laid out."""
-    old, phase = seen.status, situation.phase
-    restarts, newest = restart_counts(seen)
-    if situation.restarted is not None:
-        newest = situation.restarted
+def build(state: Observed, update: StatusUpdate, layout: Layout | None) -> PostTrainJobStatus:
+    """Return the new status. layout: None for an invalid spec."""
+    old, phase = state.status, update.phase
+    restarts, newest = restart_counts(state)
+    if update.restarted is not None:
+        newest = update.restarted
         restarts[newest.failure_class] = restarts.get(newest.failure_class, 0) + 1
-    updates: dict[str, object] = {
+    fields: dict[str, object] = {
         "phase": phase,
-        "observed_generation": seen.generation,
-        "conditions": merged(old.conditions, situation.says, seen.generation, seen.now),
+        "observed_generation": state.generation,
+        "conditions": merge_conditions(old.conditions, update.conditions, state.generation, state.now),
         "restarts": restarts,
-        "failure": _told(situation.failure or newest or old.failure),
-        "preflight": situation.preflight or old.preflight,
-        "capacity": situation.capacity or old.capacity,
-        "start_time": old.start_time or _start_time(situation, seen.now),
-        "completion_time": timestamps.to_text(seen.now) if phase.is_terminal else None,
-        **_of_progress(seen, phase, layout),
-        **account(seen, layout),
+        "failure": _redacted_failure(update.failure or newest or old.failure),
+        "preflight": update.preflight or old.preflight,
+        "capacity": update.capacity or old.capacity,
+        "start_time": old.start_time or _start_time(update, state.now),
+        "completion_time": timestamps.to_text(state.now) if phase.is_terminal else None,
+        **_progress_fields(state, phase, layout),
+        **account_time(state, layout),
     }
     if layout is not None:
-        updates |= {
+        fields |= {
             "algorithm": layout.job.spec.algorithm.label,
             "chips": 0 if layout.accelerator.is_cpu else layout.accelerator.total_chips,
-            "job_set": old.job_set if phase is Phase.PREFLIGHT or situation.preflight else layout.jobset,
+            "job_set": old.job_set if phase is Phase.PREFLIGHT or update.preflight else layout.jobset,
             "links": links(layout),
         }
-    return old.model_copy(update=updates)
+    return old.model_copy(update=fields)
 
 
 def differs(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
-    """Whether somebody would see a difference. Sums of time and cost alone are not worth a write."""
+    """Return True if a reader would see a difference. Sums of time and cost alone are not worth a write."""
     return _without_sums(old) != _without_sums(new)
 
 
 def is_only_progress(old: PostTrainJobStatus, new: PostTrainJobStatus) -> bool:
-    """Whether nothing changed but numbers that change all the time; those may wait for their turn."""
+    """Return True if only progress metrics changed; those updates are rate-limited."""
     return _without_progress(old) == _without_progress(new)
 
 
-def merged(old: list[Condition], says: Says, generation: int, now: datetime) -> list[Condition]:
-    """Conditions in the order of their types; what is not spoken about stays as it was."""
+def merge_conditions(
+    old: list[Condition], conditions: ConditionUpdates, generation: int, now: datetime
+) -> list[Condition]:
+    """Return the conditions in the order of their types; those without an update stay."""
     by_type = {condition.type: condition for condition in old}
-    for kind, say in says.items():
-        by_type[kind] = _condition(by_type.get(kind), kind, say, generation, now)
+    for kind, update in conditions.items():
+        by_type[kind] = _condition(by_type.get(kind), kind, update, generation, now)
     return [by_type[kind] for kind in ConditionType if kind in by_type]
 
 
-def _condition(old: Condition | None, kind: ConditionType, say: Say, generation: int, now: datetime) -> Condition:
-    status = "True" if say.holds else "False"
+def _condition(
+    old: Condition | None, kind: ConditionType, update: ConditionUpdate, generation: int, now: datetime
+) -> Condition:
+    status = "True" if update.holds else "False"
     unchanged = old is not None and old.status == status
     return Condition(
         type=kind,
         status=status,
-        reason=say.reason,
-        message=redacted(say.message)[:_MESSAGE_LIMIT],
+        reason=update.reason,
+        message=redact(update.message)[:_MESSAGE_LIMIT],
         last_transition_time=old.last_transition_time if old and unchanged else timestamps.to_text(now),
         observed_generation=generation,
     )
 
 
-def _told(failure: FailureStatus | None) -> FailureStatus | None:
-    """Whoever said it, a secret is not repeated."""
+def _redacted_failure(failure: FailureStatus | None) -> FailureStatus | None:
+    """Remove secrets from a failure, whatever its source."""
     if failure is None:
         return None
-    return failure.model_copy(update={"message": redacted(failure.message), "log": redacted(failure.log)})
+    return failure.model_copy(update={"message": redact(failure.message), "log": redact(failure.log)})
 
 
-def _start_time(situation: Situation, now: datetime) -> str | None:
-    capacity = situation.says.get(ConditionType.CAPACITY_READY)
+def _start_time(update: StatusUpdate, now: datetime) -> str | None:
+    capacity = update.conditions.get(ConditionType.CAPACITY_READY)
     return timestamps.to_text(now) if capacity and capacity.reason == Reason.NODES_READY else None
 
 
-def _of_progress(seen: Observed, phase: Phase, layout: Layout | None) -> dict[str, object]:
-    progress = seen.progress
-    if progress is None or progress.job_uid not in ("", seen.uid):
+def _progress_fields(state: Observed, phase: Phase, layout: Layout | None) -> dict[str, object]:
+    progress = state.progress
+    if progress is None or progress.job_uid not in ("", state.uid):
         return {}
     chips = layout.accelerator.total_chips if layout else 0
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "progress": progress_status(progress, phase is Phase.RUNNING),
         "metrics": metrics_status(progress.metrics, chips),
     }
     if progress.checkpoint is not None:
-        found["checkpoint"] = checkpoint_status(progress.checkpoint)
-    return found
+        fields["checkpoint"] = checkpoint_status(progress.checkpoint)
+    return fields
 
 
 _SUMS: dict[str, object] = {"accounted_until": None, "time": None, "cost": None}

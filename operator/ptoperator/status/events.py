@@ -1,7 +1,7 @@
-"""Kubernetes events: what `kubectl describe ptj` shows of a job's life. Pure.
+"""Kubernetes Events: what `kubectl describe ptj` shows of a job's life. Pure.
 
-An event is the difference between two statuses. Its name is made from the job, the kind of change and the state it
-left, so that saying it again after a crash finds it said already.
+An event is the difference between two statuses. Its name is derived from the job, the kind of change and the previous
+state, so that a repeated write after a crash finds it written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _WARNINGS = (
 
 
 @dataclass(frozen=True)
-class Note:
-    """Something worth an event. mark: what tells this occurrence from an earlier one."""
+class JobEvent:
+    """A change that is worth an event. mark: distinguishes this occurrence from an earlier one."""
 
     reason: str
     message: str
@@ -39,32 +39,32 @@ class Note:
     mark: str = ""
 
 
-def notes(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[Note]:
-    """What happened between two statuses, in the order in which it is told."""
-    return [*_created(old, new), *_given_up(old, new), *_restarted(old, new), *_changed(old, new)]
+def events_between(old: PostTrainJobStatus, new: PostTrainJobStatus) -> list[JobEvent]:
+    """Return the changes between two statuses, in the order of the events."""
+    return [*_created(old, new), *_failed_attempts(old, new), *_restarted(old, new), *_changed(old, new)]
 
 
-def manifest(seen: Observed, note: Note) -> Manifest:
-    """The event for a note."""
-    mark = f"{seen.uid}/{note.reason}/{note.mark}"
-    time = timestamps.to_text(seen.now)
+def manifest(state: Observed, event: JobEvent) -> Manifest:
+    """Return the Event's manifest."""
+    mark = f"{state.uid}/{event.reason}/{event.mark}"
+    time = timestamps.to_text(state.now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{seen.name}.{hashlib.sha256(mark.encode()).hexdigest()[:16]}",
-            "namespace": seen.namespace,
+            "name": f"{state.name}.{hashlib.sha256(mark.encode()).hexdigest()[:16]}",
+            "namespace": state.namespace,
         },
         "involvedObject": {
             "apiVersion": f"{API_GROUP}/{API_VERSION}",
             "kind": KIND,
-            "name": seen.name,
-            "namespace": seen.namespace,
-            "uid": seen.uid,
+            "name": state.name,
+            "namespace": state.namespace,
+            "uid": state.uid,
         },
-        "type": "Warning" if note.is_warning else "Normal",
-        "reason": note.reason,
-        "message": note.message[:_MESSAGE_LIMIT],
+        "type": "Warning" if event.is_warning else "Normal",
+        "reason": event.reason,
+        "message": event.message[:_MESSAGE_LIMIT],
         "source": {"component": _COMPONENT},
         "reportingComponent": f"{API_GROUP}/{_COMPONENT}",
         "reportingInstance": _COMPONENT,
@@ -74,41 +74,51 @@ def manifest(seen: Observed, note: Note) -> Manifest:
     }
 
 
-def _created(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+def _created(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:
     if new.job_set and not old.job_set and not new.phase.is_terminal:
-        yield Note(Reason.CREATED, f"JobSet {new.job_set}")
+        yield JobEvent(Reason.CREATED, f"JobSet {new.job_set}")
 
 
-def _given_up(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
-    """Attempts at capacity that did not work."""
-    known = {(each.option, each.started) for each in old.capacity.attempts if each.ended}
+def _failed_attempts(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:
+    """Report attempts at capacity that failed."""
+    reported = {(each.option, each.started) for each in old.capacity.attempts if each.ended}
     for each in new.capacity.attempts:
-        if each.ended and each.failure_class and (each.option, each.started) not in known:
+        if each.ended and each.failure_class and (each.option, each.started) not in reported:
             message = f"{each.option}: {each.outcome}"
-            yield Note(Reason.CAPACITY_UNAVAILABLE, message, True, f"{each.option}/{each.started}")
+            yield JobEvent(Reason.CAPACITY_UNAVAILABLE, message, True, f"{each.option}/{each.started}")
 
 
-def _restarted(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+def _restarted(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:
     before, after = sum(old.restarts.values()), sum(new.restarts.values())
     if after > before and new.failure:
-        yield Note(Reason.RESTARTING, f"restart {after} after {terminal_phases.words(new.failure)}", True, str(after))
+        yield JobEvent(
+            Reason.RESTARTING,
+            f"restart {after} after {terminal_phases.describe_failure(new.failure)}",
+            True,
+            str(after),
+        )
 
 
-def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[Note]:
+def _changed(old: PostTrainJobStatus, new: PostTrainJobStatus) -> Iterator[JobEvent]:
     for condition in new.conditions:
         before = old.condition(condition.type)
-        is_news = before is None or (before.status, before.reason) != (condition.status, condition.reason)
+        is_changed = before is None or (before.status, before.reason) != (condition.status, condition.reason)
         if new.phase.is_terminal and condition.type is ConditionType.PREFLIGHTED:
             continue  # Failed says it
-        if is_news and _is_worth_telling(condition):
+        if is_changed and _is_notable(condition):
             mark = f"{condition.type}/{before.reason}/{before.last_transition_time}" if before else condition.type
-            yield Note(condition.reason, condition.message, _is_warning(condition), mark)
+            yield JobEvent(condition.reason, condition.message, _is_warning(condition), mark)
 
 
-def _is_worth_telling(condition: Condition) -> bool:
-    """Running and CapacityReady speak when they hold; Complete and Failed speak for a job that ended."""
+def _is_notable(condition: Condition) -> bool:
+    """Return True if the condition is worth an event.
+
+    Running and CapacityReady only when they hold; of a finished job only Complete and Failed.
+    """
     if condition.reason in _WARNINGS or condition.type in (ConditionType.COMPLETE, ConditionType.FAILED):
-        return condition.type is not ConditionType.RUNNING and condition.reason not in _TWICE.get(condition.type, ())
+        return condition.type is not ConditionType.RUNNING and condition.reason not in _REPORTED_ELSEWHERE.get(
+            condition.type, ()
+        )
     if condition.type in (ConditionType.RUNNING, ConditionType.CAPACITY_READY):
         return condition.status == "True"
     if condition.type is ConditionType.QUOTA_RESERVED:
@@ -116,7 +126,7 @@ def _is_worth_telling(condition: Condition) -> bool:
     return condition.reason not in _QUIET
 
 
-_TWICE: dict[ConditionType, tuple[str, ...]] = {ConditionType.CAPACITY_READY: (Reason.EVICTED,)}
+_REPORTED_ELSEWHERE: dict[ConditionType, tuple[str, ...]] = {ConditionType.CAPACITY_READY: (Reason.EVICTED,)}
 """The same thing said by two conditions is told once."""
 
 

@@ -1,4 +1,4 @@
-"""What to do about a job that failed: the hint at the end of its message, with the job's own numbers. Pure."""
+"""The hint at the end of a failed job's message, with the job's own numbers. Pure."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from ptapi.failures import FailureClass
 from ptapi.spec.training import Training
 from ptoperator.render import Layout
 
-_ADVICE: dict[FailureClass, str] = {
+_HINTS: dict[FailureClass, str] = {
     FailureClass.OUT_OF_MEMORY_HOST: "the data or the checkpoint is too large for the host; use an accelerator with "
     "more hosts",
-    FailureClass.HANG: "look at the stacks in the run directory for what each process waits for; a step that takes "
+    FailureClass.HANG: "read the stacks in the run directory to see what each process waits for; a step that takes "
     "longer needs runPolicy.hangTimeoutSeconds",
     FailureClass.IMAGE_PULL: "check spec.image and spec.imagePullSecrets",
     FailureClass.STORAGE: "check that output.uri exists, is writable and has space",
-    FailureClass.OUTPUT_CONFLICT: "end what writes there, or create the job again under another name or output.uri",
-    FailureClass.DATA_ERROR: "mend the data and create the job again under this or another name",
-    FailureClass.CONFIG_ERROR: "mend the job and create it again",
-    FailureClass.USER_CODE: "mend the reward file and create the job again",
-    FailureClass.SERVICE_LOST: "look at the server that the message names and its log; the job goes on from its "
+    FailureClass.OUTPUT_CONFLICT: "stop what writes there, or recreate the job under another name or output.uri",
+    FailureClass.DATA_ERROR: "fix the data and recreate the job, under this or another name",
+    FailureClass.CONFIG_ERROR: "fix the job and recreate it",
+    FailureClass.USER_CODE: "fix the reward file and recreate the job",
+    FailureClass.SERVICE_LOST: "check the server that the message names, and its log; the job continues from its "
     "checkpoint",
     FailureClass.UNKNOWN: "read the log of the pod: ptctl workload logs",
 }
 
 
-def advice(kind: FailureClass, layout: Layout) -> str:
-    """The hint for a class; empty where there is nothing to do."""
+def hint_for(kind: FailureClass, layout: Layout) -> str:
+    """Return the hint for a class; empty if there is nothing to do."""
     if kind is FailureClass.OUT_OF_MEMORY_HBM:
-        return "use " + ", ".join(_less_memory(layout))
-    return _ADVICE.get(kind, "")
+        return "use " + ", ".join(_memory_savings(layout))
+    return _HINTS.get(kind, "")
 
 
-def _less_memory(layout: Layout) -> Iterator[str]:
-    """From what costs nothing but time to what costs chips."""
+def _memory_savings(layout: Layout) -> Iterator[str]:
+    """List the changes, from what only costs time to what costs chips."""
     training = layout.job.spec.training
     micro = training.micro_batch_size or training.batch_size
     if micro > 1:
@@ -57,7 +57,7 @@ def _smaller_state(training: Training) -> Iterator[str]:
 
 
 def _next_larger(now: Slice) -> str:
-    """The next size of the same generation: `v6e-32 (32 chips)`."""
+    """Return the next size of the same generation: `v6e-32 (32 chips)`."""
     if now.is_cpu:
         return ""
     larger = [shape for shape in table()[now.generation]["topologies"] if chip_count(shape) > now.chips]

@@ -1,7 +1,7 @@
-"""Where to look: the run directory, logs, TensorBoard, the cloud console. Pure.
+"""Links of a job: the run directory, logs, TensorBoard, the cloud console. Pure.
 
-Logs outlive their pods in Cloud Logging, so there a query finds what `kubectl logs` cannot any more. The console's
-addresses are Google's and known to us from its documentation only.
+Logs outlive their pods in Cloud Logging, so a query finds what `kubectl logs` no longer can. The console's addresses
+are known from Google's documentation only.
 """
 
 from __future__ import annotations
@@ -12,31 +12,35 @@ from ptapi.run_directory import run_uri
 from ptapi.status import Links
 from ptoperator.kube import labels, names
 from ptoperator.render import Layout
-from ptoperator.render.tensorboard import board_host
+from ptoperator.render.tensorboard import tensorboard_host
 from ptoperator.settings import Settings
 
 _CONSOLE = "https://console.cloud.google.com"
 
 
 def links(layout: Layout) -> Links:
+    """Return the links."""
     run = run_uri(layout.job.spec.output.uri, layout.name)
     local = run.removeprefix("file://")
-    board = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
+    command = f"tensorboard --logdir {local}/tensorboard" if layout.job.spec.tensorboard.enabled else ""
     if layout.job.spec.tensorboard.server:
-        board = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
-        host = board_host(layout)
-        board = f"https://{host} (while somebody looks: {board})" if host else board
+        command = f"ptctl workload tensorboard {layout.name} -n {layout.namespace}"
+        host = tensorboard_host(layout)
+        command = f"https://{host} (while it is in use: {command})" if host else command
     return Links(
         run=run,
         logs=f"ptctl workload logs {layout.name} -n {layout.namespace}",
-        tensorboard=board,
-        **_in_the_cloud(layout, layout.settings),
+        tensorboard=command,
+        **_cloud_links(layout, layout.settings),
     )
 
 
-def of_rank(link: str, layout: Layout, rank: int) -> str:
-    """The query for one rank's logs, from rank 0's (`links.cloudLogsOfRank`): a link per rank of a job of thousands
-    would not fit into its status. Raises ValueError for a rank that the job does not have."""
+def rank_logs_link(link: str, layout: Layout, rank: int) -> str:
+    """Return the query for one rank's logs, from rank 0's (`links.cloudLogsOfRank`).
+
+    A link per rank of a job of thousands would not fit into its status. Raises ValueError for a rank that the job does
+    not have.
+    """
     if not 0 <= rank < _ranks(layout):
         raise ValueError(f"rank {rank}: the job has rank{'s 0 to' if _ranks(layout) > 1 else ''} {_ranks(layout) - 1}")
     pod, process = divmod(rank, layout.processes_per_host)
@@ -47,11 +51,11 @@ def of_rank(link: str, layout: Layout, rank: int) -> str:
 
 
 def _ranks(layout: Layout) -> int:
-    """Processes whose logs are the trainer's: under Pathways its head alone."""
+    """Return the number of processes with the trainer's logs: under Pathways its head alone."""
     return 1 if layout.is_pathways else layout.processes
 
 
-def _in_the_cloud(layout: Layout, settings: Settings) -> dict[str, str]:
+def _cloud_links(layout: Layout, settings: Settings) -> dict[str, str]:
     if not settings.has_gke:
         return {}
     cluster = f"{settings.gke_location}/{settings.gke_cluster}"
@@ -64,7 +68,7 @@ def _in_the_cloud(layout: Layout, settings: Settings) -> dict[str, str]:
 
 
 def _logs(layout: Layout, settings: Settings, which: str) -> str:
-    """A query of Cloud Logging, as an address."""
+    """Return a query of Cloud Logging as a URL."""
     lines = (
         'resource.type="k8s_container"',
         f'resource.labels.location="{settings.gke_location}"',
@@ -77,11 +81,11 @@ def _logs(layout: Layout, settings: Settings, which: str) -> str:
 
 
 def _label(key: str) -> str:
-    """A pod's label key as Cloud Logging writes it: with `_` for every dot."""
+    """Return a pod's label key as Cloud Logging writes it: with `_` for every dot."""
     return key.replace(".", "_")
 
 
 def _pod_line(layout: Layout, slice_index: int, host: int) -> str:
-    """The line of a query that picks the pods of one host, of all attempts."""
+    """Return the query's line for the pods of one host, of all attempts."""
     role = names.PATHWAYS_HEAD if layout.is_pathways else names.REPLICATED_JOB
     return f'resource.labels.pod_name=~"^{layout.jobset}-{role}-{slice_index}-{host}-"'

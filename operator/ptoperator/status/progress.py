@@ -1,4 +1,4 @@
-"""From the trainer's progress document to the status's numbers, as text where printer columns need text."""
+"""Convert the trainer's progress document to the status's numbers, as text if printer columns need text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGITS = 4
 
 
 def progress_status(progress: Progress, is_running: bool) -> ProgressStatus:
-    """How far; when it will end is known only of a run that goes on."""
+    """Return the progress; the ETA only for a running job."""
     total = progress.total_steps
     return ProgressStatus(
         step=progress.step,
@@ -38,6 +38,7 @@ def progress_status(progress: Progress, is_running: bool) -> ProgressStatus:
 
 
 def metrics_status(metrics: dict[str, float], chips: int) -> MetricsStatus:
+    """Return the metrics, with throughput per chip."""
     values = {field: number(metrics[key]) for field, key in _FIELDS.items() if key in metrics}
     if chips and run_directory.TOKENS_PER_SECOND in metrics:
         values["tokens_per_second_per_chip"] = number(metrics[run_directory.TOKENS_PER_SECOND] / chips)
@@ -45,11 +46,12 @@ def metrics_status(metrics: dict[str, float], chips: int) -> MetricsStatus:
 
 
 def checkpoint_status(checkpoint: CheckpointRef) -> CheckpointStatus:
+    """Return the checkpoint."""
     return CheckpointStatus(step=checkpoint.step, uri=checkpoint.uri, time=checkpoint.time)
 
 
 def number(value: float) -> str:
-    """Four significant digits, without an exponent where a person would not write one."""
+    """Return four significant digits, without an exponent unless a person would write one."""
     if value != value:
         return "NaN"
     text = f"{value:.{_DIGITS}g}"

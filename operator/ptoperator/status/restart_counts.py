@@ -1,8 +1,8 @@
-"""Restarts by failure class: pure bookkeeping of why a job started again.
+"""Count restarts by failure class. Pure.
 
-A JobSet only counts. Whatever it counted beyond what status has named is named now, from what the pods of that
-attempt said, or else from the JobSet's rule, or else from the run directory. A JobSet that was made anew counts
-from 0 and carries the earlier count in an annotation.
+A JobSet only counts. Whatever it counted beyond status is classified now, from that attempt's pods, or else from the
+JobSet's rule, or else from the run directory. A recreated JobSet counts from 0 and carries the earlier count in an
+annotation.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from ptoperator.render.failure_policy import DISRUPTED, RESTART_REASON_PREFIX, S
 _FREE = (f"{RESTART_REASON_PREFIX}{DISRUPTED}", f"{RESTART_REASON_PREFIX}{SAVED}")
 
 
-def restart_counts(seen: Observed) -> tuple[dict[str, int], FailureStatus | None]:
-    """Restarts by class, and the failure behind the newest one where there is a new one."""
-    counts = dict(seen.status.restarts)
+def restart_counts(state: Observed) -> tuple[dict[str, int], FailureStatus | None]:
+    """Return restarts by class, and the failure behind the newest one if it is new."""
+    counts = dict(state.status.restarts)
     known = sum(counts.values())
     newest: FailureStatus | None = None
-    for attempt in range(max(0, known - seen.restarts_before), seen.jobset_restarts):
-        newest = _cause_of(seen, attempt)
+    for attempt in range(max(0, known - state.restarts_before), state.jobset_restarts):
+        newest = _cause_of(state, attempt)
         counts[newest.failure_class] = counts.get(newest.failure_class, 0) + 1
     return counts, newest
 
 
 def charged_restarts(counts: dict[str, int]) -> int:
-    """How many of them count against `runPolicy.maxRestarts`."""
+    """Return how many of them count against `runPolicy.maxRestarts`."""
     return sum(
         count for kind, count in counts.items() if kind in set(FailureClass) and REACTIONS[FailureClass(kind)].charged
     )
 
 
-def failure_of_jobset(seen: Observed, condition: Manifest) -> FailureStatus:
-    """Why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's own words."""
-    found = pod_failures.cause(seen.failures, seen.jobset_restarts, charged=True)
-    cause = _hang(seen) or (failure_status(found) if found else from_run_directory(seen))
+def failure_of_jobset(state: Observed, condition: Manifest) -> FailureStatus:
+    """Return why the JobSet failed: the pod that failed first, or the run directory, or the JobSet's message."""
+    found = pod_failures.cause(state.failures, state.jobset_restarts, charged=True)
+    cause = _hang(state) or (failure_status(found) if found else from_run_directory(state))
     words = str(condition.get("message") or "")
     return cause or FailureStatus(failure_class=FailureClass.UNKNOWN, message=words)
 
 
 def failure_status(found: PodFailure) -> FailureStatus:
+    """Convert a pod failure to status."""
     return FailureStatus(
         failure_class=found.kind,
         message=found.message,
@@ -57,39 +58,40 @@ def failure_status(found: PodFailure) -> FailureStatus:
     )
 
 
-def _cause_of(seen: Observed, attempt: int) -> FailureStatus:
-    is_newest = attempt == seen.jobset_restarts - 1
-    if is_newest and (hang := _hang(seen)) is not None:
+def _cause_of(state: Observed, attempt: int) -> FailureStatus:
+    is_newest = attempt == state.jobset_restarts - 1
+    if is_newest and (hang := _hang(state)) is not None:
         return hang
-    reason = _restart_reason(seen) if is_newest else ""
+    reason = _restart_reason(state) if is_newest else ""
     charged = (reason not in _FREE) if reason else None
-    found = pod_failures.cause(seen.failures, attempt, charged=charged)
+    found = pod_failures.cause(state.failures, attempt, charged=charged)
     if found is not None:
         return failure_status(found)
     if reason in _FREE:
-        return FailureStatus(failure_class=FailureClass.PREEMPTED, message="the pods were stopped from outside")
-    return from_run_directory(seen) or FailureStatus(
-        failure_class=FailureClass.UNKNOWN, message="the pods were gone before the operator saw why they failed"
+        return FailureStatus(failure_class=FailureClass.PREEMPTED, message="the pods were stopped externally")
+    return from_run_directory(state) or FailureStatus(
+        failure_class=FailureClass.UNKNOWN,
+        message="the pods were deleted before the operator read why they failed",
     )
 
 
-def _hang(seen: Observed) -> FailureStatus | None:
-    """What the operator itself ended the attempt for: it said so before it did."""
-    running = seen.status.condition(ConditionType.RUNNING)
+def _hang(state: Observed) -> FailureStatus | None:
+    """Return the hang for which the operator ended the attempt; status says so before the pods are deleted."""
+    running = state.status.condition(ConditionType.RUNNING)
     if running is None or running.reason != Reason.HANG:
         return None
     return FailureStatus(failure_class=FailureClass.HANG, message=running.message, time=running.last_transition_time)
 
 
-def from_run_directory(seen: Observed) -> FailureStatus | None:
-    """What the trainer wrote into its run directory when it ended."""
-    said = seen.termination
+def from_run_directory(state: Observed) -> FailureStatus | None:
+    """Return the failure that the trainer wrote into its run directory, or None."""
+    said = state.termination
     if said is None or said.exit_code == 0 or said.failure_class not in set(FailureClass):
         return None
     return FailureStatus(failure_class=said.failure_class, message=said.message, exit_code=said.exit_code)
 
 
-def _restart_reason(seen: Observed) -> str:
-    """The rule by which the JobSet restarted; empty where it says no more (it is over) or never did (before 0.12)."""
-    condition = seen.jobset_condition("RestartingJobSet")
+def _restart_reason(state: Observed) -> str:
+    """Return the rule by which the JobSet restarted; empty once it is over, and before JobSet 0.12."""
+    condition = state.jobset_condition("RestartingJobSet")
     return str(condition.get("reason") or "") if condition else ""

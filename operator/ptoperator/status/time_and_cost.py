@@ -1,8 +1,8 @@
-"""Where the time went and what it cost: sums that survive an operator that is away for a while.
+"""Account for time and cost: sums that survive an operator that is away for a while.
 
-Time since the last account goes to what the job was doing then: waiting for quota, waiting for nodes, or holding
-nodes. What the nodes were held for (compiling, training, restoring) is the trainer's word. Money is a product of those
-sums and the price table of now.
+Time since the last update goes to what the job did then: waiting for quota, waiting for nodes, or holding nodes. The
+trainer reports how the held time was spent (compiling, training, restoring). Money is the product of those sums and the
+current price table.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ptoperator.settings import prices
 _WAITING = (Phase.PENDING, Phase.PREFLIGHT, Phase.PROVISIONING)
 
 
-def account(seen: Observed, layout: Layout | None) -> dict[str, object]:
-    """The updates of `time`, `cost` and `accounted_until`."""
-    old = seen.status
+def account_time(state: Observed, layout: Layout | None) -> dict[str, object]:
+    """Return the updates of `time`, `cost` and `accounted_until`."""
+    old = state.status
     if old.accounted_until is None:
-        return {"accounted_until": timestamps.to_text(seen.now)}
-    delta = round(timestamps.seconds_since(old.accounted_until, seen.now) or 0.0)
+        return {"accounted_until": timestamps.to_text(state.now)}
+    delta = round(timestamps.seconds_since(old.accounted_until, state.now) or 0.0)
     sums = {"queueing": old.time.queueing, "provisioning": old.time.provisioning, "held": old.time.held}
     kind = _kind(old)
     if kind:
         sums[kind] += delta
-    held = _held(seen, delta if kind == "held" else 0)
-    time = TimeStatus(**sums, **_by_trainer(seen.progress, old), goodput="")
+    held = _allocated_seconds(state, delta if kind == "held" else 0)
+    time = TimeStatus(**sums, **_by_trainer(state.progress, old), goodput="")
     time = time.model_copy(update={"goodput": _goodput(time)})
     return {
         "time": time,
         "cost": _cost(held, time, layout) or old.cost,
-        "accounted_until": timestamps.to_text(seen.now),
+        "accounted_until": timestamps.to_text(state.now),
     }
 
 
@@ -61,11 +61,11 @@ def _goodput(time: TimeStatus) -> str:
     return f"{min(100, round(100 * time.training / time.held))}%" if time.held and time.training else ""
 
 
-def _held(seen: Observed, seconds: int) -> dict[str, int]:
-    """Seconds by option, with those that were held now."""
-    held = dict(seen.status.cost.held)
+def _allocated_seconds(state: Observed, seconds: int) -> dict[str, int]:
+    """Return the held seconds by option, with the newest ones."""
+    held = dict(state.status.cost.held)
     if seconds:
-        option = seen.capacity_option
+        option = state.capacity_option
         held[option] = held.get(option, 0) + seconds
     return held
 

@@ -44,6 +44,7 @@ class Site:
         return self.faults.get(f"{kind} {pool.zone}") or self.faults.get(kind) or self.faults.get(pool.zone)
 
     def create(self, name: str = "llama", capacity: list[Manifest] | None = None, **spec: Any) -> None:
+        """Create a job."""
         accelerator = spec.pop("accelerator", {"type": "v6e-16"})
         options = capacity or [{"type": "onDemand", "zones": ["us-east5-a"]}]
         fields: Manifest = {"preflight": "Skip", "training": {"batchSize": 96}, **spec}
@@ -61,6 +62,7 @@ class Site:
         self.operator.work()
 
     def run_until(self, is_so: Callable[[], Any], limit_s: float = 7200) -> None:
+        """Let time pass until a condition holds."""
         for _ in range(int(limit_s // 5)):
             if is_so():
                 return
@@ -68,28 +70,33 @@ class Site:
         raise AssertionError(f"it did not come to be: {self.status()}\n{self.model.pools}")
 
     def job(self, name: str = "llama") -> Manifest | None:
+        """Return a job as the API server has it."""
         return self.world.api.find(POSTTRAINJOBS, name)
 
     def status(self, name: str = "llama") -> PostTrainJobStatus:
+        """Return a job's status."""
         job = self.job(name)
         assert job is not None
         return PostTrainJobStatus.model_validate(job.get("status") or {})
 
     def outcomes(self, name: str = "llama") -> list[str]:
+        """Return the outcomes of a job's attempts."""
         return [f"{each.option}: {each.outcome}" for each in self.status(name).capacity.attempts]
 
     def start_pods(self) -> None:
+        """Schedule and start the pods."""
         self.run(10)
         for pod in self.world.unfinished:
             self.world.start(pod)
 
     def finish(self, name: str = "llama") -> None:
+        """Let the trainer succeed."""
         self.start_pods()
         for pod in self.world.unfinished:
             self.world.exit(pod, 0)
 
     def waits_for(self, name: str = "llama") -> str:
-        """What status says of the chips."""
+        """Return the message of CapacityReady."""
         found = (each.message for each in self.status(name).conditions if each.type == ConditionType.CAPACITY_READY)
         return next(found, "")
 
@@ -109,4 +116,5 @@ class Site:
 
 
 def jobset(site: Site, name: str = "llama") -> Manifest | None:
+    """Return the job's JobSet."""
     return site.world.api.find(JOBSETS, name)

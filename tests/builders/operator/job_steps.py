@@ -13,30 +13,35 @@ NAME = "llama"
 
 
 def create(world: World, **spec: object) -> None:
+    """Create the job."""
     world.api.create(POSTTRAINJOBS, job_manifest(NAME, **spec))
 
 
 def edit(world: World, **policy: object) -> None:
+    """Change the job's run policy."""
     world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, {"spec": {"runPolicy": policy}})
 
 
 def status(world: World) -> PostTrainJobStatus:
+    """Return the job's status."""
     job = world.api.find(POSTTRAINJOBS, NAME)
     assert job is not None
     return PostTrainJobStatus.model_validate(job.get("status") or {})
 
 
 def phase(world: World) -> str:
+    """Return the job's phase."""
     return str(status(world).phase)
 
 
 def condition(world: World, kind: str) -> tuple[str, str, str]:
+    """Return the status, reason and message of a condition."""
     found = next(each for each in status(world).conditions if each.type == kind)
     return found.status, found.reason, found.message
 
 
 def settle(operator: Operator) -> None:
-    """Controllers and operator take turns until nothing moves; no pod starts or ends by itself."""
+    """Run controllers and operator until nothing changes; no pod starts or ends by itself."""
     for _ in range(6):
         operator.work()
         operator.world.run_jobsets()
@@ -46,13 +51,14 @@ def settle(operator: Operator) -> None:
 
 
 def bring_up(operator: Operator, **spec: object) -> None:
-    """A job whose pods run and train."""
+    """Create a job and let its pods run and train."""
     create(operator.world, **spec)
     settle(operator)
     start(operator)
 
 
 def start(operator: Operator) -> None:
+    """Start the pods and let them train three steps."""
     operator.world.tick(1)
     for pod in operator.world.unfinished:
         operator.world.start(pod)
@@ -63,13 +69,16 @@ def start(operator: Operator) -> None:
 
 
 def exit_all(world: World, code: int, message: str = "") -> None:
+    """Let every pod exit."""
     for pod in world.unfinished:
         world.exit(pod, code, message)
 
 
 def said(exit_code: int, kind: str, message: str) -> str:
+    """Return a termination message."""
     return json.dumps({"exitCode": exit_code, "failureClass": kind, "message": message})
 
 
 def events(world: World) -> list[tuple[str, str]]:
+    """Return the type and reason of every event."""
     return [(event["type"], event["reason"]) for event in world.api.kinds("Event")]

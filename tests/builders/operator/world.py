@@ -22,7 +22,7 @@ from ptoperator.capacity.cloud import Answer, Cloud, CloudAction, CloudProvider,
 from ptoperator.controller.reconciler import Reconciler
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client
-from ptoperator.observe.cache import Key, Memory
+from ptoperator.observe.cache import JobCache, Key
 from ptoperator.observe.state import Estimate, Observed
 from ptoperator.settings import Settings
 
@@ -36,7 +36,7 @@ Change = tuple[str, Manifest]
 
 
 def job_manifest(name: str = "llama", **spec: Any) -> Manifest:
-    """A valid job; keywords replace parts of its spec."""
+    """Return a valid job; keywords replace parts of its spec."""
     base: Manifest = {
         "model": {"uri": "random://tiny"},
         "algorithm": {"sft": {}},
@@ -54,7 +54,7 @@ def job_manifest(name: str = "llama", **spec: Any) -> Manifest:
 
 
 def copied(value: Any) -> Any:
-    """A deep copy of what JSON can say: `copy.deepcopy` took a third of a simulation's time."""
+    """Copy JSON deeply: `copy.deepcopy` took a third of a simulation's time."""
     if isinstance(value, dict):
         return {key: copied(each) for key, each in value.items()}
     return [copied(each) for each in value] if isinstance(value, list) else value
@@ -77,11 +77,13 @@ class Api:
     _uid: int = 0
 
     def get(self, r: Resource, name: str, namespace: str | None = None) -> Manifest:
+        """Return one object."""
         if r is NODES:
             return self.nodes.get(name, {"metadata": {"name": name}})
         return copied(self._there(r, namespace or NAMESPACE, name))
 
     def list(self, r: Resource, namespace: str | None = None, *, labels: str | None = None) -> ListResult:
+        """Return the objects of a kind that match a label selector."""
         wanted = dict(each.split("=", 1) for each in labels.split(",")) if labels else {}
         found = [
             copied(item)
@@ -91,6 +93,7 @@ class Api:
         return ListResult(found, str(self._version))
 
     def create(self, r: Resource, body: Manifest) -> Manifest:
+        """Create an object."""
         meta = body["metadata"]
         ref = (r.kind, meta.get("namespace", NAMESPACE), meta["name"])
         if ref in self.objects:
@@ -103,6 +106,7 @@ class Api:
         return self._store(ref, item, "create")
 
     def apply(self, r: Resource, body: Manifest, *, field_manager: str) -> Manifest:
+        """Create or replace an object by server-side apply."""
         assert field_manager
         ref = (r.kind, body["metadata"]["namespace"], body["metadata"]["name"])
         if ref not in self.objects:
@@ -111,6 +115,7 @@ class Api:
         return copied(item) if item == self.objects[ref] else self._store(ref, item, "apply")
 
     def patch(self, r: Resource, name: str, namespace: str | None, body: Manifest) -> Manifest:
+        """Apply a merge patch."""
         ref = (r.kind, namespace or NAMESPACE, name)
         item = copied(self._there(r, namespace or NAMESPACE, name))
         wanted = body.get("metadata", {}).get("resourceVersion", item["metadata"]["resourceVersion"])
@@ -126,6 +131,7 @@ class Api:
         return self._store(ref, item, "patch")
 
     def delete(self, r: Resource, name: str, namespace: str | None = None, *, uid: str | None = None) -> None:
+        """Delete an object, or mark it if a finalizer or a running pod keeps it."""
         item = self._there(r, namespace or NAMESPACE, name)
         if uid is not None and item["metadata"]["uid"] != uid:
             raise Conflict(409, "Conflict", f"{name}: the uid is {item['metadata']['uid']}")
@@ -140,16 +146,19 @@ class Api:
     def pod_logs(
         self, name: str, namespace: str, *, container: str | None, tail: int | None, timestamps: bool
     ) -> Iterator[str]:
+        """Return the end of a container's log."""
         assert timestamps
         yield from self.logs.get((name, container or ""), [])[-(tail or 0) :]
 
     def get_subresource(self, r: Resource, name: str, subresource: str, namespace: str | None = None) -> Manifest:
+        """Return a subresource that a test has set."""
         path = r.path(namespace, name, subresource)
         if path not in self.paths:
             raise NotFound(404, "NotFound", f"{path} is not served")
         return copied(self.paths[path])
 
     def replace_status(self, r: Resource, body: Manifest) -> Manifest:
+        """Replace the status of an object."""
         meta = body["metadata"]
         item = self._there(r, meta["namespace"], meta["name"])
         if meta["resourceVersion"] != item["metadata"]["resourceVersion"] or meta["uid"] != item["metadata"]["uid"]:
@@ -158,6 +167,7 @@ class Api:
         return self._store(ref, {**item, "status": copied(body["status"])}, "status")
 
     def replace(self, r: Resource, body: Manifest) -> Manifest:
+        """Replace an object."""
         meta = body["metadata"]
         item = self._there(r, meta["namespace"], meta["name"])
         if meta["resourceVersion"] != item["metadata"]["resourceVersion"]:
@@ -172,12 +182,12 @@ class Api:
         self.changes.append(("MODIFIED", {"kind": r.kind, **copied(item)}))
 
     def remove(self, ref: Ref) -> None:
-        """An object is gone."""
+        """Remove an object and tell the watch."""
         item = self.objects.pop(ref)
         self.changes.append(("DELETED", {"kind": ref[0], **copied(item)}))
 
     def terminate(self, ref: Ref) -> None:
-        """An object is asked to end; a pod stays until its grace is over, others until their finalizers are gone."""
+        """Mark an object; a pod stays until its grace is over, others until their finalizers are gone."""
         item = self.objects[ref]
         if "deletionTimestamp" not in item["metadata"]:
             item["metadata"]["deletionTimestamp"] = timestamps.to_text(self.now)
@@ -186,9 +196,11 @@ class Api:
             self.changes.append(("MODIFIED", {"kind": ref[0], **copied(item)}))
 
     def find(self, r: Resource, name: str) -> Manifest | None:
+        """Return an object, or None."""
         return self.objects.get((r.kind, NAMESPACE, name))
 
     def kinds(self, kind: str) -> list[Manifest]:
+        """Return all objects of a kind."""
         return [item for (found, _, _), item in self.objects.items() if found == kind]
 
     def _there(self, r: Resource, namespace: str, name: str) -> Manifest:
@@ -214,15 +226,19 @@ class OnePoolCloud:
     """A cloud with one pool that nobody holds."""
 
     def look(self, uid: str = "") -> Cloud:
+        """Return a snapshot."""
         return Cloud(pools=(Pool("p", PoolState.RUNNING, "shape", NAMESPACE, "uid-gone"),))
 
     def last(self) -> Cloud | None:
+        """Return the latest snapshot."""
         return self.look()
 
     def reservation(self, name: str, zone: str) -> Reservation | None:
+        """Return no reservation."""
         return None
 
     def carry_out(self, action: CloudAction) -> Answer:
+        """Carry out a change."""
         return Answer(action.pool, operation="delete")
 
 
@@ -235,14 +251,17 @@ class World:
     overlaps: list[str] = field(default_factory=list)
 
     def tick(self, seconds: float) -> None:
+        """Let time pass."""
         self.api.now += timedelta(seconds=seconds)
 
     @property
     def pods(self) -> list[Manifest]:
+        """Return all pods."""
         return self.api.kinds("Pod")
 
     @property
     def unfinished(self) -> list[Manifest]:
+        """Return the pods that have not ended."""
         return [pod for pod in self.pods if _phase(pod) not in ("Succeeded", "Failed")]
 
     def collect(self) -> None:
@@ -257,12 +276,13 @@ class World:
                     self.api.remove(ref)
 
     def reap(self) -> None:
-        """The kubelet lets go of pods whose grace is over."""
+        """Remove pods whose grace period is over, as the kubelet does."""
         for ref, item in list(self.api.objects.items()):
             if ref[0] == "Pod" and item["metadata"].get("deletionTimestamp"):
                 self.api.remove(ref)
 
     def run_jobsets(self) -> None:
+        """Run the JobSet controller."""
         for jobset in self.api.kinds("JobSet"):
             self._run(jobset)
 
@@ -274,18 +294,21 @@ class World:
                 self.api.put(JOBSETS, jobset)
 
     def schedule(self, pod: Manifest) -> None:
+        """Give a pod a node."""
         if not pod["spec"].get("nodeName"):
             pod["spec"]["nodeName"] = "node-1"
             pod["status"]["conditions"] = [_scheduled(self.api.now)]
             self.api.put(PODS, pod)
 
     def start(self, pod: Manifest) -> None:
+        """Start a pod."""
         self.schedule(pod)
         if _phase(pod) == "Pending":
             pod["status"] |= {"phase": "Running", "startTime": timestamps.to_text(self.api.now)}
             self.api.put(PODS, pod)
 
     def progress(self, step: int, stage: str = "training", name: str = "llama", checkpoint: int | None = None) -> None:
+        """Write the trainer's progress document."""
         job = self.api.find(POSTTRAINJOBS, name)
         document: Manifest = {
             "jobUid": job["metadata"]["uid"] if job else "",
@@ -301,7 +324,7 @@ class World:
         self.files[f"file:///runs/{name}/progress.json"] = json.dumps(document).encode()
 
     def exit(self, pod: Manifest, code: int, message: str = "", reason: str = "") -> None:
-        """The trainer ends."""
+        """Let the trainer exit."""
         self.start(pod)
         terminated = {"exitCode": code, "finishedAt": timestamps.to_text(self.api.now), "message": message}
         if reason:
@@ -311,7 +334,7 @@ class World:
         self.api.put(PODS, pod)
 
     def disrupt(self, pod: Manifest, code: int = 137, reason: str = "DeletionByTaintManager") -> None:
-        """The node goes away under the pod."""
+        """Take the node away from the pod."""
         self.schedule(pod)
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "node went away"}
         pod["status"].setdefault("conditions", []).append(condition)
@@ -320,13 +343,14 @@ class World:
     def cannot_pull(
         self, pod: Manifest, reason: str = "ImagePullBackOff", words: str = "manifest for trainer:9 not found"
     ) -> None:
+        """Let the image pull fail."""
         self.schedule(pod)
         state = {"waiting": {"reason": reason, "message": words}}
         pod["status"]["containerStatuses"] = [{"name": "trainer", "image": "trainer:9", "state": state}]
         self.api.put(PODS, pod)
 
     def run_jobs(self) -> None:
-        """The Job controller, for Jobs of no JobSet: a pod at a time, the policy as it is rendered."""
+        """Run the Job controller for Jobs without a JobSet: one pod at a time, the policy as it is rendered."""
         for job in self.api.kinds("Job"):
             if labels.JOBSET_NAME in job["metadata"]["labels"]:
                 continue
@@ -544,27 +568,28 @@ class Operator:
     settings: Settings = field(default_factory=Settings)
     client: Any = None
     cloud: CloudProvider | None = None
-    memory: Memory = field(default_factory=Memory)
-    estimate: Callable[[Observed], Estimate | None] = lambda seen: None
+    cache: JobCache = field(default_factory=JobCache)
+    estimate: Callable[[Observed], Estimate | None] = lambda state: None
     heard: int = 0
     news: set[Key] = field(default_factory=set)
     timers: dict[Key, datetime] = field(default_factory=dict)
 
     @property
     def api(self) -> Api:
+        """Return the API server."""
         return self.world.api
 
     def restart(self) -> None:
-        """A new process: it remembers nothing and lists everything."""
-        self.memory, self.timers, self.heard = Memory(), {}, len(self.api.changes)
+        """Replace the process: it remembers nothing and lists everything."""
+        self.cache, self.timers, self.heard = JobCache(), {}, len(self.api.changes)
         self.news = {(NAMESPACE, job["metadata"]["name"]) for job in self.api.kinds("PostTrainJob")}
         for job in self.api.kinds("PostTrainJob"):
-            self.memory.note_job(job)
+            self.cache.note_job(job)
         for pod in self.api.kinds("Pod"):
-            self.memory.note_pod(pod)
+            self.cache.note_pod(pod)
 
     def hear(self, count: int | None = None) -> None:
-        """The next changes arrive, in their order."""
+        """Deliver the next changes in order."""
         end = len(self.api.changes) if count is None else min(len(self.api.changes), self.heard + count)
         for kind, item in self.api.changes[self.heard : end]:
             self._on_change(kind, item)
@@ -577,7 +602,7 @@ class Operator:
         self.timers.pop(key, None)
         client = Client(self.client or self.api, lambda verb, resource, _: CALLS.add((verb, resource)))
         reconciler = Reconciler(
-            client, self.memory, self.settings, now=lambda: self.api.now, cloud=self.cloud, estimate=self.estimate
+            client, self.cache, self.settings, now=lambda: self.api.now, cloud=self.cloud, estimate=self.estimate
         )
         try:
             again = reconciler.reconcile(key, is_news=is_news)
@@ -586,9 +611,10 @@ class Operator:
             return
         if again is not None:
             self.timers[key] = self.api.now + timedelta(seconds=again)
-        self.news |= set(self.memory.next_in_line())
+        self.news |= set(self.cache.next_in_queue())
 
     def due(self) -> list[Key]:
+        """Return the keys whose time has come."""
         return sorted(self.news | {key for key, time in self.timers.items() if time <= self.api.now})
 
     def work(self) -> None:
@@ -602,16 +628,16 @@ class Operator:
         if item["kind"] == "PostTrainJob":
             key = (NAMESPACE, item["metadata"]["name"])
             if kind == "DELETED":
-                self.memory.forget(key)
+                self.cache.forget(key)
                 self.news.discard(key)
             else:
-                self.memory.note_job(item)
-                if not self.memory.is_own_write(item):
+                self.cache.note_job(item)
+                if not self.cache.is_own_write(item):
                     self.news.add(key)
-            self.news |= set(self.memory.next_in_line())
+            self.news |= set(self.cache.next_in_queue())
             return
         if item["kind"] == "Pod":
-            self.memory.note_pod(item)
+            self.cache.note_pod(item)
         name = (item["metadata"].get("labels") or {}).get(labels.JOB)
         if name and item["kind"] in ("Pod", "JobSet"):
             self.news.add((NAMESPACE, name))

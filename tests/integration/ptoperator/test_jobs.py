@@ -82,7 +82,7 @@ def test_the_budget_of_restarts_is_kept(operator: OperatorProcess, jobs: Any) ->
     status = jobs.wait_phase("doomed", "Failed")
     assert status.restarts == {"Unknown": 1}
     message = next(each.message for each in status.conditions if each.type == "Failed")
-    assert "runPolicy.maxRestarts (1) is used up" in message
+    assert "runPolicy.maxRestarts (1) is exhausted" in message
 
 
 def test_two_processes_on_two_slices_succeed_together(operator: OperatorProcess, jobs: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_queued_job_says_why_it_waits_is_admitted_evicted_and_comes_back(
     admit(jobs, "waits", suspend=True)
     status = jobs.wait_phase("waits", "Queued")
     assert condition(status, "QuotaReserved") == ("False", "Evicted")
-    assert "took the quota back (Preempted: made room for another)" in why(jobs, "waits")
+    assert "revoked the quota (Preempted: made room for another)" in why(jobs, "waits")
     (jobs.runs / "waits" / "finish").touch()
     admit(jobs, "waits", suspend=False)
     assert jobs.wait_phase("waits", "Succeeded").failure is None

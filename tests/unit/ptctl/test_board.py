@@ -11,10 +11,10 @@ import pytest
 from ptctl.connect import tensorboard_forward
 from ptkube.resources import DEPLOYMENTS, POSTTRAINJOBS, Manifest
 from ptoperator.kube import labels
-from ptoperator.render.tensorboard import board_name
+from ptoperator.render.tensorboard import tensorboard_name
 
 Invoke = Callable[..., Any]
-BOARD = board_name("gs://b/runs")
+BOARD = tensorboard_name("gs://b/runs")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_it_says_that_somebody_looks_waits_and_forwards_the_port(
     assert "http://localhost:7007/" in result.err
     (name, namespace, body) = next(said for verb, said in kube.calls if verb == "patch")
     assert (name, namespace) == ("a", "default")
-    assert body["metadata"]["annotations"][labels.BOARD_UNTIL].endswith("Z")
+    assert body["metadata"]["annotations"][labels.TENSORBOARD_UNTIL].endswith("Z")
 
 
 def test_a_board_that_does_not_come_is_explained(

@@ -1,6 +1,6 @@
-"""How often an API may be called that has had enough: as it says itself, or twice as long after each refusal.
+"""Backoff for a throttled API: honour its retry delay, or double the pause after each rejection.
 
-Without this every job would ask again at every poll, and a limit per minute would never be met again.
+Without this every job would ask again at every poll, and a limit per minute would stay exceeded.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from ptoperator.capacity.cloud_errors import Trouble
 
-LONGEST_S = 60.0
+MAX_BACKOFF_S = 60.0
 """Google's limits are per minute."""
 
 
-class Pace:
-    """Of one kind of call. first_s: the pause after the first refusal. Where threads race, a pause is a little off."""
+class Backoff:
+    """Backoff of one kind of call. first_s: the first pause. When threads race, a pause may be slightly off."""
 
     def __init__(self, first_s: float, seconds: Callable[[], float]) -> None:
         self._first_s = first_s
@@ -25,16 +25,17 @@ class Pace:
 
     @property
     def pausing(self) -> Trouble | None:
-        """The refusal because of which nothing may be called now."""
+        """Return the rejection that forbids calls now, or None."""
         return self._why if self._why is not None and self._seconds() < self._until else None
 
     def refused(self, why: Trouble, asked_s: float | None = None) -> None:
-        """asked_s: how long the API wants to be left alone, where it says so."""
-        doubled = min(LONGEST_S, self._first_s * 2.0 ** min(self._refusals, 10))
+        """Record a rejection. asked_s: the retry delay that the API names."""
+        doubled = min(MAX_BACKOFF_S, self._first_s * 2.0 ** min(self._refusals, 10))
         self._refusals += 1
         self._until = self._seconds() + max(doubled, asked_s or 0.0)
         self._why = why
 
     def served(self) -> None:
+        """Record a success."""
         self._refusals = 0
         self._why = None

@@ -1,9 +1,9 @@
-"""GKE's API: the only module that talks to a cloud. google-cloud-container's client, called from reconcile's threads.
+"""The GKE API: the only module that talks to a cloud. Uses google-cloud-container's client from reconcile's threads.
 
-One look (cluster, operations, pools) serves all jobs for half a poll, so the number of calls does not grow with the
-number of jobs. No call waits for an operation. Changes go one after the other, each checked against the pool as it is
-now; after any failed create the pool is asked for, because it usually exists. A GKE that limits calls, or does not
-answer, is left alone for longer each time. See docs/decisions/0006.
+One snapshot (cluster, operations, pools) serves all jobs for half a poll, so the number of calls does not grow with the
+number of jobs. No call waits for an operation. Changes run one after the other, each checked against the pool as it is
+now; after any failed create the pool is read, because it usually exists. After rate limiting or timeouts, the client
+backs off. See docs/decisions/0006.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ptoperator.capacity.cloud import (
     Reservation,
 )
 from ptoperator.capacity.cloud_errors import Trouble
-from ptoperator.capacity.gke.backoff import Pace
+from ptoperator.capacity.gke.backoff import Backoff
 from ptoperator.capacity.gke.convert import (
-    asked_pause_s,
+    belongs_to,
     error_code,
-    is_held_by,
     is_ours,
     operation_of,
     pool_of,
     refusal_of,
+    retry_delay_s,
 )
 from ptoperator.kube import labels
 from ptoperator.settings import Settings
@@ -49,10 +49,10 @@ from ptoperator.settings import Settings
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_TIRED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+_THROTTLED = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
 """Refusals of a GKE that is asked too much, or does not answer."""
-_SLOW = Trouble(None, "DEADLINE_EXCEEDED", "GKE takes long to answer")
-_PATIENCE_S = 5.0
+_SLOW_TROUBLE = Trouble(None, "DEADLINE_EXCEEDED", "GKE is slow to respond")
+_LOCK_TIMEOUT_S = 5.0
 """A look that takes longer than this is not waited for by other jobs: those that run need the threads."""
 
 
@@ -75,8 +75,8 @@ class Gke:
         self._changing = threading.Lock()
         self._looking = threading.Lock()
         self._asking_since: float | None = None
-        self._reads = Pace(settings.cloud_poll_seconds, seconds)
-        self._changes = Pace(settings.cloud_poll_seconds, seconds)
+        self._reads = Backoff(settings.cloud_poll_seconds, seconds)
+        self._changes = Backoff(settings.cloud_poll_seconds, seconds)
         self._last: tuple[float, Cloud] | None = None
         self._changed: set[str] = set()
         self._zones: tuple[str, ...] = ()
@@ -84,22 +84,22 @@ class Gke:
         self._refused_by: frozenset[str] = frozenset()
 
     def look(self, uid: str = "") -> Cloud:
-        """What is there now, or was half a poll ago if nothing was changed since: for this job, where one is named.
+        """Return a snapshot, at most half a poll old and never older than the last change to this job's pools.
 
-        Another job's pool may have come or gone meanwhile. Nothing is decided by that which is not asked again: a pool
-        is taken over by its etag, and deleted after a GET.
+        Another job's pool may have changed meanwhile. That is safe: a pool is taken over by its etag, and deleted after
+        a GET.
         """
         since = self._asking_since
         waited_s = self._seconds() - since if since is not None else 0.0
-        if not self._looking.acquire(timeout=max(0.0, _PATIENCE_S - waited_s)):
-            return Cloud(trouble=_SLOW)
+        if not self._looking.acquire(timeout=max(0.0, _LOCK_TIMEOUT_S - waited_s)):
+            return Cloud(trouble=_SLOW_TROUBLE)
         try:
-            return self._known(uid) or self._asked()
+            return self._cached(uid) or self._refresh()
         finally:
             self._looking.release()
 
-    def _known(self, uid: str) -> Cloud | None:
-        """What need not be asked for again, or must not be."""
+    def _cached(self, uid: str) -> Cloud | None:
+        """Return a snapshot if none may or need be fetched now."""
         is_changed = uid in self._changed if uid else bool(self._changed)
         age = self._seconds() - self._last[0] if self._last else None
         if self._last and age is not None and age < self._settings.cloud_poll_seconds / 2 and not is_changed:
@@ -107,27 +107,27 @@ class Gke:
         pausing = self._reads.pausing
         return Cloud(trouble=pausing) if pausing else None
 
-    def _asked(self) -> Cloud:
+    def _refresh(self) -> Cloud:
         self._changed = set()  # before asking: what changes while it is asked is asked again
         self._asking_since = self._seconds()
         try:
-            found = self._ask()
+            found = self._fetch()
         finally:
             self._asking_since = None
         self._last = (self._seconds(), found)
         return found
 
     def last(self) -> Cloud | None:
-        """What was there at the last look, without asking; None before the first, and just after a change."""
+        """Return the latest snapshot without a call; None before the first one, and just after a rejected change."""
         last = self._last
         return last[1] if last else None
 
     def reservation(self, name: str, zone: str) -> Reservation | None:
-        """What is left of a reservation, where Google tells."""
+        """Return a reservation, or None if it cannot be read."""
         return self._reservations(name, zone)
 
     def carry_out(self, action: CloudAction) -> Answer:
-        """Start one change. What GKE says about it is the answer; it never raises for that."""
+        """Start one change. GKE's error is part of the result; this does not raise for it."""
         with self._changing:
             if pausing := self._changes.pausing:
                 return Answer(action.pool, trouble=pausing)
@@ -159,7 +159,7 @@ class Gke:
             case DeletePool():
                 return self._delete(action.pool, action.job_uid)
 
-    def _ask(self) -> Cloud:
+    def _fetch(self) -> Cloud:
         try:
             if not self._zones:
                 cluster = self._call(self._client.get_cluster, container.GetClusterRequest(name=self._cluster))
@@ -169,9 +169,9 @@ class Gke:
             pools = self._call(self._client.list_node_pools, container.ListNodePoolsRequest(parent=self._cluster))
         except exceptions.GoogleAPICallError as error:
             found = refusal_of(error)
-            if _is_tired(error, found):
-                self._reads.refused(found, asked_pause_s(error))
-            logger.warning("GKE cannot be asked: %s: %s", found.code, found.message)
+            if _is_throttled(error, found):
+                self._reads.refused(found, retry_delay_s(error))
+            logger.warning("GKE cannot be queried: %s: %s", found.code, found.message)
             return Cloud(trouble=found)
         self._reads.served()
         cluster = self._settings.gke_cluster
@@ -188,7 +188,7 @@ class Gke:
             found = self._get(action.pool)
             if found is None:
                 raise
-            return self._adopted(action, found, error)
+            return self._adopt(action, found, error)
         return Answer(action.pool, started.name)
 
     def _create_shared(self, action: CreateShared) -> Answer:
@@ -198,24 +198,24 @@ class Gke:
         except exceptions.AlreadyExists:
             return Answer(action.pool)
 
-    def _adopted(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
-        """The pool is there although the call failed: it is the one that was asked for, an older one, or not ours."""
+    def _adopt(self, action: CreatePool, found: Any, error: exceptions.GoogleAPICallError) -> Answer:
+        """Decide whose pool it is that exists although the create failed."""
         wanted, there = action.manifest["config"]["resource_labels"], dict(found.config.resource_labels)
         if not is_ours(found) or there.get(labels.POOL_JOB_UID) != wanted[labels.POOL_JOB_UID]:
-            words = f"node pool {action.pool} exists and is not this job's; hint: delete that node pool"
+            words = f"node pool {action.pool} exists and belongs to another owner; hint: delete that node pool"
             return Answer(action.pool, trouble=Trouble(FailureClass.CONFIG_ERROR, "ALREADY_EXISTS", words))
         if any(there.get(key) != wanted[key] for key in (labels.POOL_SHAPE, labels.POOL_SLICE)):
-            return Answer(action.pool, trouble=Trouble(None, "ALREADY_EXISTS", "a pool of before is still there"))
-        logger.info("CreatePool %s: adopted, although the call said %s", action.pool, error_code(error))
+            return Answer(action.pool, trouble=Trouble(None, "ALREADY_EXISTS", "the previous pool still exists"))
+        logger.info("CreatePool %s: adopted, although the call returned %s", action.pool, error_code(error))
         return Answer(action.pool)
 
     def _claim(self, action: ClaimPool) -> Answer:
-        """The etag makes it a race that one job wins."""
+        """Relabel the pool with its etag, so that of several jobs one wins."""
         return Answer(action.pool, self._label(action.pool, action.etag, action.labels).name)
 
     def _release(self, action: ReleasePool) -> Answer:
         found = self._get(action.pool)
-        if found is None or not is_held_by(found, action.job_uid):
+        if found is None or not belongs_to(found, action.job_uid):
             return Answer(action.pool)
         kept = {
             k: v for k, v in found.config.resource_labels.items() if k not in (labels.POOL_JOB_UID, labels.POOL_JOB)
@@ -231,7 +231,7 @@ class Gke:
     def _delete(self, pool: str, job_uid: str) -> Answer:
         found = self._get(pool)
         is_going = found is None or found.status == container.NodePool.Status.STOPPING
-        if is_going or not is_ours(found) or not is_held_by(found, job_uid):
+        if is_going or not is_ours(found) or not belongs_to(found, job_uid):
             return Answer(pool)
         request = container.DeleteNodePoolRequest(name=self._path(pool))
         try:
@@ -253,23 +253,23 @@ class Gke:
             return None
 
     def _call(self, method: Callable[..., T], request: Any) -> T:
-        """No retries of the library's: the work queue repeats, with its own pauses."""
+        """Call without the library's retries: the work queue retries with its own pauses."""
         try:
             return method(request=request, retry=None, timeout=self._settings.cloud_timeout_seconds)
         except exceptions.RetryError as error:
             raise exceptions.DeadlineExceeded(str(error)) from error
 
     def _refused(self, error: exceptions.GoogleAPICallError) -> Trouble:
-        """What a refusal means. One because of other operations holds changes back until those are over."""
+        """Classify a rejection. One caused by other operations blocks changes until those are done."""
         found = refusal_of(error)
-        if _is_tired(error, found):
-            self._changes.refused(found, asked_pause_s(error))
+        if _is_throttled(error, found):
+            self._changes.refused(found, retry_delay_s(error))
         if found.kind is None and "incompatible operation" in found.message.lower():
             self._was_refused = found
         return found
 
     def _why_busy(self, operations: tuple[Operation, ...]) -> str:
-        """Of the operations that stood in the way of a change, one that still runs; or why GKE is left alone."""
+        """Return a running operation that blocked a change, or the rejection that the client backs off from."""
         running = frozenset(each.name for each in operations if not each.is_done)
         if self._was_refused and not running:  # GKE does not list what stands in the way
             self._changes.refused(self._was_refused)
@@ -284,7 +284,7 @@ class Gke:
 
 
 def _job_of(action: CloudAction) -> str:
-    """Uid of the job whose pool is changed; nothing for a pool that all share."""
+    """Return the uid of the job whose pool changes; empty for a shared pool."""
     match action:
         case CreatePool(manifest):
             return str(manifest["config"]["resource_labels"][labels.POOL_JOB_UID])
@@ -297,7 +297,7 @@ def _job_of(action: CloudAction) -> str:
 
 
 def connect(endpoint: str) -> Any:
-    """A client with Application Default Credentials. Only `http://…`, a server of tests, gets none."""
+    """Return a client with Application Default Credentials; an `http://…` endpoint, a test server, gets none."""
     scheme, _, address = endpoint.rpartition("://")
     if scheme == "http":
         transport = transports.ClusterManagerGrpcTransport(channel=grpc.insecure_channel(address))
@@ -305,6 +305,6 @@ def connect(endpoint: str) -> Any:
     return container.ClusterManagerClient(client_options={"api_endpoint": address} if address else None)
 
 
-def _is_tired(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
-    """Whether it is about the calls, and not about what was asked for."""
-    return found.kind is None and error_code(error) in _TIRED
+def _is_throttled(error: exceptions.GoogleAPICallError, found: Trouble) -> bool:
+    """Return True if the error is about the call rate, not about the request."""
+    return found.kind is None and error_code(error) in _THROTTLED

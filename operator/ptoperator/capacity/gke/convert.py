@@ -1,7 +1,7 @@
-"""GKE's protobufs as values of our own: what a pool, an operation or an error says. Pure.
+"""Convert GKE's protobufs to the operator's own values. Pure.
 
-A server may be newer than the client: a status or a code that the client does not know is a number, and means nothing
-to us, but breaks nothing.
+A server may be newer than the client: a status or code that the client does not know arrives as a number, is ignored,
+and breaks nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATES = frozenset(PoolState)
 
 
 def pool_of(found: Any) -> Pool:
-    """A node pool of ours."""
+    """Convert a node pool."""
     marks = dict(found.config.resource_labels)
     name = _name(found.status)
     state = PoolState(name) if name in _STATES else PoolState.UNKNOWN
@@ -46,7 +46,7 @@ def pool_of(found: Any) -> Pool:
 
 
 def operation_of(found: Any, cluster: str) -> Operation | None:
-    """An operation on this cluster or its node pools; None for those of others."""
+    """Convert an operation on this cluster or its node pools; None for other clusters."""
     _, is_ours, rest = found.target_link.partition(f"/clusters/{cluster}")
     if not is_ours or (rest and not rest.startswith("/nodePools/")):
         return None
@@ -61,25 +61,27 @@ def operation_of(found: Any, cluster: str) -> Operation | None:
 
 
 def is_ours(found: Any) -> bool:
+    """Return True if this operator created the pool."""
     return bool(found.config.resource_labels.get(labels.POOL_MANAGER) == labels.MANAGER)
 
 
-def is_held_by(found: Any, job_uid: str) -> bool:
+def belongs_to(found: Any, job_uid: str) -> bool:
+    """Return True if the job holds the pool."""
     return bool(found.config.resource_labels.get(labels.POOL_JOB_UID, "") == job_uid)
 
 
 def error_code(error: exceptions.GoogleAPICallError) -> str:
-    """gRPC's name for what went wrong."""
+    """Return gRPC's name of the error."""
     return str(error.grpc_status_code.name) if error.grpc_status_code else "UNKNOWN"
 
 
 def refusal_of(error: exceptions.GoogleAPICallError) -> Trouble:
-    """What a call's error means."""
+    """Classify the error of a call."""
     return cloud_errors.of_call(error_code(error), error.message or str(error))
 
 
-def asked_pause_s(error: exceptions.GoogleAPICallError) -> float | None:
-    """For how long Google asks not to be called: google.rpc.RetryInfo, or Retry-After; None where it does not say."""
+def retry_delay_s(error: exceptions.GoogleAPICallError) -> float | None:
+    """Return the retry delay that Google names (google.rpc.RetryInfo or Retry-After), or None."""
     for detail in error.details:
         if isinstance(detail, error_details_pb2.RetryInfo):
             return float(detail.retry_delay.ToTimedelta().total_seconds())
@@ -90,7 +92,7 @@ def asked_pause_s(error: exceptions.GoogleAPICallError) -> float | None:
 
 
 def _troubles(operation: Any, is_done: bool) -> list[Trouble]:
-    """status_message: older than `error`, and sometimes all there is."""
+    """Return the operation's errors. `status_message` is older than `error`, and sometimes the only one."""
     said = [cloud_errors.of_outcome(_status_code(each), each.message) for each in operation.nodepool_conditions]
     if operation.error.code:
         said.append(cloud_errors.of_outcome(_grpc_name(operation.error.code), operation.error.message))
@@ -104,12 +106,12 @@ def _number(text: str | None) -> int:
 
 
 def _status_code(condition: Any) -> str:
-    """`GCE_STOCKOUT`, or the general code where GKE has no word of its own."""
+    """Return the specific code (`GCE_STOCKOUT`), or the general one if GKE has none."""
     return _name(condition.code) if condition.code else _grpc_name(condition.canonical_code)
 
 
 def _name(value: Any) -> str:
-    """Of an enum's value; a number that the client does not know stays one."""
+    """Return the name of an enum value; a number that the client does not know stays a number."""
     return str(getattr(value, "name", value))
 
 

@@ -1,9 +1,9 @@
-"""What a reservation has, and has left: one GET of the Compute API, where the operator may ask it.
+"""Read the size and use of a reservation: one GET of the Compute API, if the operator is allowed to.
 
-Three fields of one kind are wanted, so this speaks REST over google-auth's session instead of google-cloud-compute's
-client for everything there is. A reservation of VMs counts instances, one of a TPU family counts hosts, a block or
-sub-block its own; each is a VM with all chips of its host. Whatever else the answer is (not permitted, not there, a
-kind that is not counted, no answer), nobody knows, and the job asks GKE as if there were no such API.
+Only three fields of one kind are needed, so this uses REST over google-auth's session instead of google-cloud-compute's
+client. A reservation of VMs counts instances, one of a TPU family counts hosts, a block or sub-block its own; each is a
+VM with all chips of its host. For any other reply (forbidden, not found, a kind that is not counted, no answer) the job
+asks GKE as if there were no such API.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFUSED_S = 600.0
 
 
 class Reservations:
-    """Safe to share between threads. One GET per reservation and poll serves all jobs."""
+    """Reads reservations. Safe to share between threads. One GET per reservation and poll serves all jobs."""
 
     def __init__(
         self, settings: Settings, session: Session | None = None, seconds: Callable[[], float] = time.monotonic
@@ -45,9 +45,9 @@ class Reservations:
         self._refused: dict[str, float] = {}
 
     def __call__(self, name: str, zone: str) -> Reservation | None:
-        """A reservation in a zone, as it was half a poll ago or less; None where nobody can tell.
+        """Return a reservation, at most half a poll old; None if it cannot be read.
 
-        name: as spec.capacity has it: a name, or a path that may name project, block and sub-block.
+        name: as in spec.capacity: a name, or a path that may contain project, block and sub-block.
         """
         if not zone:
             return None
@@ -60,7 +60,7 @@ class Reservations:
             return found
 
     def _ask(self, name: str, zone: str, before: Reservation | None) -> Reservation | None:
-        """before: as it was when it was asked last; that counts while the API does not answer."""
+        """Fetch a reservation. before: its last value, which stays valid while the API does not answer."""
         project, path = _split(name, self._settings.gke_project)
         until = self._refused.get(project)
         if until is not None and self._seconds() < until:
@@ -69,7 +69,7 @@ class Reservations:
         try:
             answer = self._session.get(url, timeout=self._settings.cloud_timeout_seconds)
         except (RequestException, GoogleAuthError) as error:
-            logger.debug("reservation %s cannot be asked for: %s", name, error)
+            logger.debug("reservation %s cannot be read: %s", name, error)
             return before
         if answer.status_code in (401, 403):
             self._refuse(project, answer.status_code)
@@ -84,24 +84,25 @@ class Reservations:
         return Reservation(name, zone, *counts) if counts else None
 
     def _refuse(self, project: str, code: int) -> None:
-        """Said once; asked again now and then."""
+        """Warn once per project, and skip it for a while."""
         if project not in self._refused:
             logger.warning(
-                "the Compute API of project %s does not tell what reservations have left (HTTP %s), so they are tried "
-                "unasked; hint: grant compute.reservations.get (docs/guides/gke.md)", project, code,
+                "the Compute API of project %s does not report the free capacity of reservations (HTTP %s), so they "
+                "are tried without checking it; hint: grant compute.reservations.get (docs/guides/gke.md)",
+                project, code,
             )  # fmt: skip
         self._refused[project] = self._seconds() + _REFUSED_S
 
 
 def reader(settings: Settings) -> Callable[[str, str], Reservation | None]:
-    """Who tells of reservations: nobody, where GKE is a server of tests and no Compute API is named."""
+    """Return a reader of reservations; it reads none if GKE is a test server and no Compute API is set."""
     if settings.gke_endpoint.startswith("http://") and not settings.compute_endpoint:
         return lambda name, zone: None
     return Reservations(settings)
 
 
 def connect(endpoint: str) -> Session:
-    """A session with Application Default Credentials. Only `http://…`, a server of tests, gets none."""
+    """Return a session with Application Default Credentials; an `http://…` endpoint, a test server, gets none."""
     if endpoint.startswith("http://"):
         return Session()
     import google.auth
@@ -113,7 +114,7 @@ def connect(endpoint: str) -> Session:
 
 
 def _split(name: str, project: str) -> tuple[str, str]:
-    """The project, and the path from `reservations/` on."""
+    """Return the project, and the path from `reservations/` on."""
     parts = name.strip("/").split("/")
     if parts[0] == "projects" and len(parts) > 2:
         project, parts = parts[1], parts[2:]
@@ -125,7 +126,7 @@ def _split(name: str, project: str) -> tuple[str, str]:
 
 
 def _counts(found: Manifest) -> tuple[int, int] | None:
-    """VMs altogether and in use: of a block or sub-block, of instances, or of hosts of a TPU family."""
+    """Return all VMs and the used ones: of a block or sub-block, of instances, or of hosts of a TPU family."""
     found = found.get("resource") or found
     for holder, total, used in (
         (found, "count", "inUseCount"),
@@ -138,5 +139,5 @@ def _counts(found: Manifest) -> tuple[int, int] | None:
 
 
 def _number(value: Any) -> int:
-    """64-bit numbers are text in Google's JSON; 0 is left out."""
+    """Parse a 64-bit number, which is text in Google's JSON and absent if 0."""
     return int(value or 0)

@@ -11,7 +11,7 @@ from tests.builders.operator.cloud_site import SETTINGS, STOCKOUT, Site, jobset
 from tests.builders.operator.world import NAMESPACE, Operator, World, job_manifest
 
 from ptkube.resources import EVENTS, POSTTRAINJOBS, Manifest
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_somebody_elses_pool_of_that_name_is_left_alone(site: Site) -> None:
     site.run_until(lambda: site.status().phase == "Failed")
     status = site.status()
     assert status.failure is not None
-    assert "is not this job's" in status.failure.message
+    assert "belongs to another owner" in status.failure.message
     assert list(site.model.pools) == [name]
 
 
@@ -226,7 +226,7 @@ def test_suspend_gives_the_chips_back_and_resume_gets_them_again(site: Site) -> 
     site.run_until(lambda: not site.model.pools)
     site.run(30)
     assert site.status().phase == "Suspended"
-    assert site.outcomes() == ["onDemand in us-east5-a: ready after 1m; given back"]
+    assert site.outcomes() == ["onDemand in us-east5-a: ready after 1m; released"]
     site.world.api.patch(POSTTRAINJOBS, "llama", NAMESPACE, {"spec": {"runPolicy": {"suspend": False}}})
     site.run_until(lambda: jobset(site))
     assert len(site.model.pools) == 1
@@ -311,7 +311,7 @@ def test_the_sweeper_deletes_what_nobody_holds_and_nothing_else(world: World) ->
         manifest = {"name": name, "locations": [""], "config": {"resource_labels": marks}}
         site.model.pools[name] = PoolRecord(manifest, state="RUNNING")
     world.tick(11)
-    Sweeper(world.api, site.gke, site.settings, [NAMESPACE], lambda: world.api.now).sweep()
+    OrphanCollector(world.api, site.gke, site.settings, [NAMESPACE], lambda: world.api.now).collect()
     world.tick(60)
     site.model.advance()
     assert set(site.model.pools) == {kept, "other-team", "idle-new", "foreign"}
@@ -402,7 +402,7 @@ def test_gke_that_cannot_be_asked_is_said_and_waited_for(site: Site) -> None:
     site.create()
     site.run(60)
     condition = next(each for each in site.status().conditions if each.type == "CapacityReady")
-    assert "GKE cannot be asked: UNAVAILABLE" in condition.message
+    assert "GKE cannot be queried: UNAVAILABLE" in condition.message
     site.gke._client._strike = lambda call, is_after: None
     site.run_until(lambda: jobset(site))
 
@@ -460,7 +460,7 @@ def test_the_cpu_pool_for_pathways_heads_is_made_once_before_the_chips_and_stays
     site.create("one", **pathways)
     site.run(5)
     assert list(site.model.pools) == ["cpu-np"]
-    assert site.waits_for("one") == "node pool cpu-np for Pathways' heads is being made"
+    assert site.waits_for("one") == "node pool cpu-np for Pathways' heads is being created"
     site.create("two", output={"uri": "gs://bucket/others"}, pathways={"enabled": True})
     site.run_until(lambda: jobset(site, "one") and jobset(site, "two"))
     heads = site.model.pools["cpu-np"]
@@ -468,7 +468,7 @@ def test_the_cpu_pool_for_pathways_heads_is_made_once_before_the_chips_and_stays
     for name in ("one", "two"):
         site.world.api.delete(POSTTRAINJOBS, name, NAMESPACE)
     site.run_until(lambda: list(site.model.pools) == ["cpu-np"])
-    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    OrphanCollector(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).collect()
     site.run(120)
     assert list(site.model.pools) == ["cpu-np"]
 

@@ -23,8 +23,8 @@ from tests.unit.ptoperator.controller.test_simulation import NAME, Crash, Life, 
 from ptapi.status import PostTrainJobStatus
 from ptkube.resources import JOBSETS, POSTTRAINJOBS, Manifest
 from ptoperator.capacity.gke.client import Gke
-from ptoperator.capacity.provisioning_state import Booking
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.capacity.provisioning_state import ProvisioningRequestState
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.settings import Settings
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "400"))
@@ -141,9 +141,11 @@ class CloudLife(Life):
 
     def _sweep(self) -> None:
         assert self.operator.cloud is not None
-        sweeper = Sweeper(self.world.api, self.operator.cloud, self.settings, [NAMESPACE], lambda: self.world.api.now)
+        sweeper = OrphanCollector(
+            self.world.api, self.operator.cloud, self.settings, [NAMESPACE], lambda: self.world.api.now
+        )
         try:
-            sweeper.sweep()
+            sweeper.collect()
         except Crash:
             self._restart()
 
@@ -200,7 +202,7 @@ class CloudLife(Life):
             self.operator.work()
             self._sweep()
             for request in self.queue.requests:
-                if not (Booking(request).is_provisioned or Booking(request).refusal):
+                if not (ProvisioningRequestState(request).is_provisioned or ProvisioningRequestState(request).refusal):
                     self.queue.provision(request)
             self.world.run_jobsets()
             self.world.collect()

@@ -123,7 +123,7 @@ def test_calls_that_are_limited_without_a_word_are_made_ever_more_seldom(site: S
     site.create(capacity=HERE)
     site.run(400)
     assert storm.pauses()[:5] == [10.0, 20.0, 40.0, 60.0, 60.0]
-    assert "GKE cannot be asked: RESOURCE_EXHAUSTED: Too many requests." in site.waits_for()
+    assert "GKE cannot be queried: RESOURCE_EXHAUSTED: Too many requests." in site.waits_for()
 
 
 def test_a_cluster_that_is_upgraded_is_asked_for_nothing_until_it_is_done(site: Site) -> None:
@@ -295,7 +295,7 @@ def test_a_pool_that_may_not_be_deleted_is_told(site: Site, is_deleted: bool) ->
     site.run_until(lambda: not site.model.pools)
     site.run(20)
     if not is_deleted:
-        assert site.waits_for() == "the node pools are given back"
+        assert site.waits_for() == "the node pools are released"
 
 
 def test_a_foreign_pool_of_the_same_name_that_goes_away_was_no_reason_to_touch_it(site: Site) -> None:
@@ -307,4 +307,4 @@ def test_a_foreign_pool_of_the_same_name_that_goes_away_was_no_reason_to_touch_i
     site.model.pools[name] = foreign
     site.run(60)
     assert site.model.pools[name] is foreign
-    assert "is not this job's" in site.outcomes()[0]
+    assert "belongs to another owner" in site.outcomes()[0]

@@ -15,7 +15,7 @@ from tests.builders.operator.world import NAMESPACE, World
 from ptkube.client import ListResult
 from ptkube.errors import Forbidden
 from ptkube.resources import POSTTRAINJOBS, Manifest, Resource
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.kube import labels
 
 NO_RIGHT = exceptions.PermissionDenied("The caller does not have permission")  # type: ignore[no-untyped-call]
@@ -40,7 +40,7 @@ def running(site: Site, **policy: Any) -> PoolRecord:
 
 
 def sweep(site: Site) -> None:
-    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    OrphanCollector(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).collect()
 
 
 def lock_out(site: Site) -> None:
@@ -77,7 +77,7 @@ def test_a_pool_that_is_not_known_as_ours_any_more_is_left_and_told(site: Site) 
     site.finish()
     site.run(60)
     sweep(site)
-    words = f"node pool {pool.name} is left, and is not known as this job's; hint: delete that node pool"
+    words = f"node pool {pool.name} is left without this job's labels; hint: delete that node pool"
     assert capacity(site) == ("False", "NotReleased", words)
     site.run(600)
     assert capacity(site)[2] == words
@@ -89,7 +89,7 @@ def test_a_pool_whose_labels_are_changed_while_it_is_made_did_not_go_away_by_its
     (pool,) = site.model.pools.values()
     pool.labels[labels.POOL_SLICE] = "7"
     site.run_until(lambda: jobset(site))
-    assert f"node pool {pool.name} is there, but somebody changed its labels" in site.outcomes()[0]
+    assert f"node pool {pool.name} exists, but its labels were changed" in site.outcomes()[0]
     assert len(site.model.pools) == 1
 
 
@@ -97,7 +97,7 @@ def test_a_job_that_is_over_says_so_of_its_chips_too(site: Site) -> None:
     running(site)
     site.finish()
     site.run(120)
-    assert capacity(site) == ("False", "Released", "the node pools are given back")
+    assert capacity(site) == ("False", "Released", "the node pools are released")
 
 
 def test_chips_that_cannot_be_had_are_not_said_to_be_tried(site: Site) -> None:
@@ -128,7 +128,7 @@ def test_pools_that_stay_because_gke_cannot_be_asked_are_told(site: Site, end: s
     site.run(60)
     status, reason, message = capacity(site)
     assert (status, reason) == ("False", "ReleaseRefused")
-    assert message.startswith(f"node pool {pool.name} is to be deleted, but GKE cannot be asked: PERMISSION_DENIED")
+    assert message.startswith(f"node pool {pool.name} is being released, but GKE cannot be queried: PERMISSION_DENIED")
     assert not any("no chips" in each.message for each in site.status().conditions)
     site.gke._client._strike = lambda call, is_after: None
     site.run(120)
@@ -144,7 +144,7 @@ def test_a_deleted_job_whose_operator_knows_no_gke_any_more_says_what_it_waits_f
     site.operator.restart()
     site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
     site.run(60)
-    assert f"node pool {pool.name} is to be deleted, and the operator knows no GKE cluster" in capacity(site)[2]
+    assert f"node pool {pool.name} cannot be deleted, because no GKE cluster is configured" in capacity(site)[2]
     assert labels.FINALIZER in capacity(site)[2]
 
 
@@ -186,7 +186,7 @@ def test_a_job_of_a_namespace_that_goes_is_found_although_nothing_was_heard_of_i
     site.world.api.delete(POSTTRAINJOBS, "llama", NAMESPACE)
     found: list[tuple[str, str]] = []
     seen = (site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now)
-    Sweeper(*seen, on_leaving=found.append).sweep()
+    OrphanCollector(*seen, on_leaving=found.append).collect()
     assert found == [(NAMESPACE, "llama")]
 
 
@@ -203,7 +203,7 @@ def test_a_namespace_that_may_not_be_read_keeps_its_pools_and_no_others(site: Si
                 raise Forbidden(403, "Forbidden", "the role went with its namespace")
             return ListResult([], "1")
 
-    Sweeper(Lister(), site.gke, site.settings, [NAMESPACE, "team-b"], lambda: site.world.api.now).sweep()
+    OrphanCollector(Lister(), site.gke, site.settings, [NAMESPACE, "team-b"], lambda: site.world.api.now).collect()
     assert [each.name for each in site.model.listed() if each.state != "STOPPING"] == [pool.name]
 
 

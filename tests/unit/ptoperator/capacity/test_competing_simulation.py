@@ -26,7 +26,7 @@ from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.fair_queue import Claim, claim_of
 from ptoperator.capacity.gke.client import Gke
 from ptoperator.kube import labels
-from ptoperator.observe.cache import Memory
+from ptoperator.observe.cache import JobCache
 
 HISTORIES = int(os.environ.get("SIMULATIONS", "48"))
 BATCHES = 4
@@ -86,7 +86,7 @@ class CompetingLife(CloudLife):
 
     def _forget(self) -> None:
         """What was heard is lost, and not yet listed again."""
-        self.operator.memory = Memory()
+        self.operator.cache = JobCache()
 
     def _new_gke(self) -> Gke:
         self.is_known = self.seed % 3 != 0
@@ -176,12 +176,12 @@ class CompetingLife(CloudLife):
         assert self.world.overlaps == [], "two attempts at once"
         assert self.model.doubled == [], "two pools for one slice"
         granted = [claim for job in self.world.api.kinds("PostTrainJob") if (claim := claim_of(job)) and claim.granted]
-        reserved = [claim for claim in granted if claim.line.startswith("reservation ")]
+        reserved = [claim for claim in granted if claim.queue.startswith("reservation ")]
         if self.is_known:
             assert sum(each.hosts for each in reserved) <= HOSTS, "more turns than the reservation has VMs"
         else:
             assert sum(each.is_asking for each in reserved) <= 1, "two jobs ask at once"
-        self._check_nodes([claim for claim in granted if claim.line.startswith("existing ")])
+        self._check_nodes([claim for claim in granted if claim.queue.startswith("existing ")])
         self._check_pools()
 
     def _check_nodes(self, there: list[Claim]) -> None:

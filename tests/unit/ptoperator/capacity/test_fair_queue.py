@@ -11,15 +11,15 @@ from tests.builders.operator.world import START
 
 from ptapi.accelerators import resolve
 from ptkube import timestamps
-from ptoperator.capacity.fair_queue import Claim, claim_of, counted, line_of, order, turn
+from ptoperator.capacity.fair_queue import Claim, ahead_message, claim_of, order, queue_of, queue_position
 
-LINE = "reservation r us-east5-a"
+QUEUE = "reservation r us-east5-a"
 NODES = "existing v6e 4x4"
 NOW = START + timedelta(hours=1)
 
 
 def claim(uid: str, **changed: object) -> Claim:
-    fields = {"line": LINE, "namespace": "a", "created": f"2026-01-01T00:00:{uid[-1]}0Z", "hosts": 1, **changed}
+    fields = {"queue": QUEUE, "namespace": "a", "created": f"2026-01-01T00:00:{uid[-1]}0Z", "hosts": 1, **changed}
     return Claim(uid=uid, **fields)  # type: ignore[arg-type]
 
 
@@ -61,50 +61,50 @@ def test_who_was_first_stays_first_although_another_namespace_holds_less_by_now(
 
 def test_a_small_job_does_not_pass_a_large_one_that_does_not_fit_yet() -> None:
     large, small, holder = claim("j1", hosts=8), claim("j2", hosts=1), granted("j3", hosts=4, is_ready=True)
-    assert not turn(large, [small, holder], 8, NOW).is_now
-    found = turn(small, [large, holder], 8, NOW)
+    assert not queue_position(large, [small, holder], 8, NOW).is_now
+    found = queue_position(small, [large, holder], 8, NOW)
     assert (found.is_now, found.ahead, found.held) == (False, 1, 4)
 
 
 def test_turns_are_given_while_everybody_fits() -> None:
     holder, first, second = granted("j1", hosts=4), claim("j2", hosts=4), claim("j3", hosts=1)
-    assert turn(first, [holder, second], 8, NOW).is_now
-    assert not turn(second, [holder, granted("j2", hosts=4)], 8, NOW).is_now
+    assert queue_position(first, [holder, second], 8, NOW).is_now
+    assert not queue_position(second, [holder, granted("j2", hosts=4)], 8, NOW).is_now
 
 
 def test_of_a_reservation_of_unknown_size_one_job_asks_at_a_time() -> None:
     me = claim("j2")
-    assert not turn(me, [granted("j1")], None, NOW).is_now
-    assert turn(me, [granted("j1", is_ready=True)], None, NOW).is_now
+    assert not queue_position(me, [granted("j1")], None, NOW).is_now
+    assert queue_position(me, [granted("j1", is_ready=True)], None, NOW).is_now
 
 
 def test_one_job_more_than_the_nodes_take_may_ask_for_an_autoscaler_may_bring_some() -> None:
-    me = claim("j3", line=NODES, hosts=4)
-    holder = granted("j1", line=NODES, hosts=4, is_ready=True)
-    assert turn(me, [holder], 4, NOW).is_now
-    assert not turn(me, [holder, granted("j2", line=NODES, hosts=4)], 4, NOW).is_now
+    me = claim("j3", queue=NODES, hosts=4)
+    holder = granted("j1", queue=NODES, hosts=4, is_ready=True)
+    assert queue_position(me, [holder], 4, NOW).is_now
+    assert not queue_position(me, [holder, granted("j2", queue=NODES, hosts=4)], 4, NOW).is_now
 
 
 def test_pods_that_find_no_nodes_show_that_others_have_them() -> None:
-    me = claim("j2", line=NODES, hosts=4)
-    assert turn(me, [granted("j1", 10, line=NODES, hosts=4)], 16, NOW).is_now
-    assert not turn(me, [granted("j1", 61, line=NODES, hosts=4)], 16, NOW).is_now
+    me = claim("j2", queue=NODES, hosts=4)
+    assert queue_position(me, [granted("j1", 10, queue=NODES, hosts=4)], 16, NOW).is_now
+    assert not queue_position(me, [granted("j1", 61, queue=NODES, hosts=4)], 16, NOW).is_now
 
 
 def test_other_lines_do_not_matter() -> None:
-    assert turn(claim("j2"), [granted("j1", line="reservation other us-east5-a", hosts=100)], 4, NOW).is_now
+    assert queue_position(claim("j2"), [granted("j1", queue="reservation other us-east5-a", hosts=100)], 4, NOW).is_now
 
 
 def test_cpus_and_pools_that_are_bought_have_no_line() -> None:
     chips = resolve("v5p-128")
-    assert line_of("existing", None, "", resolve("cpu-8")) == ""
-    assert line_of("spot", None, "us-east5-a", chips) == line_of("onDemand", None, "", chips) == ""
-    assert line_of("existing", None, "", chips) == "existing v5p 4x4x4"
+    assert queue_of("existing", None, "", resolve("cpu-8")) == ""
+    assert queue_of("spot", None, "us-east5-a", chips) == queue_of("onDemand", None, "", chips) == ""
+    assert queue_of("existing", None, "", chips) == "existing v5p 4x4x4"
 
 
 @pytest.mark.parametrize(("ahead", "words"), [(0, "0 ahead"), (20, "20 ahead"), (57, "50+ ahead"), (999, "900+ ahead")])
 def test_those_ahead_are_counted_exactly_only_where_it_matters(ahead: int, words: str) -> None:
-    assert counted(ahead) == words
+    assert ahead_message(ahead) == words
 
 
 def test_a_claim_is_read_from_the_job() -> None:
@@ -124,7 +124,7 @@ def test_a_claim_is_read_from_the_job() -> None:
         },
         "status": {"capacity": {"attempts": [attempt]}},
     }
-    assert claim_of(job) == Claim(LINE, "u", "a", "t0", hosts=8, priority=7, first="t1")
+    assert claim_of(job) == Claim(QUEUE, "u", "a", "t0", hosts=8, priority=7, first="t1")
     attempt["ended"] = "t2"
     assert claim_of(job) is None
 
@@ -153,7 +153,7 @@ def test_one_job_at_most_has_its_turn_and_never_beyond_the_size(
         for index, (namespace, hosts, priority, state) in enumerate(made)
     ]
     held = sum(each.hosts for each in claims if each.granted)
-    now = [each for each in claims if not each.granted and turn(each, claims, total, NOW).is_now]
+    now = [each for each in claims if not each.granted and queue_position(each, claims, total, NOW).is_now]
     assert len(now) <= 1
     assert all(held + each.hosts <= total for each in now)
     waiting = order(claims)

@@ -238,8 +238,8 @@ def test_a_change_for_one_job_makes_only_that_job_look_again(
 ) -> None:
     gke = Gke(replace(settings, cloud_poll_seconds=1000.0))
     asked: list[int] = []
-    ask = gke._ask
-    monkeypatch.setattr(gke, "_ask", lambda: asked.append(1) or ask())
+    ask = gke._fetch
+    monkeypatch.setattr(gke, "_fetch", lambda: asked.append(1) or ask())
     gke.look("u1")
     gke.carry_out(create(settings, "u1"))
     gke.look("u2")

@@ -9,7 +9,7 @@ from tests.builders.operator.world import NAMESPACE, Operator, World
 from ptkube.resources import JOBSETS, NODES, POSTTRAINJOBS, PRIORITY_CLASSES, Manifest
 from ptoperator.capacity.cloud import Reservation
 from ptoperator.capacity.gke.client import Gke
-from ptoperator.observe.cache import Memory
+from ptoperator.observe.cache import JobCache
 from ptoperator.settings import Settings
 
 EXISTING: list[Manifest] = [{"type": "existing"}]
@@ -67,7 +67,7 @@ def test_two_jobs_for_one_slice_that_is_there_take_turns(site: Site) -> None:
     assert made(site) == ["one", "two"], "one more than the nodes take may ask: an autoscaler may bring some"
     assert quota(site, "one")[:2] == ("True", "Admitted")
     assert site.status("three").phase == "Queued"
-    message = "waiting for 16 v6e chips of existing nodes, 0 ahead: 32 of 16 chips are taken"
+    message = "waiting for 16 v6e chips of existing nodes, 0 ahead: 32 of 16 chips are in use"
     assert quota(site, "three") == ("False", "WaitingForQuota", message)
 
 
@@ -121,8 +121,8 @@ def test_a_waiting_job_says_how_many_are_ahead_and_why_but_no_names(site: Site) 
         site.create(name, RESERVED)
         site.run(35)
     site.run(65)
-    assert quota(site, "three")[2] == "waiting for 16 v6e chips of reservation r1, 0 ahead: 32 of 32 chips are taken"
-    assert quota(site, "four")[2] == "waiting for 16 v6e chips of reservation r1, 1 ahead: 32 of 32 chips are taken"
+    assert quota(site, "three")[2] == "waiting for 16 v6e chips of reservation r1, 0 ahead: 32 of 32 chips are in use"
+    assert quota(site, "four")[2] == "waiting for 16 v6e chips of reservation r1, 1 ahead: 32 of 32 chips are in use"
 
 
 def test_a_higher_priority_class_comes_first(site: Site) -> None:
@@ -149,10 +149,10 @@ def test_an_operator_that_knows_nothing_yet_gives_no_turn_twice(site: Site) -> N
     site.create("one", RESERVED)
     site.run(10)
     site.create("two", RESERVED)
-    site.operator.memory = Memory()
+    site.operator.cache = JobCache()
     for _ in range(10):
         site.operator.look((NAMESPACE, "two"))
-        site.operator.memory = Memory()
+        site.operator.cache = JobCache()
         site.world.tick(11)
     assert site.status("one").capacity.attempts[0].granted is not None
     assert site.status("two").capacity.attempts[0].granted is None

@@ -78,7 +78,7 @@ def test_there_are_no_pods_before_all_nodes_are_there_and_status_says_what_gke_s
     request = _until_asked(site, queue)
     name = request["metadata"]["name"]
     site.run(30)
-    assert site.waits_for().endswith(f"ProvisioningRequest {name}: not yet seen by GKE")
+    assert site.waits_for().endswith(f"ProvisioningRequest {name}: GKE has not responded yet")
     queue.accept(request)
     site.run(30)
     assert "Accepted=True, SuccessfullyQueued: Provisioning Request was successfully queued." in site.waits_for()
@@ -145,7 +145,7 @@ def test_nothing_new_is_tried_while_the_old_request_still_goes(site: Site, queue
     site.run(180)
     name = request["metadata"]["name"]
     assert (site.model.pools, len(site.status().capacity.attempts)) == ({}, 1)
-    assert site.waits_for().endswith(f"waiting until ProvisioningRequest {name} is deleted")
+    assert site.waits_for().endswith(f"waiting for ProvisioningRequest {name} to be deleted")
     site.world.api.remove((PROVISIONING_REQUESTS.kind, NAMESPACE, name))
     site.run_until(lambda: jobset(site))
 

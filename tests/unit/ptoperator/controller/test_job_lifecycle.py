@@ -145,7 +145,7 @@ def test_unknown_errors_restart_until_the_budget_is_used_up(operator: Operator, 
     exit_all(world, 1, "Traceback: ValueError: boom")
     settle(operator)
     assert phase(world) == "Failed"
-    assert "runPolicy.maxRestarts (2) is used up" in condition(world, "Failed")[2]
+    assert "runPolicy.maxRestarts (2) is exhausted" in condition(world, "Failed")[2]
     assert "boom" in condition(world, "Failed")[2]
     assert status(world).restarts == {"Unknown": 2}
 
@@ -353,7 +353,7 @@ def test_somebody_elses_jobset_of_the_same_name_is_left_alone(operator: Operator
     operator.work()
     status_, reason, message = condition(world, "CapacityReady")
     assert (status_, reason) == ("False", "CreateFailed")
-    assert "JobSet llama exists and is not this job's" in message
+    assert "JobSet llama exists and belongs to another owner" in message
     world.api.delete(JOBSETS, NAME, NAMESPACE)
     world.tick(60)
     settle(operator)
@@ -412,7 +412,7 @@ def test_two_jobs_with_one_run_directory_the_younger_is_refused(operator: Operat
     other = {**manifest, "metadata": {"name": NAME, "namespace": "team-0"}}
     world.api.create(POSTTRAINJOBS, other)
     world.tick(1)
-    operator.memory.note_job(world.api.kinds("PostTrainJob")[0])
+    operator.cache.note_job(world.api.kinds("PostTrainJob")[0])
     operator.heard = len(world.api.changes)
     create(world)
     operator.work()
@@ -510,5 +510,5 @@ def test_a_deleted_job_leaves_nothing(operator: Operator, world: World) -> None:
     world.api.delete(POSTTRAINJOBS, NAME, NAMESPACE)
     settle(operator)
     assert {ref[0] for ref in world.api.objects} == {"Event"}
-    assert operator.memory.numbers() == []
+    assert operator.cache.numbers() == []
     assert world.api.find(PODS, NAME) is None

@@ -121,6 +121,6 @@ def test_an_outage_is_one_line_and_other_errors_stay() -> None:
     brief = OutageFilter()
     first = record(outage)
     assert brief.filter(first)
-    assert first.getMessage() == "lost the API server, trying again until it answers"
+    assert first.getMessage() == "lost the connection to the API server; retrying until it answers"
     assert not brief.filter(record(outage))
     assert brief.filter(record(forbidden))

@@ -8,10 +8,10 @@ import pytest
 
 from ptapi.failures import FailureClass
 from ptkube.resources import Manifest
-from ptoperator.failures.log_excerpt import log_tail, telling_line
-from ptoperator.failures.node_failures import NodeSign, gone, sign_of
+from ptoperator.failures.log_excerpt import log_tail, most_relevant_line
+from ptoperator.failures.node_failures import NodeFailureHint, gone, node_failure_hint
 from ptoperator.failures.pod_failures import PodFailure, pod_failure
-from ptoperator.failures.redaction import HIDDEN, redacted
+from ptoperator.failures.redaction import HIDDEN, redact
 from ptoperator.kube import labels
 
 
@@ -50,7 +50,7 @@ LOGS: dict[str, tuple[int, str, FailureClass, str]] = {
         1,
         'Timeout (0:10:00)!\nThread 0x00007f11 (most recent call first):\n  File "x.py", line 3 in wait',
         FailureClass.HANG,
-        "lock",
+        "GIL",
     ),
     "the middle of a dump of all stacks": (
         1,
@@ -132,17 +132,17 @@ NODES: dict[str, tuple[Manifest, FailureClass | None, str]] = {
     "a spot VM that is taken": (
         node(SPOT, ("cloud.google.com/impending-node-termination",)),
         FailureClass.PREEMPTED,
-        "Google stops the VM (spot)",
+        "Google is stopping the VM (spot)",
     ),
     "a VM of ours that is stopped": (
         node({}, ("cloud.google.com/impending-node-termination",)),
         FailureClass.MAINTENANCE,
-        "Google stops the VM",
+        "Google is stopping the VM",
     ),
     "a host that is maintained": (
         node({"cloud.google.com/active-node-maintenance": "true"}, ("node.kubernetes.io/unschedulable",)),
         FailureClass.MAINTENANCE,
-        "maintained",
+        "under maintenance",
     ),
     "a maintenance that is planned is none yet": (
         node({"cloud.google.com/active-node-maintenance": "false", "cloud.google.com/scheduled-maintenance-time": "1"}),
@@ -176,20 +176,20 @@ NODES: dict[str, tuple[Manifest, FailureClass | None, str]] = {
 @pytest.mark.parametrize("name", NODES)
 def test_a_node_says_why_its_pods_went_away(name: str) -> None:
     manifest, kind, words = NODES[name]
-    sign = sign_of(manifest)
+    sign = node_failure_hint(manifest)
     assert (sign.kind if sign else None) == kind
-    assert sign is None or words in sign.words
+    assert sign is None or words in sign.message
 
 
 def test_a_node_explains_a_crash_but_not_wrong_data() -> None:
-    sign = NodeSign(FailureClass.MAINTENANCE, "node n: its host is being maintained")
+    sign = NodeFailureHint(FailureClass.MAINTENANCE, "node n: its host is under maintenance")
     crash = PodFailure(FailureClass.UNKNOWN, "exit code 1", "p", node="n")
-    assert crash.explained_by(sign).kind == FailureClass.MAINTENANCE
-    assert crash.explained_by(sign).message == "node n: its host is being maintained; exit code 1"
-    assert not crash.explained_by(sign).is_charged
-    assert not crash.explained_by(None).asks_node
+    assert crash.with_node_hint(sign).kind == FailureClass.MAINTENANCE
+    assert crash.with_node_hint(sign).message == "node n: its host is under maintenance; exit code 1"
+    assert not crash.with_node_hint(sign).is_charged
+    assert not crash.with_node_hint(None).needs_node_check
     wrong = PodFailure(FailureClass.DATA_ERROR, "row 3", "p", node="n")
-    assert wrong.explained_by(sign).kind == FailureClass.DATA_ERROR
+    assert wrong.with_node_hint(sign).kind == FailureClass.DATA_ERROR
 
 
 def test_a_spot_node_that_is_gone_was_preempted() -> None:
@@ -210,7 +210,7 @@ def test_a_spot_node_that_is_gone_was_preempted() -> None:
     ],
 )
 def test_what_looks_like_a_secret_is_not_repeated(text: str) -> None:
-    kept = redacted(f"before {text} after")
+    kept = redact(f"before {text} after")
     assert HIDDEN in kept
     assert kept.startswith("before ")
     for secret in ("AbCdEfGh", "b0AXv0z", "dXNlcjp", "supersecretvalue"):
@@ -219,11 +219,11 @@ def test_what_looks_like_a_secret_is_not_repeated(text: str) -> None:
 
 def test_ordinary_words_are_repeated_as_they_are() -> None:
     text = "tokens per second: 12345; token count 99; the tokenizer's secret: none; step 3 of 10"
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 def test_the_end_of_a_log_is_bounded_and_begins_with_a_whole_line() -> None:
     tail = log_tail("\n".join(f"line {number:04d} of many" for number in range(1000)))
     assert len(tail) <= 2000
     assert tail.startswith("line ")
-    assert telling_line("") == ""
+    assert most_relevant_line("") == ""

@@ -21,7 +21,7 @@ from ptkube.resources import (
     Manifest,
 )
 from ptoperator.controller.leader_election import Leadership
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.kube import labels
 from ptoperator.kube.audited_client import Client, UnlistedCall
 from ptoperator.kube.rbac import IN_CLUSTER, IN_NAMESPACES, IN_OWN_NAMESPACE, is_allowed
@@ -155,7 +155,7 @@ def _sweep_and_lead(world: World) -> None:
 
     client = Client(world.api, record)
     cloud = operator_world.OnePoolCloud()
-    Sweeper(client, cloud, Settings()).sweep()
+    OrphanCollector(client, cloud, Settings()).collect()
     mark_active(client, world.api.now)
     leadership = Leadership(client, "posttrain-system", "a")
     assert leadership.try_once()

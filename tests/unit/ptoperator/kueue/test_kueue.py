@@ -25,7 +25,7 @@ from ptapi.accelerators import resolve
 from ptapi.errors import SpecError
 from ptkube.resources import JOBSETS, LOCAL_QUEUES, WORKLOADS, Manifest
 from ptoperator.kube import labels
-from ptoperator.kueue.workload import Place, waiting_words
+from ptoperator.kueue.workload import KueueState, waiting_words
 from ptoperator.render import jobset, layout_of
 from ptoperator.settings import Settings
 
@@ -89,12 +89,12 @@ def test_a_waiting_job_is_looked_at_every_half_minute_and_written_only_when_some
 def test_a_queue_that_is_not_there_is_named(operator: Operator, world: World) -> None:
     create(world, **V5P)
     settle(operator)
-    assert "queue team, which is not there; hint: make the LocalQueue" in why(world)
+    assert "queue team, which does not exist; hint: create the LocalQueue" in why(world)
 
 
 def test_a_cluster_without_kueue_says_so() -> None:
-    words = waiting_words(Place("team", has_kueue=False), resolve("v5p-128"))
-    assert words == "waiting in queue team, but Kueue is not installed; hint: install it, or leave spec.queue out"
+    words = waiting_words(KueueState("team", has_kueue=False), resolve("v5p-128"))
+    assert words == "waiting in queue team, but Kueue is not installed; hint: install Kueue, or remove spec.queue"
 
 
 def test_a_waiting_admission_check_is_named(operator: Operator, world: World) -> None:
@@ -129,7 +129,7 @@ def test_an_eviction_is_a_phase_with_its_reason_and_the_job_comes_back(operator:
     assert phase(world) == "Queued"
     assert condition(world, "QuotaReserved")[:2] == ("False", "Evicted")
     assert why(world).startswith(
-        "cluster-queue took the quota back (Preempted: Preempted to accommodate a workload of priority 1000); "
+        "cluster-queue revoked the quota (Preempted: Preempted to accommodate a workload of priority 1000); "
         "waiting for 64 v5p chips in cluster-queue, considered again at 2026-11-21T10:05:00Z (requeued 2 times)"
     )
     assert status(world).failure is None
@@ -145,7 +145,7 @@ def test_a_workload_that_kueue_put_aside_says_what_to_do(operator: Operator, wor
     world.api.put(WORKLOADS, said)
     world.tick(31)
     operator.work()
-    assert "has put the job aside: The workload is deactivated; hint: set spec.active" in why(world)
+    assert "has deactivated the job: The workload is deactivated; hint: set spec.active" in why(world)
 
 
 def test_suspending_a_waiting_job_takes_it_out_of_the_queue(operator: Operator, world: World) -> None:
@@ -170,7 +170,7 @@ def test_the_jobset_carries_queue_and_workload_priority() -> None:
     [("v5p-128", "64 v5p chips"), ("v6e-1", "1 v6e chip"), ("tpu7x-128", "64 tpu7x chips")],
 )
 def test_chips_are_counted_not_cores(accelerator: str, words: str) -> None:
-    assert waiting_words(Place("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
+    assert waiting_words(KueueState("q"), resolve(accelerator)) == f"waiting for {words} in queue q"
 
 
 @pytest.mark.skipif(not PUBLIC_JOBSET_CRD.exists(), reason="the public CRDs are not beside the repository")

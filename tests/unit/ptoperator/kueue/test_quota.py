@@ -16,7 +16,7 @@ from tests.unit.ptoperator.render.test_render import pod_spec
 from ptapi.errors import SpecError
 from ptapi.load import parse_job
 from ptkube.resources import ADMISSION_CHECKS, JOBSETS, POSTTRAINJOBS, Manifest
-from ptoperator.controller.orphan_collector import Sweeper
+from ptoperator.controller.orphan_collector import OrphanCollector
 from ptoperator.kube import labels
 from ptoperator.kueue.admission_check import mark_active
 from ptoperator.render.pod import pools_of
@@ -120,7 +120,7 @@ def test_an_eviction_gives_the_pools_back_and_is_charged_to_nobody(site: QueuedS
     status = site.status()
     assert (status.phase, status.restarts, status.failure) == ("Queued", {}, None)
     assert site.says("QuotaReserved")[:2] == ("False", "Evicted")
-    assert "took the quota back (Preempted: made room for another)" in site.says("QuotaReserved")[2]
+    assert "revoked the quota (Preempted: made room for another)" in site.says("QuotaReserved")[2]
     assert all(each.ended for each in status.capacity.attempts)
     site.kueue.chips = 16
     site.run_until(site.is_running())
@@ -184,7 +184,7 @@ def test_a_pool_that_comes_late_for_a_job_that_waits_again_is_swept(site: Queued
     site.run_until(lambda: not site.model.pools)
     site.run(40)
     site.model.pools[late.name] = PoolRecord(late.manifest, state="RUNNING")
-    Sweeper(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).sweep()
+    OrphanCollector(site.world.api, site.gke, site.settings, [NAMESPACE], lambda: site.world.api.now).collect()
     assert site.model.pools[late.name].state == "STOPPING"
 
 
@@ -248,8 +248,8 @@ def test_pools_that_vanish_under_waiting_pods_are_made_again(site: QueuedSite) -
 def test_another_check_that_waits_is_named(site: QueuedSite) -> None:
     site.kueue.checks = ("budget", CHECK)
     site.create()
-    site.run_until(lambda: "chips are there" in site.says("CapacityReady")[2])
-    assert site.says("CapacityReady")[2] == "chips are there; admission check budget is Pending: "
+    site.run_until(lambda: "the chips are ready" in site.says("CapacityReady")[2])
+    assert site.says("CapacityReady")[2] == "the chips are ready; admission check budget is Pending: "
     assert site.jobset()["spec"]["suspend"] is True
 
 
@@ -302,7 +302,9 @@ def test_a_cluster_queue_that_never_asks_for_pools_fails_the_job_and_says_what_i
     failure = site.status().failure
     assert failure is not None
     assert failure.failure_class == "ConfigError"
-    assert failure.message.startswith("cluster-queue admits jobs without asking for their node pools; hint: give it")
+    assert failure.message.startswith(
+        "cluster-queue admits jobs without an admission check for their node pools; hint: add"
+    )
     site.run(30)
     assert site.world.unfinished == []
 
@@ -313,7 +315,7 @@ def test_a_job_on_nodes_that_are_there_is_answered_at_once(site: QueuedSite) -> 
     workload = site.kueue.of("llama")
     assert workload is not None
     (check,) = workload["status"]["admissionChecks"]
-    assert (check["message"], check["podSetUpdates"]) == ("nodes are there", [])
+    assert (check["message"], check["podSetUpdates"]) == ("nodes are ready", [])
 
 
 def test_more_pools_than_a_check_can_name_are_refused() -> None:

@@ -35,7 +35,7 @@ def samples(metrics: Metrics) -> Samples:
 
 
 def test_a_running_job_shows_its_numbers_and_an_ended_one_does_not(operator: Operator, world: World) -> None:
-    metrics = Metrics(operator.memory.numbers)
+    metrics = Metrics(operator.cache.numbers)
     bring_up(operator, accelerator={"type": "v6e-4"}, preflight="Skip")
     found = samples(metrics)
     job = ("team-a", "llama", "Running")
@@ -56,7 +56,7 @@ def test_a_running_job_shows_its_numbers_and_an_ended_one_does_not(operator: Ope
 
 
 def test_failures_are_counted_by_class_and_by_what_followed(operator: Operator, world: World) -> None:
-    metrics = Metrics(operator.memory.numbers)
+    metrics = Metrics(operator.cache.numbers)
     one = PostTrainJobStatus(restarts={"Preempted": 1})
     metrics.on_report(PostTrainJobStatus(), one)
     metrics.on_report(one, one)
@@ -102,7 +102,7 @@ def test_a_status_that_somebody_made_unreadable_shows_what_can_be_read(operator:
 
 
 def test_a_restarted_job_counts_its_restarts(operator: Operator, world: World) -> None:
-    metrics = Metrics(operator.memory.numbers)
+    metrics = Metrics(operator.cache.numbers)
     bring_up(operator)
     world.disrupt(world.unfinished[0])
     settle(operator)

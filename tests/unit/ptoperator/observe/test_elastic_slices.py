@@ -15,7 +15,7 @@ from ptoperator.kube import labels
 from ptoperator.observe import elastic_slices
 from ptoperator.observe.state import Observed
 from ptoperator.render import Layout, jobset, layout_of
-from ptoperator.status.running_phases import following
+from ptoperator.status.running_phases import jobset_active
 
 GS = {"uri": "gs://bucket/runs"}
 MINE = {"image": "mine:1", "runtime": {"container": {"command": ["python"]}}, "output": GS}
@@ -27,14 +27,14 @@ def elastic_layout(slices: int = 3, missing: int = 1) -> Layout:
     return layout_of(on("v6e-8", slices, pathways=pathways, runPolicy={"maxRestarts": 2}, **MINE), SETTINGS)
 
 
-def seen(layout: Layout, scheduled: dict[int, int], head: bool = True) -> Observed:
+def state(layout: Layout, scheduled: dict[int, int], head: bool = True) -> Observed:
     """The run with so many scheduled pods in each slice."""
     pods = [_pod("pathways-head", 0, 0, head)]
     for index in range(layout.slices):
         pods += [_pod("pathways-worker", index, host, host < scheduled[index]) for host in range(layout.hosts)]
     job = {"metadata": {"name": "llama", "namespace": "team-a", "uid": UID}, "spec": {}}
     made = jobset(layout)
-    return Observed(now=START, looked=START, job=job, jobset=made, pods=tuple(pods))
+    return Observed(now=START, observed_at=START, job=job, jobset=made, pods=tuple(pods))
 
 
 def _pod(role: str, index: int, host: int, is_scheduled: bool) -> Manifest:
@@ -70,24 +70,24 @@ def test_without_elastic_slices_a_lost_worker_ends_the_attempt() -> None:
 )
 def test_slices_are_missing_whole_and_only_as_many_as_may_be(scheduled: dict[int, int], missing: int) -> None:
     layout = elastic_layout()
-    assert elastic_slices.missing_slices(layout, seen(layout, scheduled)) == missing
+    assert elastic_slices.missing_slices(layout, state(layout, scheduled)) == missing
 
 
 def test_a_run_that_goes_on_without_a_slice_says_so() -> None:
     layout = elastic_layout()
-    found = following(layout, seen(layout, {0: 2, 1: 0, 2: 2}), 60.0)
-    says = {str(kind): say for kind, say in found.says.items()}
-    assert says["CapacityReady"].holds
-    assert says["CapacityReady"].message == "5 of 7 pods have nodes; the run goes on without 1 of 3 slices"
+    found = jobset_active(layout, state(layout, {0: 2, 1: 0, 2: 2}), 60.0)
+    conditions = {str(kind): condition for kind, condition in found.conditions.items()}
+    assert conditions["CapacityReady"].holds
+    assert conditions["CapacityReady"].message == "5 of 7 pods have nodes; the run continues without 1 of 3 slices"
     assert str(found.phase) in ("Starting", "Running")
 
 
 def test_without_its_head_nothing_goes_on() -> None:
     layout = elastic_layout()
-    lost = seen(layout, {0: 2, 1: 0, 2: 2}, head=False)
+    lost = state(layout, {0: 2, 1: 0, 2: 2}, head=False)
     assert elastic_slices.missing_slices(layout, lost) == 0
     assert not elastic_slices.has_nodes(layout, lost)
-    assert elastic_slices.has_nodes(layout, replace(lost, pods=seen(layout, {0: 2, 1: 0, 2: 2}).pods))
+    assert elastic_slices.has_nodes(layout, replace(lost, pods=state(layout, {0: 2, 1: 0, 2: 2}).pods))
 
 
 def headless(**spec: Any) -> Manifest:
@@ -109,9 +109,9 @@ def test_headless_servers_run_alone_until_they_are_deleted() -> None:
 def test_a_headless_job_runs_when_its_pods_do_and_says_how_to_reach_it() -> None:
     job = on("v6e-8", 1, pathways={"enabled": True, "headless": True}, output=GS)
     layout = layout_of(job, SETTINGS)
-    found = following(layout, seen(layout, {0: 2}), 60.0)
+    found = jobset_active(layout, state(layout, {0: 2}), 60.0)
     assert str(found.phase) == "Running"
-    messages = [say.message for say in found.says.values()]
+    messages = [each.message for each in found.conditions.values()]
     assert any("ptctl workload connect llama -n team-a" in message for message in messages)
 
 

@@ -121,7 +121,7 @@ def test_a_compile_that_is_killed_twice_leaves_the_formulas_verdict(operator: Op
     passes(operator, 20)
     said = preflighted(operator)
     assert (said.status, said.reason) == ("True", "Fits")
-    assert "the compile came to no end" in said.message
+    assert "the compile did not finish" in said.message
     assert len(operator.api.kinds("JobSet")) == 1
 
 
@@ -136,7 +136,7 @@ def test_a_preflight_that_says_nothing_is_no_fault_of_the_job(operator: Operator
                 operator.world.exit(other, code)
         passes(operator, 10)
     assert preflighted(operator).reason == "Undecided"
-    assert "the job goes on without a verdict" in preflighted(operator).message
+    assert "the job continues without a verdict" in preflighted(operator).message
     assert len(operator.api.kinds("JobSet")) == 1
 
 
@@ -221,8 +221,8 @@ def test_a_job_that_skips_preflight_is_told_what_the_formula_says_and_goes_on(op
     said = preflighted(operator)
     assert (said.status, said.reason) == ("False", "DoesNotFit")
     assert re.fullmatch(
-        r"by the formula peak \d+\.\d of 31\.2 GiB per chip on v6e-16 \(16 chips\); "
-        "spec.preflight is Skip, so the job goes on",
+        r"the formula estimates peak \d+\.\d of 31\.2 GiB per chip on v6e-16 \(16 chips\); "
+        "spec.preflight is Skip, so the job continues",
         said.message,
     )
     assert len(operator.api.kinds("JobSet")) == 1
@@ -248,7 +248,7 @@ def test_what_the_formula_cannot_tell_is_left_unsaid_and_asked_once_for_every_sh
         for each in PostTrainJobStatus.model_validate(job["status"]).conditions
         if each.type == "Preflighted"
     ]
-    assert sorted(messages) == ["CPU devices need none", "spec.preflight is Skip", "spec.preflight is Skip"]
+    assert sorted(messages) == ["CPU devices need no preflight", "spec.preflight is Skip", "spec.preflight is Skip"]
     assert count.read_text() == "asked\n"
 
 

@@ -44,7 +44,7 @@ def test_the_budget_left_goes_with_a_jobset_that_is_made_anew(operator: Operator
     fail_again(operator, 1, "ValueError: boom")
     assert phase(world) == "Failed"
     assert status(world).restarts == {"Unknown": 2, "HostError": 2}
-    assert "runPolicy.maxRestarts (2) is used up" in condition(world, "Failed")[2]
+    assert "runPolicy.maxRestarts (2) is exhausted" in condition(world, "Failed")[2]
 
 
 def test_a_repair_is_waited_for_longer_each_time(operator: Operator, world: World) -> None:
@@ -53,7 +53,7 @@ def test_a_repair_is_waited_for_longer_each_time(operator: Operator, world: Worl
         world.exit(world.unfinished[0], 1, UNHEALTHY)
         settle(operator)
         assert phase(world) == "Restarting"
-        assert f"starts again in {'30s' if pause == 30 else f'{pause // 60}m'}" in condition(world, "Running")[2]
+        assert f"restarts in {'30s' if pause == 30 else f'{pause // 60}m'}" in condition(world, "Running")[2]
         world.tick(pause - 2)
         settle(operator)
         assert world.unfinished == []
@@ -72,7 +72,7 @@ def test_a_node_under_maintenance_explains_a_crash_that_is_then_free(operator: O
     assert status(world).restarts == {"Maintenance": 1}
     failure = status(world).failure
     assert failure is not None
-    assert failure.message.startswith("node node-1: its host is being maintained; the trainer ended with exit code 1")
+    assert failure.message.startswith("node node-1: its host is under maintenance; the trainer ended with exit code 1")
     assert (failure.node, failure.log) == ("node-1", "Traceback\nRuntimeError: socket closed")
 
 
@@ -85,7 +85,7 @@ def test_memory_of_the_chip_named_in_words_is_not_tried_again(operator: Operator
     message = condition(world, "Failed")[2]
     for words in (
         "OutOfMemoryHBM",
-        "not tried again",
+        "not retried",
         "training.microBatchSize: 4 (it is 8)",
         "sequenceLength (it is 4096)",
         "training.lora",
@@ -104,7 +104,7 @@ def test_the_hosts_memory_is_tried_once_more(operator: Operator, world: World) -
         if world.unfinished:
             start(operator)
     assert phase(world) == "Failed"
-    assert "tried again 1 time(s) already" in condition(world, "Failed")[2]
+    assert "already retried 1 time(s)" in condition(world, "Failed")[2]
 
 
 def hang(operator: Operator, seconds: float) -> None:

@@ -12,11 +12,11 @@ from tests.builders.operator.world import NAMESPACE, Operator, World, job_manife
 from ptkube import timestamps
 from ptkube.resources import DEPLOYMENTS, HTTP_ROUTES, INGRESSES, POSTTRAINJOBS, SERVICES, Manifest
 from ptoperator.kube import labels
-from ptoperator.render.tensorboard import board_name
+from ptoperator.render.tensorboard import tensorboard_name
 from ptoperator.settings import Settings, SettingsError
 
 SERVED = {"tensorboard": {"server": True}, "output": {"uri": "gs://bucket/runs"}}
-BOARD = board_name("gs://bucket/runs")
+TENSORBOARD = tensorboard_name("gs://bucket/runs")
 
 
 def create(world: World, name: str, **spec: object) -> None:
@@ -26,12 +26,12 @@ def create(world: World, name: str, **spec: object) -> None:
 def look(world: World, name: str, seconds: float) -> None:
     """Somebody looks for so long."""
     until = timestamps.to_text(world.api.now + timedelta(seconds=seconds))
-    body = {"metadata": {"annotations": {labels.BOARD_UNTIL: until}}}
+    body = {"metadata": {"annotations": {labels.TENSORBOARD_UNTIL: until}}}
     world.api.patch(POSTTRAINJOBS, name, NAMESPACE, body)
 
 
 def deployment(world: World) -> Manifest:
-    found = world.api.find(DEPLOYMENTS, BOARD)
+    found = world.api.find(DEPLOYMENTS, TENSORBOARD)
     assert found is not None
     return found
 
@@ -53,7 +53,7 @@ def test_jobs_of_one_output_share_one_and_it_goes_with_the_last(operator: Operat
         assert [each["name"] for each in item["metadata"]["ownerReferences"]] == ["first", "second"]
     world.api.delete(POSTTRAINJOBS, "first")
     settle(operator)
-    assert world.api.find(DEPLOYMENTS, BOARD) is not None
+    assert world.api.find(DEPLOYMENTS, TENSORBOARD) is not None
     world.api.delete(POSTTRAINJOBS, "second")
     settle(operator)
     assert world.api.kinds("Deployment") == []
@@ -111,7 +111,7 @@ def test_its_pod_reads_the_whole_output_without_any_right(operator: Operator, wo
     assert pod["containers"][0]["args"][:2] == ["--logdir", "gs://bucket/runs"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
-    service = world.api.find(SERVICES, BOARD)
+    service = world.api.find(SERVICES, TENSORBOARD)
     assert service is not None
     assert service["spec"]["selector"] == deployment(world)["spec"]["selector"]["matchLabels"]
 
@@ -119,7 +119,7 @@ def test_its_pod_reads_the_whole_output_without_any_right(operator: Operator, wo
 def test_a_mark_that_is_no_time_changes_nothing(operator: Operator, world: World) -> None:
     create(world, NAME, **SERVED)
     settle(operator)
-    body = {"metadata": {"annotations": {labels.BOARD_UNTIL: "soon"}}}
+    body = {"metadata": {"annotations": {labels.TENSORBOARD_UNTIL: "soon"}}}
     world.api.patch(POSTTRAINJOBS, NAME, NAMESPACE, body)
     settle(operator)
     assert deployment(world)["spec"]["replicas"] == 0
@@ -131,23 +131,23 @@ def test_with_a_domain_it_has_a_host_of_its_own_that_goes_with_the_last_job(oper
     create(world, "first", **SERVED)
     create(world, "second", **SERVED)
     settle(operator)
-    made = world.api.find(INGRESSES, BOARD)
+    made = world.api.find(INGRESSES, TENSORBOARD)
     assert made is not None
-    host = f"{BOARD}.{NAMESPACE}.tb.example.com"
+    host = f"{TENSORBOARD}.{NAMESPACE}.tb.example.com"
     assert made["spec"]["rules"][0]["host"] == host
     backend = made["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
-    assert backend == {"name": BOARD, "port": {"name": "http"}}
+    assert backend == {"name": TENSORBOARD, "port": {"name": "http"}}
     assert made["spec"]["ingressClassName"] == "nginx"
     assert made["spec"]["tls"] == [{"hosts": [host], "secretName": "wildcard"}]
     assert made["metadata"]["annotations"] == {"a/b": "c"}
     assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
     job = world.api.find(POSTTRAINJOBS, "first")
     assert job is not None
-    assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while somebody looks: ptctl workload")
+    assert job["status"]["links"]["tensorboard"].startswith(f"https://{host} (while it is in use: ptctl workload")
     for name in ("first", "second"):
         world.api.delete(POSTTRAINJOBS, name)
     settle(operator)
-    assert world.api.find(INGRESSES, BOARD) is None
+    assert world.api.find(INGRESSES, TENSORBOARD) is None
 
 
 def test_with_a_gateway_a_route_leads_to_it_in_place_of_an_ingress(operator: Operator, world: World) -> None:
@@ -156,12 +156,12 @@ def test_with_a_gateway_a_route_leads_to_it_in_place_of_an_ingress(operator: Ope
     create(world, "first", **SERVED)
     create(world, "second", **SERVED)
     settle(operator)
-    made = world.api.find(HTTP_ROUTES, BOARD)
+    made = world.api.find(HTTP_ROUTES, TENSORBOARD)
     assert made is not None
     assert made["spec"] == {
         "parentRefs": [{"name": "shared", "namespace": "infra", "sectionName": "https"}],
-        "hostnames": [f"{BOARD}.{NAMESPACE}.tb.example.com"],
-        "rules": [{"backendRefs": [{"name": BOARD, "port": 6006}]}],
+        "hostnames": [f"{TENSORBOARD}.{NAMESPACE}.tb.example.com"],
+        "rules": [{"backendRefs": [{"name": TENSORBOARD, "port": 6006}]}],
     }
     assert {each["name"] for each in made["metadata"]["ownerReferences"]} == {"first", "second"}
     assert world.api.kinds("Ingress") == []
@@ -176,9 +176,9 @@ def test_without_a_domain_there_is_no_ingress(operator: Operator, world: World) 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"host": "x"}', "host is not known; accepted: "),
-        ('{"gateway": {"nam": "x"}}', "nam is not known; accepted: "),
-        ('{"className": "nginx", "gateway": {"name": "x"}}', "className and tlsSecret are an Ingress's"),
+        ('{"host": "x"}', "host is not a known key; accepted: "),
+        ('{"gateway": {"nam": "x"}}', "nam is not a known key; accepted: "),
+        ('{"className": "nginx", "gateway": {"name": "x"}}', "className and tlsSecret are for an Ingress"),
     ],
 )
 def test_a_wrong_ingress_setting_is_refused_at_start(text: str, words: str) -> None:

@@ -12,7 +12,7 @@ from ptapi.load import parse_job
 from ptoperator.render import layout_of
 from ptoperator.settings import Settings, SettingsError
 from ptoperator.settings.prices import PriceError, Prices, parse
-from ptoperator.status.links import links, of_rank
+from ptoperator.status.links import links, rank_logs_link
 
 TABLE = '{"currency": "EUR", "perChipHour": {"v6e": 2.0, "v6e/spot": 0.5}}'
 
@@ -83,14 +83,16 @@ def test_links_lead_to_the_logs_of_pods_that_are_gone() -> None:
 def test_every_rank_has_a_link_to_its_logs(accelerator: dict[str, object], rank: int, pod: str) -> None:
     settings = Settings(gke_project="my-project", gke_location="us-east5", gke_cluster="tpus")
     layout = layout_of(parse_job(job_manifest(accelerator=accelerator, training={"batchSize": 32})), settings)
-    link = of_rank(links(layout).cloud_logs_of_rank, layout, rank)
+    link = rank_logs_link(links(layout).cloud_logs_of_rank, layout, rank)
     lines = unquote(link.partition("query=")[2].partition("?project=")[0]).split("\n")
     assert f'resource.labels.pod_name=~"^{pod}"' in lines
     wanted = ['resource.labels.container_name="trainer-1"'] if accelerator["type"] == "tpu7x-16" else []
     assert [line for line in lines if "container_name" in line] == wanted
-    assert of_rank(links(layout).cloud_logs_of_rank, layout, 0).startswith("https://console.cloud.google.com/logs/")
+    assert rank_logs_link(links(layout).cloud_logs_of_rank, layout, 0).startswith(
+        "https://console.cloud.google.com/logs/"
+    )
     with pytest.raises(ValueError, match=f"rank 99: the job has ranks 0 to {layout.processes - 1}"):
-        of_rank(links(layout).cloud_logs_of_rank, layout, 99)
+        rank_logs_link(links(layout).cloud_logs_of_rank, layout, 99)
 
 
 def test_without_a_cloud_there_are_no_links_to_it() -> None:
