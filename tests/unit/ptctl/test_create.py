@@ -231,7 +231,7 @@ def test_a_job_that_exists_is_not_overwritten(invoke: Invoke, kube: Any, job_fil
     invoke("workload", "create", "-f", str(job_file))
     result = invoke("workload", "create", "-f", str(job_file))
     assert result.code == 1
-    assert "'llama-gsm8k' exists already in namespace 'default'" in result.err
+    assert "'llama-gsm8k' already exists in namespace 'default'" in result.err
 
 
 def test_every_finding_of_a_wrong_job_is_printed_and_nothing_is_sent(invoke: Invoke, kube: Any, job_file: Path) -> None:
@@ -244,7 +244,7 @@ def test_every_finding_of_a_wrong_job_is_printed_and_nothing_is_sent(invoke: Inv
 
 
 WRONG = {
-    "nothing": ([], "give a job"),
+    "nothing": ([], "no job: pass -f FILE"),
     "no name": (["--model", "random://tiny"], "--workload NAME"),
     "unknown flag": ([*FLAGS, "--stepz", "3"], "--steps"),
     "flag without a value": ([*FLAGS, "--steps"], "requires an argument"),
