@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ptctl.errors import CliError
-from ptlocal.locks import held, holder
+from ptlocal.locks import file_lock, lock_holder
 from ptlocal.paths import DATA_DIR_ENV
 
 _HINT = f"wait for it, or run another one separately: {DATA_DIR_ENV}=OTHER_CLUSTER ptctl demo --dir OTHER_DIRECTORY"
@@ -19,7 +19,7 @@ def exclusive(*locks: Path) -> Iterator[None]:
     with ExitStack() as stack:
         for lock in locks:
             lock.parent.mkdir(parents=True, exist_ok=True)
-            if not stack.enter_context(held(lock, wait_s=0.0)):
-                owner = f" (process {pid})" if (pid := holder(lock)) else ""
+            if not stack.enter_context(file_lock(lock, wait_s=0.0)):
+                owner = f" (process {pid})" if (pid := lock_holder(lock)) else ""
                 raise CliError(f"another demo{owner} is running in {lock.parent}", _HINT)
         yield

@@ -1,7 +1,7 @@
-"""Garbage collection by owner references, for API servers beside which no kube-controller-manager runs.
+"""Garbage collection by owner references, for API servers without a kube-controller-manager.
 
-Watches every kind that the server offers (asked once at the start, and when a CRD comes or goes). An owner counts as
-gone only after the server itself said so, never because a cache has not seen it yet.
+Watches every kind that the server offers (discovered at the start, and when a CRD is created or deleted). An owner
+counts as deleted only after the server itself says so, never because a cache has not seen it yet.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ Node = tuple[Resource, Key]
 _IGNORED_GROUPS = ("events.k8s.io", "metrics.k8s.io", "authentication.k8s.io", "authorization.k8s.io")
 _AGAIN_S = 1.0
 _SYNC_S = 10.0
-_DISCOVER: Node = (CRDS, ("", ""))  # a key that stands for "ask the server what it serves"
+_DISCOVER: Node = (CRDS, ("", ""))  # the queue key for discovery
 
 
 class GarbageCollector:
+    """Deletes objects whose owners are gone."""
+
     def __init__(self, kube: Kube, shared: list[Informer], stop: threading.Event) -> None:
         self.worker: Worker[Node] = Worker("garbage-collector", self._reconcile)
         self._kube = kube
@@ -42,10 +44,11 @@ class GarbageCollector:
         self._place_of: dict[str, Node] = {}
 
     def start(self) -> threading.Thread:
+        """Start the watches and the worker thread."""
         self.worker.queue.add(_DISCOVER)
         return self.worker.start()
 
-    # --- what is there
+    # --- observe
 
     def _reconcile(self, node: Node) -> float | None:
         if node == _DISCOVER:
@@ -63,7 +66,7 @@ class GarbageCollector:
         return None
 
     def _discover(self) -> bool:
-        """Watch what is not watched yet; False if a kind is announced and not served yet."""
+        """Watch newly served kinds; return False if a kind is announced but not served yet."""
         resources, complete = served_resources(self._kube)
         added = [resource for resource in resources if resource not in self._informers]
         for resource in added:
@@ -126,7 +129,7 @@ class GarbageCollector:
             return "gone"
         return "leaving" if _in_foreground(live) else "solid"
 
-    # --- what is done
+    # --- act
 
     def _carry_out(self, resource: Resource, item: Manifest, verdict: Verdict) -> None:
         meta = item["metadata"]
@@ -176,7 +179,7 @@ class GarbageCollector:
 
 
 def served_resources(kube: Kube) -> tuple[list[Resource], bool]:
-    """Every kind that can be listed, watched and deleted, each once; and whether every group answered."""
+    """Return every kind that can be listed, watched and deleted, and True if every group answered."""
     complete = True
     found: dict[tuple[str, str], Resource] = {}
     versions = [("", v) for v in kube.request("GET", "/api").get("versions") or ["v1"]]
@@ -197,7 +200,7 @@ def served_resources(kube: Kube) -> tuple[list[Resource], bool]:
                     (group, entry["name"]),
                     Resource(group, version, entry["name"], entry["kind"], bool(entry["namespaced"])),
                 )
-    found.pop(("", "events"), None)  # many, short-lived, owned by nobody
+    found.pop(("", "events"), None)  # many, short-lived, without owners
     return list(found.values()), complete
 
 

@@ -1,4 +1,4 @@
-"""What a pod refers to, asked of the API server at the moment its containers start."""
+"""Objects that a pod refers to, fetched from the API server when its containers start."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _TOKEN_S = 3600
 
 
 def references(kube: Kube, namespace: str) -> References:
+    """Return functions that fetch the namespace's objects and tokens."""
+
     def find(kind: str, name: str) -> Manifest | None:
         try:
             return kube.get(SECRETS if kind == "Secret" else CONFIGMAPS, name, namespace)

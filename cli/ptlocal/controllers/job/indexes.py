@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 
 def parse_indexes(text: str) -> set[int]:
+    """Parse "0-2,4" into a set."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -14,6 +15,7 @@ def parse_indexes(text: str) -> set[int]:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
+    """Format a set as "0-2,4"."""
     runs: list[list[int]] = []
     for index in sorted(set(indexes)):
         if runs and index == runs[-1][1] + 1:
