@@ -83,7 +83,7 @@ def plan(
     code 0: it fits, 1: it does not, 2: the job is invalid. All but --quick needs the trainer's packages: pip install
     'posttrain[tpu-compiler]'.
     """
-    from ptctl.jobs.file import check, read_changed
+    from ptctl.jobs.file import check, read_with_changes
     from ptctl.planning import run
     from ptctl.planning.prices import read as read_prices
 
@@ -105,7 +105,7 @@ def plan(
     ):
         if is_conflict:  # a flag without effect is refused
             raise click.UsageError(message)
-    job = read_changed(filename, assignments)
+    job = read_with_changes(filename, assignments)
     parsed = check(job, filename)
     table = None if prices is None else read_prices(prices)
     if fit:

@@ -30,8 +30,8 @@ def train(app: App, filename: str, assignments: tuple[str, ...], fresh: bool) ->
     Runs the same program as a pod (`python -m pttrainer run`) and prints its exit code if that is not 0. Needs the
     trainer's packages: pip install 'posttrain[trainer-cpu]'.
     """
-    from ptctl.jobs.file import check, read_changed
+    from ptctl.jobs.file import check, read_with_changes
     from ptctl.trainer_process import run_trainer
 
-    job = read_changed(filename, assignments)
+    job = read_with_changes(filename, assignments)
     return run_trainer(app, check(job, filename), "run", *(["--fresh"] if fresh else []))

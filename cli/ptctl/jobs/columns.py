@@ -57,13 +57,13 @@ def slice_label(job: JobView) -> str:
     return f"{job.slices} x {job.accelerator}" if job.slices > 1 else job.accelerator
 
 
-def chosen(wide: bool, with_namespace: bool) -> tuple[Column, ...]:
+def select_columns(wide: bool, with_namespace: bool) -> tuple[Column, ...]:
     """Return the columns of the narrow or wide table."""
     columns = COLUMNS if wide else tuple(column for column in COLUMNS if not column.wide)
     return (NAMESPACE, *columns) if with_namespace else columns
 
 
-def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
+def columns_that_fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
     """Return the indices of the columns that fit `width`, dropping the highest ranks first; all where width is None."""
     kept = list(range(len(columns)))
     if width is None:

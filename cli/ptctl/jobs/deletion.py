@@ -29,7 +29,7 @@ def delete_jobs(app: App, target: Target, job_filter: Filter, wait_s: float | No
     if not jobs:
         app.console.say(f"no jobs found in namespace {namespace!r}")
     elif wait_s is not None:
-        await_gone(kube, jobs, wait_s)
+        wait_until_deleted(kube, jobs, wait_s)
 
 
 def _delete(app: App, kube: Kube, job: JobView) -> None:
@@ -42,7 +42,7 @@ def _delete(app: App, kube: Kube, job: JobView) -> None:
         app.console.say(f"the run directory is kept: {job.run_uri}")
 
 
-def await_gone(kube: Kube, jobs: list[JobView], wait_s: float) -> None:
+def wait_until_deleted(kube: Kube, jobs: list[JobView], wait_s: float) -> None:
     """Return when none of these jobs exists any more. Raises TimedOutError."""
     remaining = {job.uid: job for job in jobs}
     deadline = time.monotonic() + wait_s

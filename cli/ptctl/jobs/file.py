@@ -36,7 +36,7 @@ def read(path: str) -> Manifest:
     return body
 
 
-def read_changed(path: str, assignments: Sequence[str]) -> Manifest:
+def read_with_changes(path: str, assignments: Sequence[str]) -> Manifest:
     """Return the document in a file with the `--set` assignments applied. Raises InputError."""
     job = read(path)
     for assignment in assignments:

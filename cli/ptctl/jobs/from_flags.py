@@ -46,7 +46,7 @@ _URIS = ("model", "tokenizer", "data", "eval_data", "output_uri")
 _CAPACITY_TYPES = {"on_demand": "onDemand", "spot": "spot", "flex": "flexStart"}
 
 
-def overlay(job: Manifest, flags: Mapping[str, Any]) -> None:
+def apply_flags(job: Manifest, flags: Mapping[str, Any]) -> None:
     """Write the flags that were given into `job`, in place; `--set` assignments are applied last and win."""
     for flag, path in _FIELD_PATHS.items():
         if flags.get(flag) is not None:
@@ -74,7 +74,7 @@ def overlay(job: Manifest, flags: Mapping[str, Any]) -> None:
         assign(job, assignment)
 
 
-def skeleton() -> Manifest:
+def empty_job() -> Manifest:
     """Return the manifest that every job starts from."""
     return {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {}, "spec": {}}
 

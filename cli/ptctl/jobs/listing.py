@@ -78,7 +78,7 @@ class JobTable:
 
     def __init__(self, app: App, wide: bool, with_namespace: bool) -> None:
         self._console = app.console
-        self._columns = columns.chosen(wide, with_namespace)
+        self._columns = columns.select_columns(wide, with_namespace)
         self._shows_all = wide
         self._kept: list[int] = []
         self._sizes: list[int] = []
@@ -99,7 +99,7 @@ class JobTable:
 
     def _print_header(self, rows: list[list[str]]) -> None:
         width = None if self._shows_all else self._console.width
-        self._kept = columns.fitting(self._columns, rows, width)
+        self._kept = columns.columns_that_fit(self._columns, rows, width)
         titles = [self._columns[i].title for i in self._kept]
         self._sizes = widths([titles, *([row[i] for i in self._kept] for row in rows)])
         self._console.data(line(titles, self._sizes))

@@ -106,15 +106,15 @@ class GarbageCollector:
     def _dependents_of(self, item: Manifest) -> list[Manifest]:
         with self._lock:
             nodes = list(self._dependents.get(str(item["metadata"]["uid"]), ()))
-        found = [self._informers[resource].get(*key) for resource, key in nodes if resource in self._informers]
-        return [dependent for dependent in found if dependent is not None]
+        dependents = [self._informers[resource].get(*key) for resource, key in nodes if resource in self._informers]
+        return [dependent for dependent in dependents if dependent is not None]
 
     def _state(self, item: Manifest, owner: Manifest) -> OwnerState:
         place = self._place_of.get(str(owner["uid"]))
         if place is not None:
-            known = self._informers[place[0]].get(*place[1])
-            if known is not None and known["metadata"]["uid"] == owner["uid"]:
-                return "leaving" if _in_foreground(known) else "solid"
+            cached = self._informers[place[0]].get(*place[1])
+            if cached is not None and cached["metadata"]["uid"] == owner["uid"]:
+                return "leaving" if _in_foreground(cached) else "solid"
         resource = next(
             (r for r in self._informers if (r.api_version, r.kind) == (owner["apiVersion"], owner["kind"])), None
         )
@@ -181,7 +181,7 @@ class GarbageCollector:
 def served_resources(kube: Kube) -> tuple[list[Resource], bool]:
     """Return every kind that can be listed, watched and deleted, and True if every group answered."""
     complete = True
-    found: dict[tuple[str, str], Resource] = {}
+    resources: dict[tuple[str, str], Resource] = {}
     versions = [("", v) for v in kube.request("GET", "/api").get("versions") or ["v1"]]
     for group in kube.request("GET", "/apis").get("groups") or []:
         if group["name"] not in _IGNORED_GROUPS:
@@ -196,12 +196,12 @@ def served_resources(kube: Kube) -> tuple[list[Resource], bool]:
             continue
         for entry in listed:
             if {"list", "watch", "delete"} <= set(entry.get("verbs") or []) and "/" not in entry["name"]:
-                found.setdefault(
+                resources.setdefault(
                     (group, entry["name"]),
                     Resource(group, version, entry["name"], entry["kind"], bool(entry["namespaced"])),
                 )
-    found.pop(("", "events"), None)  # many, short-lived, without owners
-    return list(found.values()), complete
+    resources.pop(("", "events"), None)  # many, short-lived, without owners
+    return list(resources.values()), complete
 
 
 def _references(item: Manifest) -> list[tuple[str, Manifest]]:

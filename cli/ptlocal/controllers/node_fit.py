@@ -128,8 +128,8 @@ def _matches(operator: str, value: str | None, wanted: list[str]) -> bool:
 
 def _requests_of(container: Manifest) -> Amounts:
     resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: parse_quantity(str(amount)) for name, amount in asked.items()}
+    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: parse_quantity(str(amount)) for name, amount in amounts.items()}
 
 
 def _plus(a: Amounts, b: Amounts) -> Amounts:

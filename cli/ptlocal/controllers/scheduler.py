@@ -62,15 +62,15 @@ class Scheduler:
 
     def _explain(self, pod: Manifest, message: str) -> None:
         conditions = (pod.get("status") or {}).get("conditions") or []
-        known: Manifest = next((c for c in conditions if c["type"] == "PodScheduled"), {})
-        if known.get("status") == "False" and known.get("message") == message:
+        current: Manifest = next((c for c in conditions if c["type"] == "PodScheduled"), {})
+        if current.get("status") == "False" and current.get("message") == message:
             return
         condition = {
             "type": "PodScheduled",
             "status": "False",
             "reason": "Unschedulable",
             "message": message,
-            "lastTransitionTime": known.get("lastTransitionTime") or timestamp(),
+            "lastTransitionTime": current.get("lastTransitionTime") or timestamp(),
         }
         others = [c for c in conditions if c["type"] != "PodScheduled"]
         meta = pod["metadata"]

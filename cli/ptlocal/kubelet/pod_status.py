@@ -64,11 +64,11 @@ def _condition(kind: str, is_true: bool, reason: str = "", message: str = "") ->
 
 def _merge_conditions(old: list[Manifest], new: list[Manifest], now: str) -> list[Manifest]:
     """Return the new conditions with the old transition times where the status is unchanged; keep foreign ones."""
-    known = {c["type"]: c for c in old}
+    old_by_type = {c["type"]: c for c in old}
     merged = []
     for condition in new:
-        before = known.pop(condition["type"], None)
+        before = old_by_type.pop(condition["type"], None)
         same = before is not None and before["status"] == condition["status"]
         since = before.get("lastTransitionTime") if same and before else None
         merged.append({**condition, "lastProbeTime": None, "lastTransitionTime": since or now})
-    return merged + list(known.values())
+    return merged + list(old_by_type.values())

@@ -21,10 +21,10 @@ def references(kube: Kube, namespace: str) -> References:
     def token(pod: Manifest, projection: Manifest) -> str:
         account = pod["spec"].get("serviceAccountName") or "default"
         try:
-            made = kube.create(SERVICE_ACCOUNTS, _token_request(pod, projection), name=account, subresource="token")
+            response = kube.create(SERVICE_ACCOUNTS, _token_request(pod, projection), name=account, subresource="token")
         except NotFound as error:
             raise NotReady(f"no token for service account {account}: {error.message}") from error
-        return str(made["status"]["token"])
+        return str(response["status"]["token"])
 
     return References(find, token)
 

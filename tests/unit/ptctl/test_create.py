@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptctl.jobs.from_flags import overlay, skeleton
+from ptctl.jobs.from_flags import apply_flags, empty_job
 
 Invoke = Callable[..., Any]
 
@@ -124,8 +124,8 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
     [("sft", {"sft": {}}), ("grpo", {"grpo": {}}), ("dr-grpo", {"grpo": {"loss": "dr-grpo"}}), ("dpo", {"dpo": {}})],
 )
 def test_a_grpo_variant_is_an_algorithm_of_its_own_name(name: str, algorithm: dict[str, Any]) -> None:
-    job = skeleton()
-    overlay(job, {"algorithm": name})
+    job = empty_job()
+    apply_flags(job, {"algorithm": name})
     assert job["spec"]["algorithm"] == algorithm
 
 

@@ -34,9 +34,9 @@ def check(app: App, filename: str, assignments: tuple[str, ...], part: str | Non
     run would fail on this data. Needs the trainer's packages: pip install 'posttrain[trainer]'.
     """
     from ptctl.jobs.file import check as checked
-    from ptctl.jobs.file import read_changed
+    from ptctl.jobs.file import read_with_changes
     from ptctl.trainer_process import run_trainer
 
-    job = read_changed(filename, assignments)
+    job = read_with_changes(filename, assignments)
     only = [] if part is None else ["--part", part]
     return run_trainer(app, checked(job, filename), "data", "--examples", str(count), "--output", form, *only)

@@ -115,7 +115,7 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
 
 def _job(filename: str | None, flags: dict[str, Any]) -> Manifest:
     from ptctl.jobs.file import read
-    from ptctl.jobs.from_flags import overlay, skeleton
+    from ptctl.jobs.from_flags import apply_flags, empty_job
 
     ctx = click.get_current_context()
     has_flags = any(value not in (None, False, ()) for value in flags.values())
@@ -125,8 +125,8 @@ def _job(filename: str | None, flags: dict[str, Any]) -> Manifest:
         raise click.UsageError("the job has no name: pass --workload NAME", ctx)
     if flags["output_uri"] in ("json", "yaml", "name", "wide"):
         raise click.UsageError(f"--output is where results go; to print the object use -o {flags['output_uri']}", ctx)
-    job = skeleton() if filename is None else read(filename)
-    overlay(job, flags)
+    job = empty_job() if filename is None else read(filename)
+    apply_flags(job, flags)
     return job
 
 

@@ -19,7 +19,7 @@ from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.output.representations import Format
 from ptlocal.apiserver.storage import read, selectors, watchers
 from ptlocal.apiserver.storage.store import encode
-from ptlocal.apiserver.storage.watchers import Seen
+from ptlocal.apiserver.storage.watchers import WatchEvent
 from ptlocal.apiserver.write_options import flag, whole_number
 
 BOOKMARK_S = 30.0
@@ -59,7 +59,7 @@ def _first(
     selector: selectors.Selector,
     since: int,
     sends_initial: bool,
-) -> Iterator[Seen]:
+) -> Iterator[WatchEvent]:
     """Return the first events; raise before anything is sent, so that errors have their status code."""
     store, kind = cluster.store, target.kind
     if since and not sends_initial:
@@ -68,7 +68,7 @@ def _first(
     if since > store.revision:
         raise watchers.too_new(since, store.revision)
     for row in read.matching(store, kind, target.namespace, selector):
-        yield Seen("ADDED", row.rv, row.body)
+        yield WatchEvent("ADDED", row.rv, row.body)
 
 
 class _Stream:
@@ -78,11 +78,11 @@ class _Stream:
         self._form = form
         self.revision = revision
 
-    def line(self, seen: Seen) -> bytes:
+    def line(self, event: WatchEvent) -> bytes:
         """Return the line of one event."""
-        return b'{"type":"%s","object":%s}\n' % (seen.type.encode(), self._form.watched(seen.body).rstrip())
+        return b'{"type":"%s","object":%s}\n' % (event.type.encode(), self._form.watched(event.body).rstrip())
 
-    def batches(self, events: list[Seen]) -> Iterator[bytes]:
+    def batches(self, events: list[WatchEvent]) -> Iterator[bytes]:
         """Yield the lines of many events in chunks."""
         batch: list[bytes] = []
         size = 0
@@ -131,14 +131,14 @@ async def _live(
         await response.write(stream.bookmark())
 
 
-async def _next(subscription: watchers.Subscription, wait_s: float) -> tuple[list[Seen], str]:
+async def _next(subscription: watchers.Subscription, wait_s: float) -> tuple[list[WatchEvent], str]:
     """Return the available events after at most `wait_s`, and why the subscription ended ("" while it is active)."""
     try:
         first = await asyncio.wait_for(subscription.queue.get(), wait_s)
     except TimeoutError:
         return [], ""
-    events: list[Seen] = []
-    item: Seen | None = first
+    events: list[WatchEvent] = []
+    item: WatchEvent | None = first
     while item is not None:
         events.append(item)
         if subscription.queue.empty():

@@ -54,7 +54,7 @@ def read_page(store: Store, kind: Kind, namespace: str | None, query: Mapping[st
 def matching(
     store: Store, kind: Kind, namespace: str | None, selector: Selector, after: tuple[str, str] = ("", "")
 ) -> Iterator[Row]:
-    """Return the rows that match a selector."""
+    """Yield the rows that match a selector."""
     for row in store.rows(kind.storage_key, namespace, after):
         if selector.is_everything or selector.matches(row.selectable):
             yield row

@@ -20,7 +20,7 @@ QUEUE_LENGTH = 10_000  # a watcher this far behind is disconnected and must list
 
 
 @dataclass(frozen=True)
-class Seen:
+class WatchEvent:
     """A change as an event of one watch."""
 
     type: str
@@ -35,7 +35,7 @@ class Subscription:
     """
 
     def __init__(self, namespace: str | None, selector: Selector) -> None:
-        self.queue: asyncio.Queue[Seen | None] = asyncio.Queue()
+        self.queue: asyncio.Queue[WatchEvent | None] = asyncio.Queue()
         self._namespace = namespace
         self._selector = selector
         self.end_reason = ""
@@ -44,7 +44,7 @@ class Subscription:
         """Queue the change if it concerns this watch."""
         if self._namespace is not None and change.namespace != self._namespace:
             return
-        if self.end_reason or (event := see(change, self._selector, store)) is None:
+        if self.end_reason or (event := event_for(change, self._selector, store)) is None:
             return
         if self.queue.qsize() >= QUEUE_LENGTH:
             self.end("lagging")
@@ -90,14 +90,14 @@ class Hub:
             subscription.offer(change, self._store)
 
 
-def replay(store: Store, resource: str, namespace: str | None, selector: Selector, since: int) -> Iterator[Seen]:
+def replay(store: Store, resource: str, namespace: str | None, selector: Selector, since: int) -> Iterator[WatchEvent]:
     """Yield the events after `since`. Raises a 410 if the journal does not reach back that far."""
     if since > store.revision:
         raise too_new(since, store.revision)
     if not store.can_replay_from(since):
         raise expired(f"too old resource version: {since} ({store.revision})")
     for change in store.changes_since(since, resource, namespace):
-        event = see(change, selector, store)
+        event = event_for(change, selector, store)
         if event is not None:
             yield event
 
@@ -115,18 +115,18 @@ def too_new(requested: int, current: int) -> StatusError:
     )
 
 
-def see(change: Change, selector: Selector, store: Store) -> Seen | None:
+def event_for(change: Change, selector: Selector, store: Store) -> WatchEvent | None:
     """Return the change as an event of a watch with this selector, or None."""
     matched = change.before is not None and selector.matches(change.before)
     if change.type == "DELETED":
-        return Seen("DELETED", change.rv, change.body) if matched else None
+        return WatchEvent("DELETED", change.rv, change.body) if matched else None
     matches = selector.matches(change.now)
     if matches:
-        return Seen("MODIFIED" if matched else "ADDED", change.rv, change.body)
+        return WatchEvent("MODIFIED" if matched else "ADDED", change.rv, change.body)
     if not matched:
         return None
     old = change.old_body if change.old_body is not None else store.body_before(change)
-    return Seen("DELETED", change.rv, _with_revision(old, change.rv))
+    return WatchEvent("DELETED", change.rv, _with_revision(old, change.rv))
 
 
 def _with_revision(body: bytes, rv: int) -> bytes:

@@ -209,7 +209,7 @@ def _finalizer_errors(finalizers: list[str]) -> list[FieldError]:
 
 
 def added_finalizers(meta: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
-    """Refuse new finalizers: once deletion has begun they may only be removed."""
+    """Return an error for new finalizers: once deletion has begun they may only be removed."""
     if not old.get("deletionTimestamp"):
         return []
     added = [f for f in meta.get("finalizers") or [] if f not in (old.get("finalizers") or [])]

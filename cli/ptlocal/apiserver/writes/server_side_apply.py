@@ -79,7 +79,7 @@ def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
 
 
 def _known_managers(live: Manifest, kind: Kind, schema: Schema) -> Managers:
-    """Return the managers; fields of an object without managers belong to a synthetic earlier one."""
+    """Return the field managers; fields of an object without managedFields get one synthetic earlier manager."""
     if "managedFields" in live["metadata"]:
         return managed_fields.decode(live["metadata"]["managedFields"])
     everything = managed_fields.ownable(field_sets.stated(live, schema), kind, "")

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 def parse_indexes(text: str) -> set[int]:
     """Parse "0-2,4" into a set."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        indexes.update(range(int(first), int(last or first) + 1))
+    return indexes
 
 
 def format_indexes(indexes: Iterable[int]) -> str:

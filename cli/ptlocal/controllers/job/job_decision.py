@@ -172,7 +172,7 @@ class _Evaluation:
             self.decision.create = self._missing(-surplus, occupied)
 
     def _delete_uncounted(self, pods: list[Manifest]) -> None:
-        """Delete pods that the Job no longer wants; they are no failures."""
+        """Delete pods without counting them: the Job no longer wants them, so they are no failures."""
         self.decision.release += [pod for pod in pods if is_tracked(pod)]
         self.decision.delete += pods
 
@@ -184,7 +184,7 @@ class _Evaluation:
         return free[:count]
 
     def _backing_off(self) -> bool:
-        """Return the remaining back-off: ten seconds after a failed pod, doubling up to ten minutes."""
+        """Return True during back-off: ten seconds after a failed pod, doubling up to ten minutes."""
         failures = self.pod_counts.total("failed")
         ended = [t for t in (finished_at(pod) for pod in self.pods if pod_phase(pod) == "Failed") if t]
         if not failures or not ended:

@@ -94,8 +94,8 @@ def is_ready(pod: Manifest) -> bool:
 def finished_at(pod: Manifest) -> str | None:
     """Return when the last container of the pod ended, as far as known."""
     times = [(s.get("state") or {}).get("terminated", {}).get("finishedAt") for s in container_statuses(pod)]
-    known = [str(t) for t in (*times, pod["metadata"].get("deletionTimestamp")) if t]
-    return max(known, default=None)
+    times_known = [str(t) for t in (*times, pod["metadata"].get("deletionTimestamp")) if t]
+    return max(times_known, default=None)
 
 
 def without_finalizer(pod: Manifest) -> Manifest:

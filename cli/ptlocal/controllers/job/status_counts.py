@@ -34,11 +34,11 @@ class PodCounts:
         uncounted = self._status.get("uncountedTerminatedPods")
         if not uncounted:
             return
-        held = {pod["metadata"]["uid"] for pod in pods if is_tracked(pod)}
+        tracked = {pod["metadata"]["uid"] for pod in pods if is_tracked(pod)}
         rest: Manifest = {}
         for kind in ("succeeded", "failed"):
             uids = uncounted.get(kind) or []
-            waiting = [uid for uid in uids if uid in held]
+            waiting = [uid for uid in uids if uid in tracked]
             self._status[kind] = number(self._status.get(kind), 0) + len(uids) - len(waiting)
             if waiting:
                 rest[kind] = waiting

@@ -41,19 +41,19 @@ class StatusDraft:
         """Set a condition. One that was never True is not added as False; a repetition changes nothing."""
         conditions = self._conditions()
         new = {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": self.now}
-        known = next((c for c in conditions if c["type"] == kind), None)
-        if known is None and status != "True":
+        old = next((c for c in conditions if c["type"] == kind), None)
+        if old is None and status != "True":
             return
-        if known is not None:
-            if all(known.get(k) == new[k] for k in ("status", "reason", "message")):
+        if old is not None:
+            if all(old.get(k) == new[k] for k in ("status", "reason", "message")):
                 return
-            if known["status"] == status:
-                new["lastTransitionTime"] = known["lastTransitionTime"]
+            if old["status"] == status:
+                new["lastTransitionTime"] = old["lastTransitionTime"]
         rest = [c for c in conditions if c["type"] != kind]
         other = _EXCLUSIVE.get(kind)
         if status == "True" and other:
             rest = [{**c, "status": "False"} if c["type"] == other else c for c in rest]
-        at = conditions.index(known) if known is not None else len(rest)
+        at = conditions.index(old) if old is not None else len(rest)
         self.status["conditions"] = [*rest[:at], new, *rest[at:]]
         self.events.append(EventNote("Warning" if warning else "Normal", reason, message))
 

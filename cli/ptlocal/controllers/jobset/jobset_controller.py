@@ -110,6 +110,6 @@ def _scheduling_fields(job: Manifest, template: Manifest) -> Manifest:
     old = job["spec"]["template"]["spec"]
     for kind in ("tolerations", "schedulingGates"):
         if spec.get(kind):
-            known = old.get(kind) or []
-            merged["spec"][kind] = known + [entry for entry in spec[kind] if entry not in known]
+            old_entries = old.get(kind) or []
+            merged["spec"][kind] = old_entries + [entry for entry in spec[kind] if entry not in old_entries]
     return merged

@@ -29,21 +29,26 @@ class Command:
 
 
 def command_of(
-    pod: Manifest, container: Manifest, own: Mapping[str, str], rewrite: Rewriter, base: Mapping[str, str], home: Path
+    pod: Manifest,
+    container: Manifest,
+    container_env: Mapping[str, str],
+    rewrite: Rewriter,
+    base: Mapping[str, str],
+    home: Path,
 ) -> Command:
     """Return the container's command.
 
-    `own` is its environment from the spec, `base` that of every container, `home` its default working directory.
+    `container_env` is its environment from the spec, `base` that of every container, `home` the default directory.
     """
     if not container.get("command"):
         message = f"container {container['name']} has no command, and the embedded cluster does not read images"
         raise NotReady(message, "RunContainerError")
-    words = [*container["command"], *(container.get("args") or [])]
-    argv = [rewrite(expand(str(word), own)) for word in words]
+    arguments = [*container["command"], *(container.get("args") or [])]
+    argv = [rewrite(expand(str(argument), container_env)) for argument in arguments]
     if argv[0] in _PYTHONS:
         argv[0] = sys.executable
     hostname = str(pod["spec"].get("hostname") or pod["metadata"]["name"])
-    env = {**base, "HOSTNAME": hostname, **{name: rewrite(value) for name, value in own.items()}}
+    env = {**base, "HOSTNAME": hostname, **{name: rewrite(value) for name, value in container_env.items()}}
     return Command(argv, env, Path(rewrite(container["workingDir"])) if container.get("workingDir") else home)
 
 

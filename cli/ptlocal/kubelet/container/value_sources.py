@@ -39,17 +39,17 @@ class NotReady(Exception):
 
 def environment(pod: Manifest, container: Manifest, node: Manifest, refs: References) -> dict[str, str]:
     """Return the container's variables: env overrides envFrom; each entry may refer to earlier ones."""
-    known: dict[str, str] = {}
+    values: dict[str, str] = {}
     for source in container.get("envFrom") or []:
-        known.update(_env_from(pod, source, refs))
+        values.update(_env_from(pod, source, refs))
     for entry in container.get("env") or []:
         if entry.get("valueFrom"):
             value = _value_from(pod, container, node, entry["valueFrom"], refs)
             if value is not None:
-                known[entry["name"]] = value
+                values[entry["name"]] = value
         else:
-            known[entry["name"]] = expand(str(entry.get("value") or ""), known)
-    return known
+            values[entry["name"]] = expand(str(entry.get("value") or ""), values)
+    return values
 
 
 def keyed_data(kind: str, item: Manifest) -> dict[str, bytes]:

@@ -82,9 +82,9 @@ def _files(pod: Manifest, node: Manifest, source: Manifest, refs: References) ->
     for field, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
         if field in source:
             return _keyed_files(kind, source[field], refs)
-    known = "configMap, secret, emptyDir, projected, downwardAPI, hostPath, persistentVolumeClaim"
+    supported = "configMap, secret, emptyDir, projected, downwardAPI, hostPath, persistentVolumeClaim"
     kinds = ", ".join(key for key in source if key != "name")
-    raise NotReady(f"volume kind {kinds} does not exist in the embedded cluster; accepted: {known}")
+    raise NotReady(f"volume kind {kinds} does not exist in the embedded cluster; accepted: {supported}")
 
 
 def _keyed_files(kind: str, source: Manifest, refs: References) -> Files:
