@@ -1,6 +1,5 @@
 """The contracts of posttrain: the PostTrainJob spec and status, and the run directory.
 
-Everything that two rooms must agree on lives here, and nothing else: operator and trainer never import
-each other, they both import this package. It needs pydantic and yaml only, so that a wheel installed
-without extras can validate a job.
+Operator and trainer never import each other; both import this package, which holds everything that they must agree
+on and nothing else. It needs only pydantic and yaml, so that a wheel installed without extras can validate a job.
 """

@@ -1,4 +1,4 @@
-"""Phases, condition types and condition reasons of a PostTrainJob's status, a sentence each."""
+"""Phases, condition types and condition reasons of a PostTrainJob's status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """The one word that `kubectl get ptj` shows."""
+    """The one-word state that `kubectl get ptj` shows."""
 
     PENDING = "Pending"
     PREFLIGHT = "Preflight"
@@ -21,7 +21,7 @@ class Phase(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended for good."""
+        """Return True if the job has ended for good."""
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
@@ -46,45 +46,46 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     """The spec is not valid; the message lists every finding."""
     PREFLIGHT_SKIPPED = "Skipped"
-    """`preflight: Skip`, or CPU devices and nothing said."""
+    """`preflight: Skip`, or CPU devices with `preflight` unset."""
     PREFLIGHT_RUNNING = "PreflightRunning"
     """The job's step is being compiled for its chips, on a CPU."""
     FITS = "Fits"
     """The job fits its chips."""
     DOES_NOT_FIT = "DoesNotFit"
-    """The job does not fit its chips; the message names changes with which it does."""
+    """The job does not fit its chips; the message names changes that make it fit."""
     PREFLIGHT_UNDECIDED = "Undecided"
-    """Preflight could not say whether the job fits; the job goes on."""
+    """Preflight could not decide whether the job fits; the job proceeds."""
     WAITING_FOR_QUOTA = "WaitingForQuota"
-    """Kueue has not admitted the JobSet yet; or, without Kueue, other jobs come first for the same chips."""
+    """Kueue has not admitted the JobSet yet; or, without Kueue, other jobs are ahead in the queue for its chips."""
     ADMITTED = "Admitted"
-    """Kueue admitted the JobSet; or, without Kueue, the job's turn came."""
+    """Kueue admitted the JobSet; or, without Kueue, the job is first in the queue for its chips."""
     NO_QUEUE = "NoQueue"
-    """The job names no queue."""
+    """The job sets no queue."""
     EVICTED = "Evicted"
-    """Kueue took the quota back; the job waits for it again."""
+    """Kueue evicted the job; it waits for quota again."""
     WAITING_FOR_NODES = "WaitingForNodes"
     """Pods wait for nodes that fit."""
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
-    """Node pools are being made, or an entry of spec.capacity is about to be tried."""
+    """Node pools are being created, or an entry of spec.capacity is about to be tried."""
     CAPACITY_UNAVAILABLE = "CapacityUnavailable"
-    """An entry of spec.capacity was tried and given up; the next one follows."""
+    """An entry of spec.capacity was tried without success; the next one follows."""
     RELEASE_REFUSED = "ReleaseRefused"
-    """Node pools that the job needs no more stay, for GKE refuses or cannot be asked; it is asked again and again."""
+    """Node pools that the job no longer needs still exist, because GKE refuses to delete them or is unreachable; the
+    operator retries."""
     NOT_RELEASED = "NotReleased"
-    """Node pools are left that the operator does not know as its own any more: somebody has to delete them."""
+    """Node pools remain that the operator cannot identify as its own any more: delete them by hand."""
     RELEASED = "Released"
-    """The job is over and its node pools are given back."""
+    """The job has ended and its node pools are deleted."""
     NODES_READY = "NodesReady"
     """All pods have nodes."""
     PODS_STARTING = "PodsStarting"
-    """Pods have nodes; the trainer has not taken a step."""
+    """Pods have nodes; the trainer has not finished a step."""
     TRAINING = "Training"
-    """The trainer takes steps."""
+    """The trainer runs training steps."""
     HANG = "Hang"
-    """The run shows no sign of life; its pods are deleted and start again."""
+    """The run makes no progress; its pods are deleted and restarted."""
     RESTARTING = "Restarting"
-    """The run starts again from its last checkpoint."""
+    """The run restarts from its newest checkpoint."""
     SUSPENDED = "Suspended"
     """`runPolicy.suspend` is true and all pods are gone."""
     SUSPENDING = "Suspending"
@@ -94,9 +95,9 @@ class Reason(StrEnum):
     SUCCEEDED = "Succeeded"
     """The trainer finished."""
     CREATE_FAILED = "CreateFailed"
-    """The API server refused an object of the job; the operator tries again."""
+    """The API server refused an object of the job; the operator retries."""
     CLEANING_UP = "CleaningUp"
-    """Objects or pods of before are still going away."""
+    """Objects or pods of the previous attempt are still being deleted."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """`runPolicy.activeDeadlineSeconds` passed."""
     CREATED = "Created"

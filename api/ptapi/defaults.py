@@ -1,5 +1,6 @@
-"""The recipe's numbers that a job may leave unset and that two programs are told: posttrain's trainer takes them from
-here, and the operator says them to MaxText, so that a job means the same to both.
+"""Default hyperparameters that a job may leave unset.
+
+posttrain's trainer uses them, and the operator passes them to MaxText, so that a job means the same to both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ LEARNING_RATES = {"sft": 2e-5, "dpo": 1e-6, "grpo": 1e-6, "distill": 1e-6, "ppo"
 
 
 class Adam(NamedTuple):
-    """Decays of the two moments, and what is added to the denominator."""
+    """Decay rates of the two moments, and the term added to the denominator."""
 
     beta1: float
     beta2: float
@@ -30,4 +31,4 @@ CLIPS: dict[str, tuple[float, float]] = {
     "cispo": (0.2, 5.0),
     "rloo": (0.2, 0.2),
 }
-"""ε and ε_high by `algorithm.grpo.loss`: those of the loss's paper."""
+"""ε and ε_high by `algorithm.grpo.loss`: the values of the loss's paper."""

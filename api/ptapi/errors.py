@@ -1,4 +1,4 @@
-"""What is said when an input is wrong: every finding names field, value and what is accepted."""
+"""Errors about invalid input: every finding names the field, the value and what is accepted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong with an input.
+    """One error in an input.
 
-    field: dotted path as a user writes it (`spec.accelerator.type`); value: what was seen, already short
-    enough to print; accepted: what would have been right; hint: the next thing to try, or empty.
+    field: dotted path as the user writes it (`spec.accelerator.type`); value: the actual value, already short enough to
+    print; accepted: what would be valid; hint: what to do, or empty.
     """
 
     field: str
@@ -19,13 +19,13 @@ class Finding:
     hint: str = ""
 
     def __str__(self) -> str:
-        seen = f" {self.value}:" if self.value else ""
+        value = f" {self.value}:" if self.value else ""
         tail = f"; hint: {self.hint}" if self.hint else ""
-        return f"{self.field}:{seen} {self.accepted}{tail}"
+        return f"{self.field}:{value} {self.accepted}{tail}"
 
 
 class SpecError(ValueError):
-    """A job that cannot be accepted; `findings` holds every reason, not only the first."""
+    """A job that cannot be accepted; `findings` holds every error, not only the first."""
 
     def __init__(self, findings: list[Finding]) -> None:
         self.findings = findings

@@ -1,7 +1,7 @@
-"""Why a run ends: failure classes, who is charged for them, and the trainer's exit codes.
+"""Why a run ends: failure classes, which of them use the restart budget, and the trainer's exit codes.
 
-The trainer says what it knows through its exit code and termination message; the operator adds what pods,
-JobSets and the cloud say. Both read these tables.
+The trainer reports through its exit code and termination message; the operator adds what pods, JobSets and the cloud
+report. Both use these tables.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 
 
 class FailureClass(StrEnum):
-    """What went wrong, as a person would say it."""
+    """The cause of a failure."""
 
     PREEMPTED = "Preempted"
     MAINTENANCE = "Maintenance"
@@ -33,14 +33,14 @@ class FailureClass(StrEnum):
 
 
 class ExitCode(IntEnum):
-    """Exit codes of `python -m pttrainer run`. Codes from 64 follow sysexits where it has a word for the case."""
+    """Exit codes of `python -m pttrainer run`. Codes from 64 follow sysexits where it defines one for the case."""
 
     OK = 0
-    """The run reached its last step and exported."""
+    """The run finished its last step and its export."""
     UNKNOWN = 1
-    """An error that nobody foresaw (a bug); restarted within `runPolicy.maxRestarts`."""
+    """An unexpected error (a bug); restarted within `runPolicy.maxRestarts`."""
     USAGE = 2
-    """Wrong command line."""
+    """Invalid command line."""
     CONFIG_ERROR = 64
     """The job cannot run as written."""
     DATA_ERROR = 65
@@ -48,7 +48,7 @@ class ExitCode(IntEnum):
     USER_CODE = 66
     """The user's own code (a reward file) is missing or broken."""
     SERVICE_LOST = 69
-    """A server that the run needs, such as vLLM's, is away; starting again goes on from the checkpoint."""
+    """A server that the run needs, such as vLLM's, is unreachable; a restart resumes from the checkpoint."""
     OUT_OF_MEMORY_HBM = 70
     """The accelerator's memory is too small for this job; never retried."""
     OUT_OF_MEMORY_HOST = 71
@@ -56,17 +56,20 @@ class ExitCode(IntEnum):
     HANG = 72
     """The trainer's own watchdog saw no progress."""
     OUTPUT_CONFLICT = 73
-    """Another process writes the run directory."""
+    """Another process is writing to the run directory."""
     STORAGE = 74
     """The run directory cannot be written (full, or not permitted)."""
     PREEMPTED_SAVED = 75
-    """SIGTERM arrived and a checkpoint was saved: start again, nothing is lost."""
+    """A checkpoint was saved after SIGTERM: a restart loses nothing."""
 
 
 @dataclass(frozen=True)
 class Reaction:
-    """charged: counts against `runPolicy.maxRestarts`; retried: starting again can help; limit: of restarts for this
-    class alone, None where only `maxRestarts` (or nothing) bounds them."""
+    """How the operator reacts to a failure class.
+
+    charged: counts against `runPolicy.maxRestarts`; retried: a restart can help; limit: most restarts for this class
+    alone, None where only `maxRestarts` (or nothing) bounds them.
+    """
 
     charged: bool
     retried: bool
@@ -81,7 +84,7 @@ REACTIONS: dict[FailureClass, Reaction] = {
     FailureClass.QUOTA: Reaction(charged=False, retried=True),
     FailureClass.RESERVATION: Reaction(charged=False, retried=True),
     FailureClass.OUT_OF_MEMORY_HBM: Reaction(charged=True, retried=False),
-    # once, for another process of the host may have been the cause; the same data needs the same memory
+    # once, because another process on the host may be the cause; the same data needs the same memory
     FailureClass.OUT_OF_MEMORY_HOST: Reaction(charged=True, retried=True, limit=1),
     FailureClass.HANG: Reaction(charged=True, retried=True),
     FailureClass.IMAGE_PULL: Reaction(charged=True, retried=False),
@@ -108,7 +111,7 @@ EXIT_CLASSES: dict[int, FailureClass] = {
     ExitCode.STORAGE: FailureClass.STORAGE,
     ExitCode.PREEMPTED_SAVED: FailureClass.PREEMPTED,
 }
-"""What an exit code of the trainer means; every other code is `Unknown`."""
+"""The failure class of each exit code of the trainer; every other code is `Unknown`."""
 
 FATAL_EXIT_CODES: tuple[int, ...] = tuple(
     sorted(int(code) for code, kind in EXIT_CLASSES.items() if not REACTIONS[kind].retried)

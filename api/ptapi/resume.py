@@ -1,12 +1,12 @@
-"""What of a job may change between two attempts of one run, field by field.
+"""Which fields of a job may change between two attempts of one run.
 
-A run that comes back is the run that began, so whatever shapes its result is refused when it differs (`MEANING`), or is
-decided by what the files hold that it names (`CONTENT`); its end may move, before it (`LENGTH`); the rest is how and
-where it is computed, and what is kept and shown of it (`FREE`). The one idea: every field of the spec stands in
-`GROUPS`, a test goes through all of them, and a field that is missing there would be refused.
+A resumed run is the same run, so a change to anything that shapes its result is refused (`MEANING`), or compared by the
+content of the files that it names (`CONTENT`). Its length may change (`LENGTH`). Everything else is how and where the
+run is computed, and what is kept and reported of it (`FREE`). The one idea: every field of the spec is in `GROUPS`; a
+test checks that, and a change to a missing field would be refused.
 
-Left out: the cluster, where nothing of a job changes after creation (`immutable`), and what files hold, which the
-trainer compares.
+Left out: the cluster, where almost nothing of a job changes after creation (`crd.immutable_fields`), and the contents
+of files, which the trainer compares.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ptapi.validation.parse_errors import translate
 
 
 class Change(StrEnum):
-    """What another value of a field means to a run that has begun."""
+    """What a changed field means to a run that has started."""
 
     MEANING = "refused"
-    """The result would be another one."""
+    """The result would differ."""
     CONTENT = "by content"
-    """Where something is: the same content at another place is the same."""
+    """A location: the same content elsewhere counts as unchanged."""
     LENGTH = "above what is done"
-    """How long the run is."""
+    """The length of the run."""
     FREE = "may change"
-    """Said in the log and in the lineage; the result is the same, at most to rounding."""
+    """Reported in the log and in the lineage; the result is the same up to rounding."""
 
 
 class Group(NamedTuple):
-    """Fields that are alike, and why."""
+    """Fields of the same kind, and why they belong to it."""
 
     change: Change
     why: str
@@ -51,16 +51,16 @@ class Group(NamedTuple):
 GROUPS = (
     Group(
         Change.LENGTH,
-        "how long the run is, and the schedule with it: steps beyond the newest checkpoint, or more epochs",
+        "the length of the run and of its schedule: steps beyond the newest checkpoint, or more epochs",
         "training.steps training.epochs",
     ),
     Group(
         Change.CONTENT,
-        "where rows, templates and code of yours are: what the files hold is compared",
+        "locations of your data, templates and code: the contents of the files are compared",
         "data.train.uri data.train.revision data.eval.uri data.eval.revision model.revision model.chatTemplate "
         "rewards[].python.uri environment.tools[].python.uri environment.python.uri",
     ),
-    Group(Change.MEANING, "the model that is trained, and its tokens", "model.uri model.tokenizer"),
+    Group(Change.MEANING, "the trained model and its tokens", "model.uri model.tokenizer"),
     Group(
         Change.MEANING,
         "what is computed",
@@ -81,7 +81,7 @@ GROUPS = (
     ),
     Group(
         Change.MEANING,
-        "which rows there are and how they are read; held-out ones too, for a curve is about one set",
+        "which rows exist and how they are read; also held-out rows, because a curve is about one set",
         "data.train.format data.train.columns.messages data.train.columns.prompt data.train.columns.completion "
         "data.train.columns.answer data.train.columns.chosen data.train.columns.rejected data.train.columns.text "
         "data.train.split data.train.limit "
@@ -91,7 +91,7 @@ GROUPS = (
     ),
     Group(
         Change.MEANING,
-        "what a completion is worth; a limit of seconds decides which samples count",
+        "the reward of a completion; a time limit decides which samples count",
         "rewards[].name rewards[].builtin rewards[].python.function rewards[].judge.url rewards[].judge.model "
         "rewards[].judge.prompt rewards[].judge.lowest rewards[].judge.highest rewards[].judge.maxTokens "
         "rewards[].weight rewards[].timeoutSeconds rewards[].pattern rewards[].batched rewards[].maxTokens "
@@ -99,14 +99,14 @@ GROUPS = (
     ),
     Group(
         Change.MEANING,
-        "what answers the model",
+        "the environment's replies to the model",
         "environment.tools[].builtin environment.tools[].python.function environment.python.className "
         "environment.toolFormat environment.maxTurns environment.maxObservationTokens environment.timeoutSeconds "
         "environment.rewardWeight",
     ),
     Group(
         Change.MEANING,
-        "how weights are updated, and which; `precision.compute: auto` counts as what it comes to on the chips",
+        "how and which weights are updated; `precision.compute: auto` counts as its value on the chips",
         "training.batchSize training.sequenceLength training.seed training.freeze training.ema.decay "
         "training.neftuneAlpha training.optimizer.name training.optimizer.learningRate training.optimizer.beta1 "
         "training.optimizer.beta2 training.optimizer.eps training.optimizer.weightDecay "
@@ -117,31 +117,31 @@ GROUPS = (
     ),
     Group(
         Change.MEANING,
-        "from which distribution samples are drawn, and how old it may be; vLLM draws others than the native engine",
+        "the distribution of the samples and how stale it may be; vLLM's samples differ from the native engine's",
         "rollout.maxNewTokens rollout.temperature rollout.topP rollout.topK rollout.minP rollout.minNewTokens "
         "rollout.stop rollout.engine rollout.maxStaleness",
     ),
     Group(
         Change.MEANING,
-        "what figures of an evaluation mean",
+        "the meaning of evaluation metrics",
         "evaluation.maxNewTokens evaluation.passMark evaluation.labels",
     ),
-    Group(Change.MEANING, "where the run began", "checkpoint.fork.uri checkpoint.fork.state"),
+    Group(Change.MEANING, "the start of the run", "checkpoint.fork.uri checkpoint.fork.state"),
     Group(
         Change.MEANING,
-        "another program in the trainer's place",
+        "another program instead of the trainer",
         "runtime.maxtext.modelName runtime.maxtext.args runtime.container.command runtime.container.args",
     ),
     Group(
         Change.FREE,
-        "chips and layout: equal to rounding",
+        "chips and layout: results equal up to rounding",
         "accelerator.type accelerator.slices accelerator.topology training.microBatchSize training.remat "
         "training.parallelism.data training.parallelism.fsdp training.parallelism.tensor training.parallelism.sequence "
         "training.parallelism.expert rollout.placement rollout.samplerShare evaluation.batchSize",
     ),
     Group(
         Change.FREE,
-        "how fast the same samples come",
+        "the speed of sampling the same samples",
         "rollout.slots rollout.speculative.ngram.tokens rollout.speculative.ngram.longest "
         "rollout.speculative.draft.uri rollout.speculative.draft.revision rollout.speculative.draft.tokens "
         "rollout.vllm.endpoint rollout.vllm.model rollout.vllm.apiKeyEnv rollout.vllm.weightsDirectory "
@@ -150,19 +150,19 @@ GROUPS = (
     ),
     Group(
         Change.FREE,
-        "how a judge is reached and what it may cost",
+        "access to a judge and its budget",
         "rewards[].judge.concurrency rewards[].judge.retries rewards[].judge.apiKeyEnv rewards[].judge.budget.calls "
         "rewards[].judge.budget.tokens",
     ),
     Group(
         Change.FREE,
-        "when the run looks at itself, and what it measures beside",
+        "when the run is evaluated, and what else it measures",
         "evaluation.everySteps evaluation.atStart evaluation.atEnd evaluation.samples evaluation.answers "
         "training.profile.start training.profile.steps tensorboard.enabled tensorboard.server",
     ),
     Group(
         Change.FREE,
-        "what is kept and exported, and where the run directory lies",
+        "what is kept and exported, and the location of the run directory",
         "checkpoint.everySteps checkpoint.everySeconds checkpoint.keep checkpoint.keepEverySteps "
         "checkpoint.best.metric checkpoint.best.mode checkpoint.best.keep checkpoint.resume export.format "
         "export.mergeLora export.checkpoint output.uri",
@@ -184,7 +184,7 @@ GROUPS = (
     ),
     Group(
         Change.FREE,
-        "what is in the pod",
+        "the contents of the pod",
         "image imagePullSecrets env[].name env[].value env[].valueFrom.secretKeyRef.name "
         "env[].valueFrom.secretKeyRef.key volumes[].name volumes[].mountPath volumes[].readOnly "
         "volumes[].configMap.name volumes[].secret.secretName volumes[].persistentVolumeClaim.claimName "
@@ -195,15 +195,17 @@ GROUPS = (
 STEPS = "spec.training.steps"
 UNSET = "unset"
 HIDDEN = "(not shown)"
-LONGEST = 1024
-"""Of a text that is shown whole: as long as a URI may be."""
-SECRETIVE = "env["
-"""The field whose values may be secrets: they are not repeated anywhere."""
+MAX_LENGTH = 1024
+"""Longest text shown in full: the longest URI."""
+SECRET_FIELD = "env["
+"""Prefix of fields whose values may be secrets: they are never shown."""
 
 
 class Difference(NamedTuple):
-    """A field that is not what the run has had. field: from `spec` on; was, now: as a person reads them; note: what
-    follows from it."""
+    """A field that differs from the run so far.
+
+    field: path from `spec` on; was, now: printable values; note: the consequence.
+    """
 
     field: str
     was: str
@@ -217,84 +219,86 @@ class Difference(NamedTuple):
 
 @cache
 def changes() -> dict[str, Change]:
-    """What a change means, by the field's name without numbers: `rewards[].weight`."""
+    """Return the meaning of a change by field name without indices: `rewards[].weight`."""
     return {name: group.change for group in GROUPS for name in group.fields.split()}
 
 
 def leaves(schema: Schema, path: str) -> Iterator[str]:
-    """The fields below a field that hold values, by name."""
-    below = schema.get("properties") or schema.get("items", {}).get("properties")
-    if not below:
+    """Yield the names of the fields under a schema that hold values."""
+    properties = schema.get("properties") or schema.get("items", {}).get("properties")
+    if not properties:
         yield path
         return
     start = f"{path}[]." if "items" in schema else f"{path}." if path else ""
-    for name, field in below.items():
+    for name, field in properties.items():
         yield from leaves(field, f"{start}{name}")
 
 
 def differences(before: PostTrainJob, now: PostTrainJob) -> list[Difference]:
-    """All that differs between a job as it ran and as it is; defaults are filled in, so they count as what they are."""
+    """Return every difference between the job as it ran and as it is now, with defaults filled in."""
     schema = structural(PostTrainJobSpec)
-    return list(_differing(schema, _resolved(before), _resolved(now), "", ""))
+    return list(_compare(schema, _comparable(before), _comparable(now), "", ""))
 
 
 def read_job(content: bytes) -> tuple[PostTrainJob, list[Difference]]:
-    """The job that a run directory's spec.yaml holds, whatever version of posttrain wrote it: fields that came later
-    have their defaults, and those that there are no more are differences. Raises SpecError."""
+    """Parse a run directory's spec.yaml, whatever version of posttrain wrote it. Raises SpecError.
+
+    Fields added since then get their defaults; fields that no longer exist are returned as differences.
+    """
     try:
         document = kubectl_yaml.read(content.decode())
     except UnicodeDecodeError:
         raise SpecError([Finding("job", "", "is not UTF-8 text")]) from None
     if not isinstance(document, dict):
         raise SpecError([Finding("job", shown(document), "is not a job")])
-    gone: list[Difference] = []
+    removed: list[Difference] = []
     document = without_nulls(document)
-    document["spec"] = _known(structural(PostTrainJobSpec), document.get("spec"), "spec", gone)
+    document["spec"] = _remove_unknown(structural(PostTrainJobSpec), document.get("spec"), "spec", removed)
     try:
-        return PostTrainJob.model_validate(document, strict=True, by_alias=True, by_name=False), gone
+        return PostTrainJob.model_validate(document, strict=True, by_alias=True, by_name=False), removed
     except ValidationError as error:
         raise SpecError(translate(PostTrainJob, error, document)) from None
 
 
 def length(training: Training) -> tuple[str, float]:
-    """The field that says how long the run is, and its number."""
+    """Return the field that sets the length of the run, and its value."""
     if training.steps is not None:
         return STEPS, training.steps
     return "spec.training.epochs", 1.0 if training.epochs is None else training.epochs
 
 
-def _differing(schema: Schema, was: Any, now: Any, path: str, name: str) -> Iterator[Difference]:
-    """path: with the numbers of entries, as a person finds it; name: without, as the table has it."""
+def _compare(schema: Schema, was: Any, now: Any, path: str, name: str) -> Iterator[Difference]:
+    """Yield the differences. path: with list indices, for people; name: without, as in the table."""
     if was == now:
         return
     if isinstance(was, dict) and isinstance(now, dict) and schema.get("properties"):
         for key in dict.fromkeys([*was, *now]):
-            below = (f"{path}.{key}", f"{name}.{key}") if name else (key, key)
-            yield from _differing(child(schema, key) or {}, was.get(key), now.get(key), *below)
+            paths = (f"{path}.{key}", f"{name}.{key}") if name else (key, key)
+            yield from _compare(child(schema, key) or {}, was.get(key), now.get(key), *paths)
     elif isinstance(was, list) and isinstance(now, list) and schema.get("items", {}).get("properties"):
         for index in range(max(len(was), len(now))):
             before, after = (entries[index] if index < len(entries) else None for entries in (was, now))
-            yield from _differing(schema["items"], before, after, f"{path}[{index}]", f"{name}[]")
+            yield from _compare(schema["items"], before, after, f"{path}[{index}]", f"{name}[]")
     else:
-        yield Difference(f"spec.{path}", _shown(was, name), _shown(now, name), _change(schema, name))
+        yield Difference(f"spec.{path}", _format(was, name), _format(now, name), _change(schema, name))
 
 
 def _change(schema: Schema, name: str) -> Change:
-    """Of a field, or of all that comes or goes with a map."""
-    found = {changes().get(leaf, Change.MEANING) for leaf in leaves(schema, name)}
-    return found.pop() if len(found) == 1 else Change.MEANING
+    """Return the meaning of a change to a field, or to all fields of a map that appears or disappears."""
+    meanings = {changes().get(leaf, Change.MEANING) for leaf in leaves(schema, name)}
+    return meanings.pop() if len(meanings) == 1 else Change.MEANING
 
 
-def _shown(value: Any, name: str) -> str:
+def _format(value: Any, name: str) -> str:
     if value is None:
         return UNSET
-    if name.startswith(SECRETIVE):
+    if name.startswith(SECRET_FIELD):
         return HIDDEN
-    return value if isinstance(value, str) and 0 < len(value) <= LONGEST and value.isprintable() else shown(value)
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_LENGTH and value.isprintable() else shown(value)
 
 
-def _resolved(job: PostTrainJob) -> dict[str, Any]:
-    """The spec as it is compared: with the number format that `auto` comes to on its chips."""
+def _comparable(job: PostTrainJob) -> dict[str, Any]:
+    """Return the spec for comparison, with `auto` precision resolved for its chips."""
     spec: dict[str, Any] = manifest(job)["spec"]
     precision = spec["training"]["precision"]
     if precision["compute"] == "auto":
@@ -302,17 +306,17 @@ def _resolved(job: PostTrainJob) -> dict[str, Any]:
     return spec
 
 
-def _known(schema: Schema, document: Any, path: str, gone: list[Difference]) -> Any:
-    """The document without what is no field; that is put into `gone`."""
+def _remove_unknown(schema: Schema, document: Any, path: str, removed: list[Difference]) -> Any:
+    """Return the document without unknown fields, which are appended to `removed`."""
     if isinstance(document, list) and "items" in schema:
-        return [_known(schema["items"], entry, f"{path}[{i}]", gone) for i, entry in enumerate(document)]
+        return [_remove_unknown(schema["items"], entry, f"{path}[{i}]", removed) for i, entry in enumerate(document)]
     if not isinstance(document, dict) or not schema.get("properties"):
         return document
     kept = {}
     for key, value in document.items():
-        below = child(schema, key)
-        if below is None:
-            gone.append(Difference(f"{path}.{key}", shown(value), "no field any more", Change.MEANING))
+        child_schema = child(schema, key)
+        if child_schema is None:
+            removed.append(Difference(f"{path}.{key}", shown(value), "no longer a field", Change.MEANING))
         else:
-            kept[key] = _known(below, value, f"{path}.{key}", gone)
+            kept[key] = _remove_unknown(child_schema, value, f"{path}.{key}", removed)
     return kept

@@ -1,21 +1,21 @@
-"""The run directory: where the trainer writes and everybody else reads, the same on `gs://` and `file://`.
+"""The run directory: written by the trainer, read by everything else; the same layout on `gs://` and `file://`.
 
 <output.uri>/<job name>/
     owner.json          which job owns this directory (another job is refused)
-    lease.json          `Lease`: which process writes here now (a second one is refused)
+    lease.json          `Lease`: which process is writing here (a second one is refused)
     spec.yaml           the job as it runs, defaults filled in
-    preflight.json      whether the job fits its chips, as the operator's preflight found before they were obtained
+    preflight.json      the operator's preflight verdict from before the chips were obtained
     lineage.json        versions, digests of data and other files, model revision, seed, image, changes between attempts
     progress.json       `Progress`, replaced atomically at most every few seconds: the operator's source
-    metrics.jsonl       one object a step: step, time, and every metric
+    metrics.jsonl       one object per step: step, time, and every metric
     samples/step-00000010.jsonl   prompts, completions, rewards, advantages
-    non-finite/step-00000010.jsonl   the batch at which the run gave up (`batch_file`)
-    judge/NAME/000001.jsonl   replies of a reward's judge, so that nothing is asked twice
+    non-finite/step-00000010.jsonl   the batch at which the run stopped (`batch_file`)
+    judge/NAME/000001.jsonl   a judge's replies, so that no request is repeated
     tensorboard/        event files
-    checkpoints/        Orbax, one directory a step; one that is not committed does not count
+    checkpoints/        Orbax, one directory per step; uncommitted ones do not count
     best.json           `Best`: the checkpoints that `checkpoint.best` keeps, the best first
-    stacks/             stacks of all threads, per attempt and process: what a hang or SIGUSR1 left
-    heartbeats/         `Heartbeat` of every process, where there are several
+    stacks/             stacks of all threads after a hang or SIGUSR1, per attempt and process
+    heartbeats/         `Heartbeat` of every process, if there are several
     export/             the trained model in Hugging Face's layout
     termination.json    `Termination` of the last attempt
 """
@@ -46,27 +46,27 @@ STACKS = "stacks"
 HEARTBEATS = "heartbeats"
 EXPORT = "export"
 CRITIC = "critic"
-"""In the export of a run with one: its weights, apart from the policy's."""
+"""Directory in the export for the critic's weights, next to the policy's."""
 TERMINATION = "termination.json"
 
 VERDICTS = ".preflight"
-"""Directory in `output.uri`, beside the runs: verdicts of before, so that a job of the same shapes compiles nothing."""
+"""Directory in `output.uri`, next to the runs: cached verdicts, so that a job of the same shapes compiles nothing."""
 
 TERMINATION_LOG_ENV = "POSTTRAIN_TERMINATION_LOG"
-"""Names the file whose content becomes the container's termination message."""
+"""Path of the file whose content becomes the container's termination message."""
 RUN_DIRECTORY_ENV = "POSTTRAIN_RUN_DIRECTORY"
-"""Names the run directory to programs that are not posttrain's trainer."""
+"""The run directory, for programs other than posttrain's trainer."""
 JOB_FILE = "/etc/posttrain/job.yaml"
 """Where the operator mounts the job in the trainer's pod."""
 
 
 def run_uri(output_uri: str, job_name: str) -> str:
-    """The run directory of a job: `<output.uri>/<job name>`."""
+    """Return the run directory of a job: `<output.uri>/<job name>`."""
     return f"{output_uri.rstrip('/')}/{job_name}"
 
 
 def is_of_machine(metric: str) -> bool:
-    """Whether a metric speaks of the machine and its clock: a run done again has others there, and nowhere else."""
+    """Return True if a metric measures the machine or its clock: only such metrics differ when a run is repeated."""
     named = (
         TOKENS_PER_SECOND,
         TRAINED_TOKENS_PER_SECOND,
@@ -82,38 +82,40 @@ def is_of_machine(metric: str) -> bool:
 
 
 def sample_file(step: int) -> str:
-    """The sample table of a step, relative to the run directory."""
+    """Return the path of a step's samples, relative to the run directory."""
     return f"{SAMPLES}/step-{step:08d}.jsonl"
 
 
 def batch_file(step: int) -> str:
-    """The batch of the last of too many steps whose loss or gradient was not finite, relative to the run directory.
+    """Return the path of the batch that stopped the run as not finite, relative to the run directory.
 
-    One line per row: row, text (of each example), tokens, targets, positions, segment_ids, mask, weight, and what else
-    the algorithm's batches hold; numbers that are not finite are the texts nan, inf and -inf.
+    One line per row: row, text (of each example), tokens, targets, positions, segment_ids, mask, weight, and the other
+    fields of the algorithm's batches; non-finite numbers are written as the strings nan, inf and -inf.
     """
     return f"{NON_FINITE}/step-{step:08d}.jsonl"
 
 
 def stack_file(attempt: int, process: int) -> str:
-    """The stacks that a process of an attempt wrote, relative to the run directory."""
+    """Return the path of the stacks of one process and attempt, relative to the run directory."""
     return f"{STACKS}/attempt-{attempt}-process-{process:04d}.txt"
 
 
 def heartbeat_file(process: int) -> str:
-    """The last sign of life of a process, relative to the run directory."""
+    """Return the path of a process's heartbeat, relative to the run directory."""
     return f"{HEARTBEATS}/process-{process:04d}.json"
 
 
 class Document(BaseModel):
-    """A JSON document in the run directory: camelCase outside. Unknown keys are ignored, so that an older
-    reader copes with a newer writer."""
+    """A JSON document in the run directory, with camelCase keys.
+
+    Unknown keys are ignored, so that an older reader copes with a newer writer.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
 
 class Owner(Document):
-    """Who owns a run directory. Two jobs are the same when uid is equal, or, where neither has one, name is."""
+    """The job that owns a run directory. Jobs are the same if their uids are equal or, without uids, their names."""
 
     name: str
     namespace: str = ""
@@ -121,31 +123,33 @@ class Owner(Document):
 
 
 class Lease(Document):
-    """Which process writes in a run directory. It is the holder's as long as its heartbeat changes, and for so many
-    seconds after; times are RFC 3339."""
+    """Which process writes to a run directory.
+
+    The holder has the lease while its heartbeat changes, and for `limit_seconds` after; times are RFC 3339.
+    """
 
     holder: str = "an unknown process"
-    """For people."""
+    """Description for people."""
     host: str = ""
     boot: str = ""
-    """Kernel's identifier of the host's current boot; with `pidNamespace` it says where `pid` means something."""
+    """Kernel's identifier of the host's current boot; with `pidNamespace` it says where `pid` is valid."""
     pid_namespace: str = ""
     pid: int = 0
     process_started: int = 0
-    """In clock ticks since that boot: a process number is given out again."""
+    """In clock ticks since that boot: process numbers are reused."""
     name: str = ""
     namespace: str = ""
     uid: str = ""
-    """Of the job."""
+    """The job's uid."""
     attempt: int = 1
     token: str = ""
-    """Another one for each process that ever held the lease."""
+    """Unique to each process that ever held the lease."""
     acquired: str = ""
     heartbeat: str = ""
     renewals: int = 0
     limit_seconds: float = 30.0
     released: str = ""
-    """When the holder ended; empty while it holds the lease."""
+    """When the holder released the lease; empty while it holds it."""
 
 
 Stage = Literal["loading", "compiling", "restoring", "training", "evaluating", "saving", "exporting", "done"]
@@ -160,7 +164,7 @@ class CheckpointRef(Document):
 
 
 class BestRef(Document):
-    """A checkpoint that an evaluation found good."""
+    """A checkpoint that an evaluation ranked among the best."""
 
     step: int
     value: float
@@ -186,7 +190,7 @@ class TimeSplit(Document):
 
 
 class Progress(Document):
-    """What the run is doing. `updated` (RFC 3339) is its heartbeat; eta and rates are in seconds."""
+    """The state of the run. `updated` (RFC 3339) is its heartbeat; eta and rates are in seconds."""
 
     job_uid: str = ""
     attempt: int = 1
@@ -202,12 +206,12 @@ class Progress(Document):
     started: str = ""
     """When the first attempt began (RFC 3339)."""
     goodput: float | None = None
-    """Share of the time since then that went into training steps, all attempts and pauses between them counted."""
+    """Share of the time since then that was spent in training steps; all attempts and the pauses between them count."""
     updated: str = ""
 
 
 class Heartbeat(Document):
-    """What one process of the run was doing at `updated` (RFC 3339). host: its host's name, which is its pod's."""
+    """The state of one process of the run at `updated` (RFC 3339). host: name of its host, which is its pod's."""
 
     process: int
     host: str = ""
@@ -225,10 +229,10 @@ class Termination(Document):
     message: str = ""
     step: int = 0
     preflight: PreflightStatus | None = None
-    """Of preflight's pod: its verdict."""
+    """The verdict, in a preflight pod's message."""
 
 
-# Keys of `Progress.metrics` and of metrics.jsonl that status, printer columns and ptctl know by name.
+# Keys of `Progress.metrics` and of metrics.jsonl that status, printer columns and ptctl refer to.
 LOSS = "loss"
 NLL = "nll"
 PERPLEXITY = "perplexity"
@@ -248,15 +252,15 @@ GOODPUT = "goodput"
 HBM_IN_USE = "hbm_in_use"
 HOST_MEMORY = "host_memory"
 SYNC_BYTES = "sync/bytes"
-"""Weights that moved to the devices that sample; a run that comes back moves what never changes once more."""
+"""Bytes of weights moved to the sampling devices; a resumed run moves the constant ones once more."""
 SECONDS = "seconds/"
-"""Begins the names of metrics that are parts or percentiles of a step's seconds."""
+"""Prefix of metrics that are parts or percentiles of a step's seconds."""
 GRAD_NORM = "grad_norm"
 LEARNING_RATE = "learning_rate"
 SKIPPED_STEPS = "skipped_steps"
-"""Steps so far whose loss or gradient was not finite: they changed nothing."""
+"""Steps so far that were skipped because loss or gradient was not finite."""
 FAILED_STEPS = "failed_steps"
-"""Steps so far that could not learn: those that were skipped, and those whose rewards or tokens were missing."""
+"""Steps so far that could not learn: the skipped ones, and those without rewards or trainable tokens."""
 EVAL_LOSS = "eval/loss"
 EVAL_REWARD = "eval/reward"
-"""Mean reward of greedy completions of `data.eval`; with the one reward `gsm8k` this is the accuracy."""
+"""Mean reward of greedy completions of `data.eval`; with `gsm8k` as the only reward this is the accuracy."""

@@ -1,4 +1,4 @@
-"""The status of a PostTrainJob: what the operator observed, written by one module of the operator."""
+"""The status of a PostTrainJob: what the operator observes, written by one module of the operator."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Condition(SpecModel):
     """One aspect of the job, as in metav1.Condition."""
 
     type: ConditionType
-    """What it is about."""
+    """The aspect."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether the condition is true."""
     reason: Annotated[str, Field(max_length=1024)]
     """One word."""
     message: Long = ""
-    """A sentence that a person can act on."""
+    """A message that a user can act on."""
     last_transition_time: Time
     """When `status` last changed."""
     observed_generation: int = 0
-    """The generation of the spec that this was seen for."""
+    """The generation of the spec that this was observed for."""
 
 
 class ProgressStatus(SpecModel):
-    """How far the run is."""
+    """The run's progress."""
 
     step: int = 0
     """Optimizer steps done."""
@@ -44,17 +44,17 @@ class ProgressStatus(SpecModel):
     percent: int = 0
     """step / total."""
     seconds_per_step: float | None = None
-    """Recent mean."""
+    """Recent mean duration of a step."""
     eta: Annotated[str, Field(max_length=64)] = ""
     """Time to the end, as in `1h12m`."""
     stage: Annotated[str, Field(max_length=32)] = ""
-    """What the trainer is doing."""
+    """The trainer's current stage."""
     updated: Time = ""
-    """The trainer's heartbeat."""
+    """Time of the trainer's newest heartbeat."""
 
 
 class MetricsStatus(SpecModel):
-    """What the run learns. Loss and reward are text because printer columns truncate numbers to integers."""
+    """The run's metrics. Loss and reward are text because printer columns truncate numbers to integers."""
 
     loss: Quantity = ""
     """Training loss."""
@@ -67,9 +67,9 @@ class MetricsStatus(SpecModel):
     completion_length: Quantity = ""
     """Mean tokens per completion."""
     staleness: Quantity = ""
-    """Optimizer steps that the weights which sampled were behind (`rollout.maxStaleness`)."""
+    """Optimizer steps by which the sampling weights lag (`rollout.maxStaleness`)."""
     tokens_per_second_per_chip: Quantity = ""
-    """Throughput."""
+    """Throughput in tokens per second per chip."""
     mfu: Quantity = ""
     """Model FLOPs utilisation."""
     hbm_in_use: Quantity = ""
@@ -84,9 +84,9 @@ class CheckpointStatus(SpecModel):
     """The newest good checkpoint."""
 
     step: int
-    """Its step."""
+    """The checkpoint's step."""
     uri: Short
-    """Where it is."""
+    """The checkpoint's location."""
     time: Time
     """When it was committed."""
 
@@ -97,31 +97,33 @@ class PreflightProgram(SpecModel):
     model_config = ConfigDict(extra="ignore")
 
     name: Annotated[str, Field(max_length=128)]
-    """Which one."""
+    """The program's name."""
     stage: Annotated[str, Field(max_length=32)]
-    """Who says so: `formula`, `fast` or `full` (compile)."""
+    """Source of the estimate: `formula`, `fast` or `full` (compile)."""
     peak_gib: float
-    """Memory per chip at its highest, GiB."""
+    """Peak memory per chip, GiB."""
 
 
 class PreflightChange(SpecModel):
-    """A change of the job with which it fits, tried one at a time with the formula."""
+    """A change that makes the job fit, by the formula; each is tried alone."""
 
     model_config = ConfigDict(extra="ignore")
 
     change: Annotated[str, Field(max_length=256)]
-    """What is changed."""
+    """The change."""
     settings: Short = ""
     """The fields of spec, as `training.microBatchSize=8`."""
     peak_gib: float
-    """Memory per chip then, GiB."""
+    """Peak memory per chip with the change, GiB."""
     available_gib: float
-    """What a chip gives a program then, GiB."""
+    """Memory per chip available to a program with the change, GiB."""
 
 
 class PreflightStatus(SpecModel):
-    """Whether the job fits its chips: also what preflight's pod says when it ends. What a newer trainer says beyond
-    these fields is not read."""
+    """Whether the job fits its chips; also the termination message of preflight's pod.
+
+    Fields of a newer trainer are ignored.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -130,62 +132,62 @@ class PreflightStatus(SpecModel):
     line: Short = ""
     """One line for a person."""
     stage: Annotated[str, Field(max_length=32)] = ""
-    """Who decided: `formula`, `fast` or `full` (compile)."""
+    """Source of the verdict: `formula`, `fast` or `full` (compile)."""
     peak_gib: float | None = None
-    """Memory per chip at its highest, GiB."""
+    """Peak memory per chip, GiB."""
     available_gib: float | None = None
-    """What a chip gives a program, GiB."""
+    """Memory per chip available to a program, GiB."""
     seconds_per_step: float | None = None
-    """Roofline: a step takes at least that long."""
+    """Lower bound of a step's duration, by the roofline model."""
     tokens_per_second_per_chip: float | None = None
-    """Roofline: at most so many."""
+    """Upper bound of the throughput, by the roofline model."""
     chip_hours: float | None = None
-    """Of the whole run, at least."""
+    """Lower bound for the whole run."""
     programs: Annotated[list[PreflightProgram], Field(max_length=16)] = []
-    """Every program that was looked at."""
+    """Every program that was checked."""
     largest: Annotated[list[str], Field(max_length=16)] = []
-    """The largest buffers, as `optimizer state 7.5 GiB`."""
+    """The largest buffers, such as `optimizer state 7.5 GiB`."""
     changes: Annotated[list[PreflightChange], Field(max_length=8)] = []
-    """The best changes with which it fits, where it does not."""
+    """The best changes that make the job fit, if it does not."""
     smallest: Annotated[list[str], Field(max_length=8)] = []
-    """The smallest slices that hold the job as it is, where its own does not; the cheapest first."""
+    """The smallest slices that fit the unchanged job, if its own does not; the cheapest first."""
     notes: Annotated[list[str], Field(max_length=8)] = []
-    """What else a person should know."""
+    """Further notes for the user."""
     versions: Annotated[dict[str, str], Field(max_length=8)] = {}
-    """Of jax, libtpu and posttrain."""
+    """Versions of jax, libtpu and posttrain."""
     key: Annotated[str, Field(max_length=64)] = ""
     """Hash of model, training, chips and versions: the same key has the same verdict."""
     remembered: bool = False
-    """Whether an earlier job of the same key was compiled, and this one not."""
+    """Whether the verdict is reused from an earlier job with the same key."""
 
 
 class CapacityAttempt(SpecModel):
-    """One try at obtaining the chips."""
+    """One attempt to obtain the chips."""
 
     option: Short
     """The entry of spec.capacity."""
     started: Time
-    """When it began."""
+    """When the attempt started."""
     outcome: Short = ""
-    """How it ended; empty while it lasts."""
+    """How the attempt ended; empty while it is in progress."""
     entry: int = 0
     """Index of the entry in spec.capacity."""
     zone: Annotated[str, Field(max_length=63)] = ""
-    """The zone it was tried in; empty for nodes that are there."""
+    """The zone of the attempt; empty for existing nodes."""
     round: int = 0
     """How often the whole list had been tried before."""
     priority: int = 0
-    """Value of the job's PriorityClass when it joined the line for these chips."""
+    """Value of the job's PriorityClass when it joined the queue for these chips."""
     first: Time | None = None
-    """When it came to the head of that line."""
+    """When it reached the head of that queue."""
     granted: Time | None = None
-    """When its turn came; absent before, and for chips that nobody stands in line for."""
+    """When it was admitted; absent before, and for chips without a queue."""
     ready: Time | None = None
-    """When the chips were there."""
+    """When the chips were ready."""
     ended: Time | None = None
-    """When it was given up, or its chips were given back."""
+    """When the attempt was abandoned, or its chips were released."""
     failure_class: Annotated[str, Field(max_length=64)] = ""
-    """Why it was given up: one of the failure classes."""
+    """Why the attempt was abandoned: one of the failure classes."""
 
 
 class NodePoolStatus(SpecModel):
@@ -196,7 +198,7 @@ class NodePoolStatus(SpecModel):
     name: Annotated[str, Field(max_length=63)]
     """Name of the node pool in GKE."""
     operation: Annotated[str, Field(max_length=253)] = ""
-    """Name of the GKE operation that makes it; polled, never waited for."""
+    """Name of the GKE operation that creates it; polled, never blocked on."""
 
 
 class CapacityStatus(SpecModel):
@@ -205,26 +207,26 @@ class CapacityStatus(SpecModel):
     attempts: Annotated[list[CapacityAttempt], Field(max_length=64)] = []
     """Newest last."""
     node_pools: Annotated[list[NodePoolStatus], Field(max_length=512)] = []
-    """Node pools that the job holds, or that are being made for it."""
+    """Node pools of the job, including those being created."""
     round: int = 0
     """How often the whole list was tried without success."""
     retry_after: Time | None = None
-    """When the list is tried from its beginning again."""
+    """When the list is retried from the beginning."""
 
 
 class TimeStatus(SpecModel):
-    """Seconds by what they went into, and the useful share."""
+    """Seconds by activity, and the useful share."""
 
     queueing: int = 0
     """Waiting for quota."""
     provisioning: int = 0
     """Waiting for nodes."""
     held: int = 0
-    """Holding nodes, for whatever."""
+    """Holding nodes, for any activity."""
     compiling: int = 0
     """Compiling."""
     training: int = 0
-    """Taking steps."""
+    """Running training steps."""
     restoring: int = 0
     """Loading weights and checkpoints."""
     goodput: Quantity = ""
@@ -232,29 +234,29 @@ class TimeStatus(SpecModel):
 
 
 class CostStatus(SpecModel):
-    """What the run has used."""
+    """Resources used by the run."""
 
     chip_hours: Quantity = ""
     """Chips × hours since the pods got their nodes."""
     held: Annotated[dict[str, int], Field(max_length=8)] = {}
-    """Seconds that nodes were held, by how they were obtained: they cost differently."""
+    """Seconds of holding nodes by capacity type, because their prices differ."""
     amount: Quantity = ""
-    """Money, where the operator has a price table."""
+    """Cost in money, if the operator has a price table."""
 
 
 class Links(SpecModel):
-    """Where to look."""
+    """Links and commands for the run."""
 
     run: Short = ""
     """The run directory."""
     logs: Short = ""
-    """How to read the logs."""
+    """Command to read the logs."""
     cloud_logs: Annotated[str, Field(max_length=2048)] = ""
-    """The logs of every pod in Cloud Logging, also of pods that are gone."""
+    """The logs of every pod in Cloud Logging, including deleted pods."""
     cloud_logs_of_rank: Annotated[str, Field(max_length=2048)] = ""
-    """Those of rank 0; another rank's: `ptctl workload logs NAME --link --rank N`."""
+    """The logs of rank 0; for another rank: `ptctl workload logs NAME --link --rank N`."""
     tensorboard: Short = ""
-    """How to open TensorBoard."""
+    """Command to open TensorBoard."""
     console: Short = ""
     """The cloud console."""
 
@@ -265,26 +267,26 @@ class FailureStatus(SpecModel):
     failure_class: Annotated[str, Field(max_length=64)]
     """One of the failure classes."""
     message: Long
-    """What happened, in a line."""
+    """What happened, in one line."""
     exit_code: int | None = None
     """The trainer's exit code."""
     pod: Annotated[str, Field(max_length=253)] = ""
     """The pod that failed first."""
     node: Annotated[str, Field(max_length=253)] = ""
-    """The node it ran on."""
+    """The node of that pod."""
     log: Long = ""
-    """The end of its log, where the trainer did not say itself what happened. What looks like a secret is left out."""
+    """The end of its log, if the trainer itself reported no cause. Apparent secrets are removed."""
     time: Time = ""
-    """When."""
+    """Time of the failure."""
 
 
 class PostTrainJobStatus(SpecModel):
-    """What the operator observed."""
+    """The state of the job, as observed by the operator."""
 
     phase: Phase = Phase.PENDING
     """One word."""
     observed_generation: int = 0
-    """The generation of the spec this status is about."""
+    """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=by_key("type"))] = []
     """Validated, Preflighted, QuotaReserved, CapacityReady, Running, Suspended, Complete, Failed."""
     algorithm: Annotated[str, Field(max_length=32)] = ""
@@ -298,13 +300,13 @@ class PostTrainJobStatus(SpecModel):
     completion_time: Time | None = None
     """When the job ended."""
     progress: ProgressStatus = ProgressStatus()
-    """How far."""
+    """The run's progress."""
     metrics: MetricsStatus = MetricsStatus()
-    """What it learns."""
+    """The run's metrics."""
     checkpoint: CheckpointStatus | None = None
     """Newest good checkpoint."""
     preflight: PreflightStatus | None = None
-    """Whether it fits its chips."""
+    """Whether the job fits its chips."""
     capacity: CapacityStatus = CapacityStatus()
     """How the chips are obtained."""
     restarts: Annotated[dict[str, int], Field(max_length=32)] = {}
@@ -312,19 +314,19 @@ class PostTrainJobStatus(SpecModel):
     failure: FailureStatus | None = None
     """The newest failure."""
     time: TimeStatus = TimeStatus()
-    """Where the time went."""
+    """Seconds by activity."""
     accounted_until: Time | None = None
-    """`time` and `cost` are summed up to here; the operator goes on from here after it was away."""
+    """`time` and `cost` are summed up to this time; after a restart the operator continues from here."""
     cost: CostStatus = CostStatus()
-    """What was used."""
+    """Resources used by the run."""
     links: Links = Links()
-    """Where to look."""
+    """Links and commands for the run."""
 
     def condition(self, kind: ConditionType) -> Condition | None:
-        """The condition of that type, whether it holds or not."""
-        return next((each for each in self.conditions if each.type == kind), None)
+        """Return the condition of that type, whatever its status."""
+        return next((condition for condition in self.conditions if condition.type == kind), None)
 
     def holds(self, kind: ConditionType) -> bool:
-        """Whether the condition of that type is True."""
-        found = self.condition(kind)
-        return found is not None and found.status == "True"
+        """Return True if the condition of that type is True."""
+        condition = self.condition(kind)
+        return condition is not None and condition.status == "True"

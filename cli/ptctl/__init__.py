@@ -1,1 +1,1 @@
-"""ptctl: the command line of posttrain. Verbs in one file each, kubectl's words, nothing heavy at start."""
+"""ptctl: the command line of posttrain. One file per verb, kubectl's vocabulary, no heavy imports at startup."""

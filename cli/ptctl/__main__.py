@@ -1,4 +1,4 @@
-"""The entry point of `ptctl` and `python -m ptctl`: run the command, turn what it raises into an exit code."""
+"""Entry point of `ptctl` and `python -m ptctl`: run the command and turn its exception into an exit code."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run and exit."""
+    """Run ptctl and exit with its code."""
     sys.exit(run(sys.argv[1:] if args is None else args))
 
 
 def run(args: list[str]) -> int:
-    """Run; the exit code."""
+    """Run one command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character shows a question mark; a traceback helps nobody.
+        # On a terminal that cannot encode a character, print a question mark instead of failing with a traceback.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
     try:
         from ptctl.cli import root
@@ -25,14 +25,14 @@ def run(args: list[str]) -> int:
         return 1
     app = App()
     try:
-        outcome = root.main(args, prog_name="ptctl", standalone_mode=False, obj=app, terminal_width=narrow_width())
-        return outcome if isinstance(outcome, int) else 0
+        result = root.main(args, prog_name="ptctl", standalone_mode=False, obj=app, terminal_width=narrow_width())
+        return result if isinstance(result, int) else 0
     except BaseException as error:
         return report(error, app.console)
 
 
 def narrow_width() -> int | None:
-    """The width of a terminal so narrow that click's help, which never goes below 50, would not fit it."""
+    """Return the width for click's help on a terminal below 52 columns, or None; click itself never goes below 50."""
     columns = shutil.get_terminal_size().columns
     return max(columns - 1, 20) if columns < 52 else None
 

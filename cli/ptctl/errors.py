@@ -1,29 +1,29 @@
-"""What ptctl can say when something does not work, and the exit code each case has.
+"""ptctl's exceptions and the exit code of each.
 
-The idea: code raises, `exits.py` prints and picks the code. Nothing else calls sys.exit.
+Code raises; `ui/exit_codes.py` prints the message and picks the code. Nothing else calls sys.exit.
 """
 
 from __future__ import annotations
 
 OK = 0
 FAILED = 1
-"""The job, or the call, failed."""
+"""The job or the API call failed."""
 USAGE = 2
-"""A wrong command line, or a job that is not valid."""
+"""Invalid command line or invalid job."""
 NOT_FOUND = 3
 """The object does not exist."""
 NOT_AUTHORISED = 4
-"""The cluster does not know us, or does not let us."""
+"""The cluster does not authenticate or authorise the user."""
 TIMED_OUT = 124
-"""What was waited for did not happen in time (as `timeout(1)`)."""
+"""The wait timed out (as `timeout(1)`)."""
 INTERRUPTED = 130
 """Ctrl-C (128 + SIGINT, as in every shell)."""
 BROKEN_PIPE = 141
-"""The reader of our output went away (128 + SIGPIPE, as kubectl under `head`)."""
+"""The reader of the output closed it (128 + SIGPIPE, as kubectl piped into `head`)."""
 
 
 class CliError(Exception):
-    """A failure with a sentence for a person; `hint` is the next thing to try."""
+    """A failure with a message for the user; `hint` names the next thing to try."""
 
     code = FAILED
 
@@ -34,18 +34,18 @@ class CliError(Exception):
 
 
 class InputError(CliError):
-    """A file or value that the user gave is wrong."""
+    """A file or value from the user is invalid."""
 
     code = USAGE
 
 
 class MissingError(CliError):
-    """Something that was named does not exist."""
+    """A named object does not exist."""
 
     code = NOT_FOUND
 
 
 class TimedOutError(CliError):
-    """The time given with --timeout passed."""
+    """The --timeout passed."""
 
     code = TIMED_OUT

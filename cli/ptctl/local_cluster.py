@@ -1,4 +1,4 @@
-"""The embedded cluster, seen from ptctl: its functions with ptctl's errors, and how a person points a shell at it."""
+"""ptctl's access to the embedded cluster: ptlocal's functions with ptctl's errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ptctl.errors import CliError
 if TYPE_CHECKING:
     from ptlocal.cluster import Info, Status
 
-USE_IT = 'eval "$(ptctl local env)"'
+ENV_COMMAND = 'eval "$(ptctl local env)"'
 
 Say = Callable[[str], None]
 
 
 def up(say: Say) -> Info:
-    """Start it, or find it running."""
+    """Start the cluster, or find it running."""
     from ptlocal import cluster
 
     with _as_cli_error():
@@ -26,7 +26,7 @@ def up(say: Say) -> Info:
 
 
 def down(say: Say, *, now: bool = False) -> bool:
-    """Stop it; whether it ran. `now` gives pods two seconds instead of their own grace period."""
+    """Stop the cluster; return True if it was running. `now` gives pods two seconds instead of their grace period."""
     from ptlocal import cluster
 
     with _as_cli_error():
@@ -34,7 +34,7 @@ def down(say: Say, *, now: bool = False) -> bool:
 
 
 def reset(say: Say) -> bool:
-    """Stop it and delete its files; whether there was one."""
+    """Stop the cluster and delete its files; return True if there was one."""
     from ptlocal import cluster
 
     with _as_cli_error():
@@ -42,32 +42,32 @@ def reset(say: Say) -> bool:
 
 
 def status() -> Status:
-    """What it does."""
+    """Return the cluster's status."""
     from ptlocal import cluster
 
     return cluster.status()
 
 
 def is_up() -> bool:
-    """Whether it runs and answers."""
+    """Return True if the cluster runs and answers."""
     return status().phase == "ready"
 
 
 def kubeconfig() -> Path:
-    """The file that kubectl needs."""
+    """Return the path of the cluster's kubeconfig."""
     return status().kubeconfig
 
 
 def demo_lock() -> Path:
-    """Held while a demo uses it."""
+    """Return the path of the lock that a demo holds while it uses the cluster."""
     from ptlocal.paths import Layout
 
     return Layout(status().data_dir).demo_lock
 
 
 def local_hint() -> str:
-    """How to use the embedded cluster, if one runs; else empty."""
-    return f"the cluster on this machine is used after  {USE_IT}" if is_up() else ""
+    """Return a hint for using the embedded cluster if it runs, else an empty string."""
+    return f"to use the cluster on this machine: {ENV_COMMAND}" if is_up() else ""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Start, stop and look at an embedded cluster: what `ptctl local` and the tests call.
+"""Start, stop and inspect an embedded cluster, for `ptctl local` and the tests.
 
     info = up(Path("~/.posttrain/local"))
     ...
@@ -19,24 +19,24 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ptlocal.locks import held, holder
+from ptlocal.locks import file_lock, lock_holder
 from ptlocal.paths import Layout, default_data_dir
 from ptlocal.supervisor.state import Component, Phase, State, read_state
 
 Say = Callable[[str], None]
 
-_START_S = 400.0  # more than each part has
+_START_TIMEOUT_S = 400.0  # longer than the timeout of each part
 _POLL_S = 0.05
 _LOG_LINES = 15
 
 
 class LocalClusterError(Exception):
-    """The cluster cannot do what was asked; the message says why and where to look."""
+    """The cluster cannot do the requested operation; the message says why and where to look."""
 
 
 @dataclass(frozen=True)
 class Info:
-    """A running cluster. `started` is False if it ran already."""
+    """A running cluster. `started` is False if it was already running."""
 
     data_dir: Path
     kubeconfig: Path
@@ -47,7 +47,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Status:
-    """`phase` is "stopped" whenever no supervisor lives, whatever a file of a killed one says."""
+    """The cluster's state. `phase` is "stopped" if no supervisor lives, even if a killed one left another."""
 
     data_dir: Path
     kubeconfig: Path
@@ -59,6 +59,7 @@ class Status:
 
 
 def to_stderr(line: str) -> None:
+    """Write a line to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -69,42 +70,44 @@ def up(
     api_server: Path | None = None,
     without: Collection[str] = (),
 ) -> Info:
-    """Start the cluster, or find it running; returns when it answers and the operator is ready.
+    """Start the cluster, or find it running; return when it answers and the operator is ready.
 
     `api_server` is a kubeconfig (its current context) of a cluster to run controllers, kubelet and operator against
-    instead of an API server of our own; `without` names parts to leave out there (see controllers.PARTS, "operator").
+    instead of an API server of our own; `without` names parts to leave out there (see manager.PARTS, "operator").
     """
     layout = _layout(data_dir)
     layout.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     layout.data.chmod(0o700)
-    with held(layout.up_lock, wait_s=_START_S) as alone:
-        if not alone:
-            raise LocalClusterError(f"another start of {layout.data} is still under way after {_START_S:.0f} s")
-        pid = holder(layout.pid_file)
+    with file_lock(layout.up_lock, wait_s=_START_TIMEOUT_S) as acquired:
+        if not acquired:
+            raise LocalClusterError(
+                f"another start of {layout.data} is still in progress after {_START_TIMEOUT_S:.0f} s"
+            )
+        pid = lock_holder(layout.pid_file)
         state = read_state(layout)
         if pid and state and state.phase == "stopping":
-            say("waiting for the cluster to finish stopping")
+            say("waiting for the cluster to stop")
             _wait_for_end(layout, say)
             pid = None
         if pid:
-            return _await_ready(layout, say, started=False)
+            return _wait_until_ready(layout, say, started=False)
         if api_server is not None:
             _copy_kubeconfig(api_server, layout.kubeconfig)
         options = ["--external"] if api_server else []
         try:
             _spawn(layout, [*options, *(f"--without={part}" for part in without)])
-            return _await_ready(layout, say, started=True)
+            return _wait_until_ready(layout, say, started=True)
         except KeyboardInterrupt:
-            say("interrupted: stopping what was started")
+            say("interrupted: stopping the cluster")
             _signal(layout, signal.SIGINT)
             _wait_for_end(layout, say)
             raise
 
 
 def down(data_dir: Path | None = None, *, say: Say = to_stderr, now: bool = False) -> bool:
-    """Stop the cluster, each pod with its own grace period (`now`: two seconds); True if it was running.
+    """Stop the cluster, each pod with its own grace period (`now`: two seconds); return True if it was running.
 
-    Interrupted, the cluster goes on stopping in the background.
+    If interrupted, the cluster continues to stop in the background.
     """
     layout = _layout(data_dir)
     if not layout.data.exists():
@@ -112,12 +115,12 @@ def down(data_dir: Path | None = None, *, say: Say = to_stderr, now: bool = Fals
     was_running = _signal(layout, signal.SIGINT if now else signal.SIGTERM)
     if was_running:
         _wait_for_end(layout, say)
-    _sweep(layout)
+    _kill_leftover_processes(layout)
     return was_running
 
 
 def reset(data_dir: Path | None = None, *, say: Say = to_stderr) -> bool:
-    """Stop the cluster within seconds and delete its data directory; True if there was one."""
+    """Stop the cluster within seconds and delete its data directory; return True if there was one."""
     layout = _layout(data_dir)
     if not layout.data.exists():
         return False
@@ -129,12 +132,13 @@ def reset(data_dir: Path | None = None, *, say: Say = to_stderr) -> bool:
 
 
 def status(data_dir: Path | None = None) -> Status:
+    """Return the cluster's state; never starts anything."""
     layout = _layout(data_dir)
-    pid = holder(layout.pid_file)
+    pid = lock_holder(layout.pid_file)
     state = read_state(layout)
     if pid is None or state is None:
-        said = state.message if state and state.phase == "failed" else ""
-        return Status(layout.data, layout.kubeconfig, "failed" if said else "stopped", message=said)
+        failure = state.message if state and state.phase == "failed" else ""
+        return Status(layout.data, layout.kubeconfig, "failed" if failure else "stopped", message=failure)
     return Status(layout.data, layout.kubeconfig, state.phase, pid, state.server, state.message, state.components)
 
 
@@ -146,7 +150,7 @@ def _layout(data_dir: Path | None) -> Layout:
 
 
 def _spawn(layout: Layout, options: list[str]) -> None:
-    """Returns when the supervisor holds its lock, also if interrupted: whoever stops it then finds it."""
+    """Start the supervisor; return when it holds its lock, even if interrupted, so that it can be stopped."""
     layout.state_file.unlink(missing_ok=True)
     with open(layout.logs / "supervisor.log", "ab") as output:
         starter = subprocess.Popen(
@@ -168,7 +172,7 @@ def _spawn(layout: Layout, options: list[str]) -> None:
 
 
 def _copy_kubeconfig(source: Path, target: Path) -> None:
-    """With absolute file names, because relative ones count from the file's own folder."""
+    """Copy the kubeconfig with absolute file names: relative ones are relative to its source_roots directory."""
     import yaml
 
     config = yaml.safe_load(source.read_text())
@@ -182,36 +186,36 @@ def _copy_kubeconfig(source: Path, target: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Source checkouts are found through sys.path, which a child does not inherit."""
+    """Return the child's environment with the source checkouts of sys.path, which a child does not inherit."""
     roots = [str(Path(path).resolve()) for path in sys.path if path and Path(path).is_dir()]
-    own = [
+    source_roots = [
         root
         for root in roots
         if any((Path(root) / name).is_dir() for name in ("ptlocal", "ptoperator", "ptapi", "pttrainer"))
     ]
-    before = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*before, *own]))}
+    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*inherited, *source_roots]))}
 
 
-def _await_ready(layout: Layout, say: Say, *, started: bool) -> Info:
-    deadline = time.monotonic() + _START_S
-    said = ""
+def _wait_until_ready(layout: Layout, say: Say, *, started: bool) -> Info:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    last_message = ""
     while time.monotonic() < deadline:
         state = read_state(layout)
-        pid = holder(layout.pid_file)
+        pid = lock_holder(layout.pid_file)
         if state and state.phase == "ready" and pid:
             return Info(layout.data, layout.kubeconfig, state.server, pid, started)
-        if state and state.phase == "starting" and state.message != said:
-            said = state.message
-            say(f"starting {said}")
+        if state and state.phase == "starting" and state.message != last_message:
+            last_message = state.message
+            say(f"starting {last_message}")
         if (state and state.phase in ("failed", "stopped")) or (state and not pid):
             raise LocalClusterError(_failure(layout, state))
         time.sleep(_POLL_S)
-    raise LocalClusterError(f"the cluster was not ready within {_START_S:.0f} s; see {layout.logs}")
+    raise LocalClusterError(f"the cluster was not ready within {_START_TIMEOUT_S:.0f} s; see {layout.logs}")
 
 
 def _failure(layout: Layout, state: State) -> str:
-    why = state.message if state.phase == "failed" else f"its supervisor ended:\n{_last_lines(layout)}"
+    why = state.message if state.phase == "failed" else f"its supervisor exited:\n{_last_lines(layout)}"
     return f"the cluster did not start: {why}\nhint: logs are in {layout.logs}"
 
 
@@ -221,19 +225,19 @@ def _last_lines(layout: Layout) -> str:
 
 
 def _wait_for_end(layout: Layout, say: Say) -> None:
-    """However long its pods take; says every so often what it waits for."""
-    waited_s, said = 0.0, ""
-    while holder(layout.pid_file):
+    """Wait until the supervisor ends, however long its pods take, and report what it waits for."""
+    waited_s, last_message = 0.0, ""
+    while lock_holder(layout.pid_file):
         state = read_state(layout)
-        if state and state.phase == "stopping" and state.message != said and waited_s > 0.5:
-            said = state.message
-            say(f"stopping {said}")
+        if state and state.phase == "stopping" and state.message != last_message and waited_s > 0.5:
+            last_message = state.message
+            say(f"stopping {last_message}")
         time.sleep(_POLL_S)
         waited_s += _POLL_S
 
 
 def _signal(layout: Layout, number: signal.Signals) -> bool:
-    pid = holder(layout.pid_file)
+    pid = lock_holder(layout.pid_file)
     if pid is None:
         return False
     try:
@@ -243,7 +247,7 @@ def _signal(layout: Layout, number: signal.Signals) -> bool:
     return True
 
 
-def _sweep(layout: Layout) -> None:
-    from ptlocal.supervisor.identity import sweep
+def _kill_leftover_processes(layout: Layout) -> None:
+    from ptlocal.supervisor.identity import kill_leftovers
 
-    sweep(layout)
+    kill_leftovers(layout)

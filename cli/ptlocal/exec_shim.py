@@ -1,9 +1,9 @@
-"""The last step before a container's own program: run as a script, becomes that program.
+"""The last step before a container's own program: run as a script, it replaces itself with that program.
 
-It ties the process to its parent, so that a kubelet killed with -9 takes its containers along, then replaces itself.
+It ties the process to its parent, so that its containers die with a kubelet that is killed with -9, then execs.
 Imports nothing of ours, because it is started with `python -I -S` to be quick.
 
-    launch.py PARENT_PID ERROR_FILE PROGRAM [ARGUMENT...]
+    exec_shim.py PARENT_PID ERROR_FILE PROGRAM [ARGUMENT...]
 """
 
 import os
@@ -15,6 +15,7 @@ START_ERROR = 128  # what a container runtime reports when the program cannot be
 
 
 def main() -> None:
+    """Tie this process to its parent and exec the program."""
     parent, error_file, *argv = sys.argv[1:]
     if sys.platform == "linux":
         import ctypes

@@ -6,7 +6,7 @@ import hashlib
 
 from ptkube.resources import Manifest
 
-CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"  # what spec.managedBy says when it is the built-in controller's
+CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"  # the built-in controller's spec.managedBy
 
 NAME = "jobset.sigs.k8s.io/jobset-name"
 UID = "jobset.sigs.k8s.io/jobset-uid"
@@ -27,21 +27,22 @@ DEFAULT_GROUP = "default"
 
 
 def job_name(jobset: str, replicated_job: str, index: int) -> str:
+    """Return the name of a child Job."""
     return f"{jobset}-{replicated_job}-{index}"
 
 
 def job_key(namespace: str, name: str) -> str:
-    """Stable over restarts, and fits a label."""
+    """Return a hash of the Job's name that is stable over restarts and fits a label."""
     return hashlib.sha1(f"{namespace}/{name}".encode(), usedforsecurity=False).hexdigest()
 
 
 def subdomain(jobset: Manifest) -> str:
-    """The headless Service's name; pods are `<jobset>-<replicatedJob>-<job>-<pod>.<subdomain>`."""
+    """Return the headless Service's name; pods are `<jobset>-<replicatedJob>-<job>-<pod>.<subdomain>`."""
     return str(jobset["spec"]["network"].get("subdomain") or jobset["metadata"]["name"])
 
 
 def coordinator(jobset: Manifest) -> str | None:
-    """Where the coordinator pod answers, if the JobSet names one."""
+    """Return the coordinator pod's host name, if the JobSet configures one."""
     spec = jobset["spec"].get("coordinator")
     if not spec:
         return None

@@ -1,4 +1,4 @@
-"""File locks that the kernel gives back when their holder dies, which no pid file can promise."""
+"""File locks that the kernel releases when their lock_holder dies, which a pid file cannot guarantee."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _RETRY_S = 0.02
 
 
 class Lock:
-    """An exclusive lock on a file; the holder's pid stands in it."""
+    """An exclusive lock on a file, which contains the lock_holder's pid."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
 
-    def take(self, wait_s: float = 0.0) -> bool:
+    def acquire(self, wait_s: float = 0.0) -> bool:
+        """Acquire the lock within `wait_s`; return True on success."""
         deadline = time.monotonic() + wait_s
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while True:
@@ -37,20 +38,21 @@ class Lock:
             return True
 
     def release(self) -> None:
+        """Release the lock, if file_lock."""
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
 
 
-def holder(path: Path) -> int | None:
-    """The pid of the live holder; None if nobody holds the lock."""
+def lock_holder(path: Path) -> int | None:
+    """Return the pid of the live lock lock_holder, or None."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        # shared, so that two who only ask do not see each other as holders
+        # shared, so that two callers of this function do not take each other for the holder
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(fd, 32, 0).decode().strip()
@@ -62,10 +64,11 @@ def holder(path: Path) -> int | None:
 
 
 @contextmanager
-def held(path: Path, wait_s: float) -> Iterator[bool]:
+def file_lock(path: Path, wait_s: float) -> Iterator[bool]:
+    """Hold the lock in a with statement; yields False if it was not acquired within `wait_s`."""
     lock = Lock(path)
-    taken = lock.take(wait_s)
+    acquired = lock.acquire(wait_s)
     try:
-        yield taken
+        yield acquired
     finally:
         lock.release()

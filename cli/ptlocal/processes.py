@@ -1,7 +1,7 @@
 """Local processes that must not outlive their owner: start, identify after a crash, kill with all descendants.
 
-Every process carries a marker variable in its environment, which its children inherit, so that even one that left
-its session is found. A pid alone proves nothing after a restart; pid and start time together do.
+Every process carries a marker variable in its environment, which its children inherit, so that even one that left its
+session is matches. A pid alone identifies nothing after a restart; pid and start time together do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KILL_WAIT_S = 5.0
 def start(
     argv: Sequence[str], env: Mapping[str, str], cwd: Path, output: IO[bytes], error_file: Path
 ) -> subprocess.Popen[bytes]:
-    """Start in a session of its own. The calling thread must outlive the process: its end would kill it (Linux)."""
+    """Start the process in its own session. The calling thread must outlive it, or it dies (Linux)."""
     error_file.unlink(missing_ok=True)
     launcher = [sys.executable, "-I", "-S", exec_shim.__file__, str(os.getpid()), str(error_file)]
     return subprocess.Popen(
@@ -43,7 +43,7 @@ def start(
 
 
 def signal_group(pid: int, number: int) -> None:
-    """To the whole process group of a container that has not been reaped yet."""
+    """Signal the whole process group of a container that has not been reaped yet."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
@@ -52,34 +52,34 @@ def signal_group(pid: int, number: int) -> None:
         os.kill(pid, number)  # the group holds a process that changed its user
 
 
-def born(pid: int) -> float | None:
-    """When the process started, in seconds since the epoch; None if there is none."""
+def start_time(pid: int) -> float | None:
+    """Return when the process started, in seconds since the epoch; None if it does not exist."""
     try:
         return float(psutil.Process(pid).create_time())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
 
 
-def marked(name: str, value: str) -> list[psutil.Process]:
-    """Processes whose environment has `name=value`, except this one."""
-    me = os.getpid()
-    return [p for p in _own_processes() if p.pid != me and _environment(p).get(name) == value]
+def with_marker(name: str, value: str) -> list[psutil.Process]:
+    """Return the processes whose environment has `name=value`, except this one."""
+    own_id = os.getpid()
+    return [p for p in _own_processes() if p.pid != own_id and _environment(p).get(name) == value]
 
 
 def in_session(leader: int, since: float) -> list[psutil.Process]:
-    """Processes of the session that `leader` opened at `since`, whether it lives or not."""
-    return [p for p in _own_processes() if _session(p.pid) == leader and _born_after(p, since)]
+    """Return the processes of the session that `leader` opened at `since`, whether it lives or not."""
+    return [p for p in _own_processes() if _session(p.pid) == leader and _started_after(p, since)]
 
 
 def kill_all(find: Callable[[], list[psutil.Process]]) -> int:
-    """SIGKILL what `find` finds until it finds nothing; returns how many there were."""
+    """SIGKILL what `find` returns until it returns nothing; return the number of killed processes."""
     killed: set[int] = set()
     deadline = time.monotonic() + _KILL_WAIT_S
-    while found := find():
-        for process in found:
+    while matches := find():
+        for process in matches:
             killed.add(process.pid)
             _send(process, signal.SIGKILL)
-        psutil.wait_procs(found, timeout=0.5)
+        psutil.wait_procs(matches, timeout=0.5)
         if time.monotonic() > deadline:
             break
     return len(killed)
@@ -93,16 +93,16 @@ def _send(process: psutil.Process, number: int) -> None:
 
 
 def _own_processes() -> list[psutil.Process]:
-    """Zombies are dead already and only wait for their parent."""
-    me = os.getuid()
-    mine = []
+    """Return this user's processes but zombies, which are dead and only wait for their parent."""
+    own_id = os.getuid()
+    own = []
     for process in psutil.process_iter():
         try:
-            if process.uids().real == me and process.status() != psutil.STATUS_ZOMBIE:
-                mine.append(process)
+            if process.uids().real == own_id and process.status() != psutil.STATUS_ZOMBIE:
+                own.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    return mine
+    return own
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _born_after(process: psutil.Process, since: float) -> bool:
+def _started_after(process: psutil.Process, since: float) -> bool:
     try:
         return bool(process.create_time() >= since - 0.05)  # the clock ticks a hundred times a second
     except psutil.Error:

@@ -1,8 +1,8 @@
-"""Which accelerators exist, and what one slice of each is: chips, VMs, machine type, shape, speed.
+"""The accelerators, and the facts of one slice of each: chips, VMs, machine type, shape, speed.
 
-Numbers mean what GKE and XPK mean by them: `v5p-128` counts TensorCores (64 chips), `v6e-16` counts chips. Every
-name is echoed with its chips, because the same string means other hardware elsewhere. `cpu-N` is one VM with N
-virtual devices, for laptops and CI. Left out: sub-slices, super-slices, one-VM forms of 8 chips, TPU v2, v3 and v8.
+Numbers have the meaning of GKE and XPK: `v5p-128` counts TensorCores (64 chips), `v6e-16` counts chips. Messages always
+show the chips with the name, because other tools use the same string for other hardware. `cpu-N` is one VM with N
+virtual devices, for laptops and CI. Left out: sub-slices, super-slices, single-VM forms of 8 chips, TPU v2, v3 and v8.
 
 The one idea: facts per generation and the usual shapes are data (`ptapi.accelerators.table`); everything about one
 slice follows from its generation and its shape.
@@ -32,7 +32,7 @@ FAMILIES = "v4, v5p, v5litepod (v5e), v6e (trillium), tpu7x (ironwood), cpu"
 class Slice:
     """One accelerator type, resolved. Counts are per slice; `total_…` are over all slices of the job.
 
-    Defaults are those of devices of a host, which nobody sells by the slice.
+    The defaults describe devices of a host, which are not sold by the slice.
     """
 
     name: str
@@ -58,39 +58,39 @@ class Slice:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether these are virtual devices of a host instead of TPU chips."""
+        """Return True if these are virtual devices of a host instead of TPU chips."""
         return self.generation == "cpu"
 
     @property
     def devices(self) -> int:
-        """JAX devices of one slice."""
+        """Return the number of JAX devices of one slice."""
         return self.chips * self.jax_devices_per_chip
 
     @property
     def total_chips(self) -> int:
-        """Chips of the job."""
+        """Return the number of chips of the job."""
         return self.chips * self.slices
 
     @property
     def total_vms(self) -> int:
-        """VMs of the job: pods, where a VM runs one."""
+        """Return the number of VMs of the job: one pod each, if a VM runs one."""
         return self.vms * self.slices
 
     @property
     def total_devices(self) -> int:
-        """JAX devices of the job."""
+        """Return the number of JAX devices of the job."""
         return self.devices * self.slices
 
     def describe(self) -> str:
-        """The name and its chips, as every message shows them: `v5p-128 (64 chips)`, `2 x v6e-16 (32 chips)`."""
+        """Return the name with its chips, for messages: `v5p-128 (64 chips)`, `2 x v6e-16 (32 chips)`."""
         count = f"{self.name} ({_chips(self.generation, self.total_chips)})"
         return count if self.slices == 1 else f"{self.slices} x {count}"
 
 
 def resolve(type: str, topology: str | None = None, slices: int = 1) -> Slice:
-    """What `type` is: `v5p-128`, an alias (`v5e-16`, `ironwood-128`), a shape (`v5p-4x4x4`), or `cpu-8`.
+    """Resolve a type: `v5p-128`, an alias (`v5e-16`, `ironwood-128`), a shape (`v5p-4x4x4`), or `cpu-8`.
 
-    Raises SpecError, with the nearest names and their chips, for what does not exist or does not fit.
+    Raises SpecError, with the nearest names and their chips, for a type that does not exist or does not fit.
     """
     family, _, size = type.partition("-")
     if family == "cpu":
@@ -113,7 +113,7 @@ def _chips(generation: str, chips: int) -> str:
 
 
 def _with_chips(generation: str, topology: str, family: str) -> str:
-    """`v5e-16 (16 chips)`, by the family name that the user wrote."""
+    """Return the name with its chips, `v5e-16 (16 chips)`, in the family name that the user wrote."""
     number = name_of(generation, topology).rpartition("-")[2]
     return f"{family}-{number} ({_chips(generation, chip_count(topology))})"
 
@@ -124,9 +124,9 @@ def _refuse(field: str, value: object, accepted: str, hint: str = "") -> SpecErr
 
 def _unknown_family(type: str) -> SpecError:
     known = [*families(), "cpu"]
-    words = [type.partition("-")[0], *type.split("-")]
-    close = [name for word in words for name in difflib.get_close_matches(word, known, n=3, cutoff=0.5)]
-    examples = [_example(family) for family in dict.fromkeys(close)]
+    parts = [type.partition("-")[0], *type.split("-")]
+    similar = [name for part in parts for name in difflib.get_close_matches(part, known, n=3, cutoff=0.5)]
+    examples = [_example(family) for family in dict.fromkeys(similar)]
     nearest = f"nearest: {', '.join(examples[:3])}" if examples else f"known families: {FAMILIES}"
     return _refuse(
         TYPE_FIELD, type, f"is not a known accelerator; {nearest}", f"a type is a family and a number, of {FAMILIES}"
@@ -177,7 +177,7 @@ def _named_shape(type: str, generation: str, shape: str, topology: str | None) -
 
 
 def _is_valid(facts: Generation, topology: str) -> bool:
-    """Whether a slice of this shape is sold: one of the usual ones, or, in 3D, whole cubes of 4x4x4."""
+    """Return True if a slice of this shape exists: a usual one or, in 3D, whole cubes of 4x4x4."""
     if topology in facts["topologies"]:
         return True
     dims = [int(dim) for dim in topology.split("x")]
@@ -187,7 +187,7 @@ def _is_valid(facts: Generation, topology: str) -> bool:
 
 
 def _shapes(facts: Generation, chips: int) -> str:
-    """Every shape with this many chips, for a message; the ascending ones only."""
+    """Return every shape with this many chips, for a message; only the ascending ones."""
     usual = [shape for shape in facts["topologies"] if chip_count(shape) == chips]
     if facts["dims"] != 3 or chips % 64 or chips > facts["maxChips"]:
         return ", ".join(usual)
@@ -211,8 +211,8 @@ def _checked_slices(slices: int) -> int:
 def _slice(generation: str, topology: str, slices: int) -> Slice:
     facts = table()[generation]
     chips = chip_count(topology)
-    # The smallest machine that holds the slice, else the one that large slices are made of: `1x1` on a
-    # four-chip machine would ask for four chips of a one-chip slice.
+    # The machine with exactly the slice's chips, else the one that large slices consist of: `1x1` on a
+    # four-chip machine would request four chips of a one-chip slice.
     machine = next((m for m in facts["machines"] if m["chips"] == chips), facts["machines"][-1])
     vms = chips // machine["chips"]
     return Slice(

@@ -1,23 +1,25 @@
-"""Flags without which the TPU compiler cannot compile our programs, by generation: for training, for preflight,
-and for Pathways' proxy, which takes them as its own.
+"""XLA flags that the TPU compiler needs to compile our programs, by generation.
 
-Left out: flags that make programs faster. Those are the user's (`spec.env`, LIBTPU_INIT_ARGS), whose word is the last.
+Used by training, by preflight, and by Pathways' proxy, which takes them as its own. Left out: flags that make programs
+faster. Those are the user's (`spec.env`, LIBTPU_INIT_ARGS), which override these.
 """
 
 from __future__ import annotations
 
 from ptapi.accelerators import resolve
 
-NEEDED: dict[str, dict[str, str]] = {"tpu7x": {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": "false"}}
-"""tpu7x: where sparse cores may sum over devices, libtpu 0.0.42 ends itself on the smallest of our train steps
+REQUIRED_FLAGS: dict[str, dict[str, str]] = {
+    "tpu7x": {"xla_tpu_enable_sparse_core_collective_offload_all_reduce": "false"}
+}
+"""tpu7x: when sparse cores may sum over devices, libtpu 0.0.42 aborts on the smallest of our train steps
 (`offload_collective_strategies.cc: Check failed: std::abs(inc) < core_count()`)."""
 
 
-def init_args(accelerator: str, given: str = "") -> str:
-    """LIBTPU_INIT_ARGS for this type of accelerator. given: what it is already; of two flags the last one counts."""
-    return " ".join([*arguments(resolve(accelerator).generation), *given.split()])
+def init_args(accelerator: str, current: str = "") -> str:
+    """Return LIBTPU_INIT_ARGS for this accelerator type. current: its present value, whose flags override these."""
+    return " ".join([*arguments(resolve(accelerator).generation), *current.split()])
 
 
 def arguments(generation: str) -> list[str]:
-    """As a command takes them: `--name=value`."""
-    return [f"--{name}={value}" for name, value in NEEDED.get(generation, {}).items()]
+    """Return the flags as command-line arguments: `--name=value`."""
+    return [f"--{name}={value}" for name, value in REQUIRED_FLAGS.get(generation, {}).items()]

@@ -1,7 +1,7 @@
-"""The device mesh of a job, as arithmetic: its axes, and what their `auto` comes to.
+"""The device mesh of a job: its axes, and how `auto` sizes are resolved.
 
-One rule, so that what is checked before chips are bought is what the trainer makes. Left out: whether the sizes fit the
-devices, which each caller says in its own words.
+One rule, so that the check before chips are obtained and the trainer agree. Left out: whether the sizes fit the
+devices, which each caller reports in its own words.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 
 
 def axis_sizes(parallelism: Parallelism, devices: int, slices: int) -> dict[str, int]:
-    """Sizes of MESH_AXES with `auto` resolved. Their product is `devices` only where the sizes that were asked for fit.
+    """Return the sizes of MESH_AXES with `auto` resolved. Their product is `devices` only if the requested sizes fit.
 
-    data: one copy of the model per slice (only gradients cross the slow network); fsdp: all that is left; others: 1.
+    data: one copy of the model per slice (only gradients cross the slow network); fsdp: the rest; others: 1.
     """
-    asked = {axis: getattr(parallelism, axis) for axis in MESH_AXES}
-    sizes = {"tensor": 1, "sequence": 1, "expert": 1} | {axis: size for axis, size in asked.items() if size != "auto"}
-    left = devices // math.prod(sizes.values())
+    requested = {axis: getattr(parallelism, axis) for axis in MESH_AXES}
+    fixed = {axis: size for axis, size in requested.items() if size != "auto"}
+    sizes = {"tensor": 1, "sequence": 1, "expert": 1} | fixed
+    remaining = devices // math.prod(sizes.values())
     if "data" not in sizes and "fsdp" not in sizes:
-        sizes["data"] = slices if left % slices == 0 else 1
-        left //= sizes["data"]
-    return {axis: sizes.get(axis, left) for axis in MESH_AXES}
+        sizes["data"] = slices if remaining % slices == 0 else 1
+        remaining //= sizes["data"]
+    return {axis: sizes.get(axis, remaining) for axis in MESH_AXES}

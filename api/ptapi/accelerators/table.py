@@ -1,4 +1,4 @@
-"""The facts behind `ptapi.accelerators`: TPU generations and their usual slices, read when first asked for.
+"""TPU generations and their usual slices, loaded on first use.
 
 The numbers are data (`accelerators.json`), condensed from the survey by `scripts/make_accelerators.py`.
 """
@@ -13,7 +13,7 @@ from typing import TypedDict
 
 
 class Machine(TypedDict):
-    """A machine type, its chips, and what Pathways calls it (None: Pathways does not run there)."""
+    """A machine type, its chips, and Pathways' name for it (None: not supported by Pathways)."""
 
     type: str
     chips: int
@@ -42,19 +42,19 @@ class Generation(TypedDict):
 
 
 def names(generation: str) -> list[str]:
-    """Canonical names of a generation's usual slices, smallest first."""
+    """Return the canonical names of a generation's usual slices, smallest first."""
     return [name_of(generation, topology) for topology in table()[generation]["topologies"]]
 
 
 def sizes(generation: str) -> list[int]:
-    """The numbers in those names."""
+    """Return the numbers in those names."""
     facts = table()[generation]
     return [chip_count(topology) * facts["coresPerChip"] for topology in facts["topologies"]]
 
 
 @cache
 def table() -> dict[str, Generation]:
-    """The TPU generations that are known."""
+    """Return the known TPU generations."""
     text = resources.files("ptapi.accelerators").joinpath("accelerators.json").read_text(encoding="utf-8")
     table: dict[str, Generation] = json.loads(text)
     return table
@@ -62,16 +62,16 @@ def table() -> dict[str, Generation]:
 
 @cache
 def families() -> dict[str, str]:
-    """The generation of every family name, aliases included."""
+    """Return the generation of every family name, aliases included."""
     return {name: generation for generation, facts in table().items() for name in facts["names"]}
 
 
 def chip_count(topology: str) -> int:
-    """Chips of a shape: the product of its dimensions."""
+    """Return the chips of a shape: the product of its dimensions."""
     return math.prod(int(dim) for dim in topology.split("x"))
 
 
 def name_of(generation: str, topology: str) -> str:
-    """The canonical name of a generation's slice with these chips."""
+    """Return the canonical name of a generation's slice with these chips."""
     facts = table()[generation]
     return f"{facts['names'][0]}-{chip_count(topology) * facts['coresPerChip']}"

@@ -1,9 +1,8 @@
-"""Which share of a job's chips samples (`rollout.placement: disaggregated`), and which trains.
+"""The split of a job's chips between training and sampling (`rollout.placement: disaggregated`).
 
-Chips are cut where it costs no link that either side needs: between slices where there are several, else across the
-longest side of the slice's shape, between hosts, so that both parts are shapes of chips in themselves. Virtual devices
-are cut anywhere. The first parts train, the last ones sample. Left out: which mesh each side makes of its devices
-(`pttrainer.rollout.disaggregated.placement`).
+The cut costs no link that either side needs: it lies between slices if there are several, else across the longest side
+of the slice's shape, between hosts, so that both parts are valid shapes. Virtual devices can be cut anywhere. The first
+parts train, the last ones sample. Left out: each side's mesh (`pttrainer.rollout.disaggregated.placement`).
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from ptapi.spec import PostTrainJobSpec
 
 SHARE_FIELD = "spec.rollout.samplerShare"
 PLACEMENT_FIELD = "spec.rollout.placement"
-NEAR = 0.02
-"""How far a share may be from a whole number of parts, so that 0.33 is a third."""
+SHARE_TOLERANCE = 0.02
+"""Tolerance between a share and a whole number of parts, so that 0.33 counts as a third."""
 HOST_SHAPE = (2, 2, 1)
-"""Chips of one of several hosts."""
+"""Shape of one host's chips, in a slice of several hosts."""
 
 
 class Split(NamedTuple):
-    """What each side has, as if it had been asked for alone."""
+    """The chips of each side, as if requested separately."""
 
     trainer: Slice
     sampler: Slice
 
 
 def split_of(spec: PostTrainJobSpec) -> Split | None:
-    """How the job's chips are split; None where the same chips train and sample. Raises SpecError."""
+    """Return the split of the job's chips, or None if the same chips train and sample. Raises SpecError."""
     if spec.rollout.placement == "colocated":
         return None
     slice_ = resolve(spec.accelerator.type, spec.accelerator.topology, spec.accelerator.slices)
@@ -42,13 +41,16 @@ def split_of(spec: PostTrainJobSpec) -> Split | None:
         raise SpecError([_too_small(slice_)])
     share = spec.rollout.sampler_share
     sampling = parts // 2 if share is None else round(share * parts)
-    if share is not None and (not 0 < sampling < parts or abs(share * parts - sampling) > NEAR):
+    if share is not None and (not 0 < sampling < parts or abs(share * parts - sampling) > SHARE_TOLERANCE):
         raise SpecError([_uneven(share, parts, slice_)])
-    return Split(_some(slice_, parts - sampling, parts), _some(slice_, sampling, parts))
+    return Split(_subset(slice_, parts - sampling, parts), _subset(slice_, sampling, parts))
 
 
 def longest_side(topology: str) -> int:
-    """Which side of a shape is cut; of equal ones the last, along which devices are numbered last."""
+    """Return the axis where a shape is cut: its longest side.
+
+    Of equal sides it is the last one, along which devices are numbered last.
+    """
     sides = _sides(topology)
     return max(range(len(sides)), key=lambda axis: (sides[axis], axis))
 
@@ -58,7 +60,7 @@ def _sides(topology: str) -> list[int]:
 
 
 def _parts(slice_: Slice) -> int:
-    """Into how many equal parts the chips can be cut."""
+    """Return the number of equal parts into which the chips can be cut."""
     if slice_.slices > 1:
         return slice_.slices
     if slice_.is_cpu:
@@ -67,8 +69,8 @@ def _parts(slice_: Slice) -> int:
     return _sides(slice_.topology)[axis] // (HOST_SHAPE[axis] if slice_.vms > 1 else 1)
 
 
-def _some(slice_: Slice, count: int, parts: int) -> Slice:
-    """So many of the parts."""
+def _subset(slice_: Slice, count: int, parts: int) -> Slice:
+    """Return the slice reduced to `count` of its parts."""
     if slice_.slices > 1:
         return replace(slice_, slices=count)
     sides = _sides(slice_.topology) if slice_.topology else []
@@ -86,13 +88,13 @@ def _some(slice_: Slice, count: int, parts: int) -> Slice:
 
 def _uneven(share: float, parts: int, slice_: Slice) -> Finding:
     sides = "hosts" if slice_.vms > 1 else "chips"
-    what = "slices" if slice_.slices > 1 else "virtual devices" if slice_.is_cpu else f"{sides} along its longest side"
+    unit = "slices" if slice_.slices > 1 else "virtual devices" if slice_.is_cpu else f"{sides} along its longest side"
     sampling = range(1, parts) if parts <= 8 else (1, parts // 4, parts // 2, parts - 1)
     shares = ", ".join(f"{k / parts:.3g}" for k in sampling)
     return Finding(
         SHARE_FIELD,
         f"{share:g}",
-        f"a multiple of 1/{parts} between 0 and 1, because {slice_.describe()} has {parts} {what}: {shares}",
+        f"a multiple of 1/{parts} between 0 and 1, because {slice_.describe()} has {parts} {unit}: {shares}",
     )
 
 

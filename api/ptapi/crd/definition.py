@@ -1,9 +1,8 @@
 """The CustomResourceDefinition of PostTrainJob, generated from the models and the rules.
 
-`python -m ptapi.crd.definition` prints it. The one idea: the API server refuses at `kubectl apply` whatever JSON schema
-and CEL can refuse, in the words of `ptapi.load`; the operator refuses the rest (accelerators,
-batches over devices).
-Defaults materialise, so that `kubectl get -o yaml` shows the recipe; fields that default to nothing stay absent.
+`python -m ptapi.crd.definition` prints it. The one idea: at `kubectl apply` the API server refuses everything that JSON
+schema and CEL can refuse, with the messages of `ptapi.load`; the operator refuses the rest (accelerators, batches over
+devices). Defaults are materialised, so that `kubectl get -o yaml` shows them; fields without a default stay absent.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ VALIDATIONS = "x-kubernetes-validations"
 MAX_NAME = 63
 
 
-def _column(name: str, path: str, type: str = "string", *, wide: bool = False, about: str = "") -> Schema:
-    column: Schema = {"name": name, "type": type, "jsonPath": path, "description": about}
+def _column(name: str, path: str, type: str = "string", *, wide: bool = False, description: str = "") -> Schema:
+    column: Schema = {"name": name, "type": type, "jsonPath": path, "description": description}
     return column | {"priority": 1} if wide else column
 
 
 COLUMNS = [
-    _column("Phase", ".status.phase", about="What the job is doing."),
-    _column("Algorithm", ".status.algorithm", about="The algorithm, or the variant of GRPO."),
-    _column("Accelerator", ".spec.accelerator.type", about="The chips; -o wide says how many."),
-    _column("Step", ".status.progress.steps", about="Optimizer steps done, and of how many."),
-    _column("Loss", ".status.metrics.loss", about="Training loss."),
-    _column("Reward", ".status.metrics.reward", about="Mean reward."),
-    _column("ETA", ".status.progress.eta", about="Time to the end."),
-    _column("Chips", ".status.chips", "integer", wide=True, about="TPU chips over all slices."),
-    _column("Slices", ".spec.accelerator.slices", "integer", wide=True, about="Slices of that type."),
-    _column("Stage", ".status.progress.stage", wide=True, about="What the trainer is doing."),
-    _column("Tokens/s/chip", ".status.metrics.tokensPerSecondPerChip", wide=True, about="Throughput."),
-    _column("Failure", ".status.failure.failureClass", wide=True, about="Class of the newest failure."),
-    _column("Queue", ".spec.queue", wide=True, about="Kueue LocalQueue."),
-    _column("Run", ".status.links.run", wide=True, about="The run directory."),
-    _column("Age", ".metadata.creationTimestamp", "date", about="Time since creation."),
+    _column("Phase", ".status.phase", description="What the job is doing."),
+    _column("Algorithm", ".status.algorithm", description="The algorithm, or the variant of GRPO."),
+    _column("Accelerator", ".spec.accelerator.type", description="The chips; -o wide shows how many."),
+    _column("Step", ".status.progress.steps", description="Optimizer steps done and in total."),
+    _column("Loss", ".status.metrics.loss", description="Training loss."),
+    _column("Reward", ".status.metrics.reward", description="Mean reward."),
+    _column("ETA", ".status.progress.eta", description="Time to the end."),
+    _column("Chips", ".status.chips", "integer", wide=True, description="TPU chips over all slices."),
+    _column("Slices", ".spec.accelerator.slices", "integer", wide=True, description="Number of slices."),
+    _column("Stage", ".status.progress.stage", wide=True, description="What the trainer is doing."),
+    _column("Tokens/s/chip", ".status.metrics.tokensPerSecondPerChip", wide=True, description="Throughput."),
+    _column("Failure", ".status.failure.failureClass", wide=True, description="Class of the newest failure."),
+    _column("Queue", ".spec.queue", wide=True, description="Kueue LocalQueue."),
+    _column("Run", ".status.links.run", wide=True, description="The run directory."),
+    _column("Age", ".metadata.creationTimestamp", "date", description="Time since creation."),
 ]
 
 SELECTABLE = [".spec.accelerator.type", ".spec.queue", ".status.phase"]
 
 
 def crd() -> Schema:
-    """The CRD as a document, to be applied."""
+    """Return the CRD as a document, ready to apply."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -76,7 +75,7 @@ def crd() -> Schema:
 
 
 def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
-    """The CRD as a file: without annotations the one in manifests/crds."""
+    """Return the CRD as a file; without annotations it is the one in manifests/crds."""
     document = crd()
     if annotations:
         document["metadata"]["annotations"] = dict(annotations)
@@ -86,7 +85,7 @@ def crd_yaml(annotations: Mapping[str, str] | None = None) -> str:
 
 
 def openapi_schema() -> Schema:
-    """The schema of a whole job, as the API server holds it."""
+    """Return the schema of a whole job, as the API server stores it."""
     spec = _with_defaults(structural(PostTrainJobSpec))
     root: Schema = {
         "description": "One post-training run: a model, data, an algorithm, and the chips to run it on.",
@@ -104,7 +103,7 @@ def openapi_schema() -> Schema:
         if rule.condition.cel:
             node = _descend(root, rule.scope.split(".") if rule.scope else [])
             _attach(node, _validation(rule, node))
-    _fill_judged_defaults(spec)
+    _expand_validated_defaults(spec)
     for validation in _transitions(spec):
         _attach(spec, validation)
     return root
@@ -135,7 +134,7 @@ def _is_scalar(node: Schema, field: str) -> bool:
 
 
 def _with_value(field: str, message: str) -> str:
-    """CEL: the value and the message. Where the value is absent it fails, and the message stands alone."""
+    """Return CEL for the value and the message. Without a value CEL fails, and the message stands alone."""
     text = message.replace("\\", "\\\\").replace("'", "\\'").replace("%", "%%")
     return f"'%s: {text}'.format([self.{field}])"
 
@@ -163,17 +162,17 @@ def _descend(schema: Schema, steps: list[str]) -> Schema:
 
 
 def _with_defaults(schema: Schema) -> Schema:
-    """Defaults as the API server fills them in: a parent's default is {}, and its children's follow from theirs."""
+    """Set defaults as the API server fills them in: a parent's default is {}, its children's follow."""
     node = copy.deepcopy(schema)
     for field in _objects(node):
-        default = _written(field, field.pop("default", None))
+        default = _crd_default(field, field.pop("default", None))
         if default is not None:
             field["default"] = default
     return node
 
 
-def _fill_judged_defaults(spec: Schema) -> None:
-    """The API server holds a default against the rules of its object as it is written, before it fills in more."""
+def _expand_validated_defaults(spec: Schema) -> None:
+    """Write out the defaults of objects with rules: the API server validates a default before it fills in more."""
     for node in _objects(spec):
         if node.get("default") == {} and VALIDATIONS in node:
             children = node["properties"].items()
@@ -181,7 +180,7 @@ def _fill_judged_defaults(spec: Schema) -> None:
 
 
 def _without_defaults(schema: Schema) -> Schema:
-    """A status has no defaults: what the operator has not seen is absent."""
+    """Remove defaults: a status has none, because what the operator has not observed is absent."""
     node = copy.deepcopy(schema)
     for field in _objects(node):
         field.pop("default", None)
@@ -189,15 +188,15 @@ def _without_defaults(schema: Schema) -> Schema:
 
 
 def _objects(node: Schema) -> Iterator[Schema]:
-    """The node and all below it, children first."""
+    """Yield all nodes of the schema, children first."""
     for below in (*node.get("properties", {}).values(), node.get("items"), node.get("additionalProperties")):
         if isinstance(below, dict):
             yield from _objects(below)
     yield node
 
 
-def _written(field: Schema, default: Any) -> Any:
-    """The default as the CRD says it, or None: an empty list, or a map that nothing would fill, is left out."""
+def _crd_default(field: Schema, default: Any) -> Any:
+    """Return the default as the CRD states it, or None for an empty list or a map that nothing would fill."""
     if isinstance(default, dict):
         return {} if any("default" in below for below in field["properties"].values()) else None
     if isinstance(default, list):

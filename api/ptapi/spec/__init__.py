@@ -1,7 +1,7 @@
-"""The spec of a PostTrainJob: one file per part, `job.py` puts them together.
+"""The spec of a PostTrainJob: one file per part, combined in `job.py`.
 
-Field docs are attribute docstrings: they become the CRD's descriptions (`kubectl explain ptj.spec`) and
-the reference page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`ptapi.validation`).
+Field docs are attribute docstrings: they become the CRD's descriptions (`kubectl explain ptj.spec`) and the reference
+page. Parse with `ptapi.load.parse_job`, which adds the rules across fields (`ptapi.validation`).
 """
 
 from ptapi.spec.algorithm import Algorithm, Critic, Distill, Dpo, Grpo, Ppo, SelfTeacher, Sft

@@ -1,6 +1,6 @@
-"""What is computed: exactly one algorithm, its variant and its numbers.
+"""The algorithm: exactly one, with its variant and hyperparameters.
 
-Defaults are those of the papers that `docs/reference/algorithms.md` names.
+The defaults are those of the papers listed in `docs/reference/algorithms.md`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Sft(SpecModel):
     """Supervised fine-tuning: cross-entropy over assistant tokens, normalised by the global token count."""
 
     loss_on_prompt: bool = False
-    """Train on prompt tokens too. Off: only what the assistant says, its end-of-turn token included."""
+    """Also train on prompt tokens. Off: only on the assistant's tokens, including the end-of-turn token."""
     loss: Literal["nll", "dft"] = "nll"
     """`dft` (arXiv 2508.05629) weights a token's negative log-likelihood by the probability that the model gives it,
-    so that tokens it thinks impossible do not pull it away; TRL's `loss_type`."""
+    which damps tokens that the model finds very unlikely; TRL's `loss_type`."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share of the target that is spread over the vocabulary; TRL's `label_smoothing_factor`."""
+    """Share of the target distribution spread over the vocabulary; TRL's `label_smoothing_factor`."""
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Weight of the squared log-partition, which keeps logits from drifting; PaLM's is 1e-4."""
     packing: bool = True
@@ -42,14 +42,14 @@ class Dpo(SpecModel):
     label_smoothing: Annotated[float, Field(ge=0.0, le=0.49)] = 0.0
     """Probability that a preference is mislabelled: with sigmoid conservative DPO, with robust its unbiased form."""
     margin: Annotated[float, Field(ge=0.0, le=1000.0)] | None = None
-    """γ, which simpo asks the better answer to lead by; the paper takes about half of β. Unset: 1."""
+    """γ: simpo's target margin between the two completions; the paper uses about half of β. Unset: 1."""
 
 
 class DynamicSampling(SpecModel):
-    """DAPO's dynamic sampling: groups whose rewards are all equal are replaced by new prompts."""
+    """DAPO's dynamic sampling: replaces groups whose rewards are all equal by new prompts."""
 
     max_tries: PositiveInt = 3
-    """How many times a step may draw replacement prompts before it trains on what it has."""
+    """How many times a step may draw replacement prompts before it trains on the groups that it has."""
 
 
 class Overlong(SpecModel):
@@ -63,15 +63,15 @@ class Grpo(SpecModel):
     """Group-relative policy optimisation (arXiv 2402.03300) and its variants."""
 
     loss: GrpoLoss = "grpo"
-    """Which policy loss; see docs/reference/algorithms.md for each formula."""
+    """The policy loss; docs/reference/algorithms.md has each formula."""
     group_size: Annotated[int, Field(ge=2, le=4096)] = 8
     """Samples per prompt (G). 8 is the smallest that gives a stable group baseline in published recipes."""
     advantage: Advantage | None = None
-    """How rewards become advantages. Unset: what the loss's paper uses."""
+    """How advantages are computed from rewards. Unset: as in the loss's paper."""
     combine_rewards: Literal["sum", "z-scores"] = "sum"
-    """How several rewards become one. `sum`: their weighted sum. `z-scores`: each is z-scored in its group before that,
-    so that it counts by its weight and not by its scale, or by how much it varies (arXiv 2601.05242). `reward` in the
-    log is the plain sum either way."""
+    """How several rewards are combined. `sum`: their weighted sum. `z-scores`: each is first z-scored within its group,
+    so that its weight counts and not its scale or variance (arXiv 2601.05242). `reward` in the log is the plain sum
+    either way."""
     clip_low: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """ε: the ratio is clipped below 1 − ε; cispo has no such bound. Unset: the loss's paper (0.2; gspo 3e-4)."""
     clip_high: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
@@ -85,62 +85,64 @@ class Grpo(SpecModel):
     updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 1
     """Optimizer updates per rollout batch (μ). 1: every update is on-policy."""
     dynamic_sampling: DynamicSampling | None = None
-    """Replace groups without spread. Unset: off, except that such groups are counted and shown."""
+    """Replace groups whose rewards are all equal. Unset: off; such groups are counted and logged."""
     overlong: Overlong | None = None
     """Soft penalty for completions near the length limit. Unset: off."""
 
 
 class Critic(SpecModel):
-    """What PPO compares a completion's reward with, token by token."""
+    """PPO's value function, which estimates the return at every token."""
 
     kind: Literal["head", "model"] = "head"
-    """`head`: one linear output more on the policy's last hidden state: no second model in memory. `model`: a model of
-    its own with such a head, which costs the policy's memory again and keeps the two tasks apart; with `training.lora`
-    adapters of its own, of the same rank and targets, on the weights that the policy's are on."""
+    """`head`: a linear value head on the policy's last hidden state; no second model in memory. `model`: a separate
+    model with such a head, which takes the policy's memory again and keeps the two tasks apart; with `training.lora`,
+    separate adapters of the same rank and targets on the policy's base weights."""
     uri: ModelUri | None = None
-    """Where the critic begins: the `export/critic` of an earlier run; for a critic `model` also any model in Hugging
-    Face's layout with the policy's tokens. Unset: a value head that says 0, on the policy's own first weights."""
+    """The critic's initial weights: the `export/critic` of an earlier run; for a critic `model` also any model in
+    Hugging Face's layout with the policy's tokens. Unset: the policy's initial weights, with a value head that predicts
+    0."""
     revision: Annotated[str, Field(max_length=1024)] | None = None
     """Branch, tag or commit of an `hf://` critic."""
     learning_rate: Annotated[float, Field(gt=0.0, le=10.0)] | None = None
-    """Peak learning rate of the critic's weights, with the schedule of `training`. Unset: ten times that of a policy
-    whose weights are all trained (1e-5 where that is 1e-6), because the critic starts from nothing."""
+    """Peak learning rate of the critic's weights, with the schedule of `training`. Unset: ten times the
+    default of a policy whose weights are all trained (1e-5 instead of 1e-6), because the critic starts from scratch."""
 
 
 class Ppo(SpecModel):
     """Proximal policy optimisation (arXiv 1707.06347) with a critic and generalised advantages (1506.02438)."""
 
     samples_per_prompt: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Completions of each prompt. 1: the critic is the baseline, so more prompts say more than more samples."""
+    """Completions per prompt. 1: the critic is the baseline, so more prompts help more than more samples."""
     gamma: Fraction = 1.0
-    """γ: discount per token. 1: a right answer is worth the same whatever its length."""
+    """γ: discount per token. 1: a correct answer has the same return whatever its length."""
     gae_lambda: Fraction = 0.95
-    """λ: 1 trusts the reward alone (no bias, most noise), 0 the critic alone. 0.95 as in the papers: a reward at the
-    end of a few hundred tokens still reaches the first of them through the critic, with far less noise."""
+    """λ: 1 relies on the reward alone (no bias, most variance), 0 on the critic alone. 0.95 as in the papers: a reward
+    at the end of a few hundred tokens still reaches the first of them through the critic, with far less variance."""
     clip: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
     """ε: the ratio of new to old probability is clipped to 1 ± ε."""
     value_clip: Annotated[float, Field(ge=0.0, le=1000.0)] = 0.2
-    """The critic's values move at most this far from those before the batch's first update; 0: no such bound. Raise it
-    where rewards are much larger than 1."""
+    """Bound on the change of the critic's values from those before the batch's first update; 0: no bound. Raise it if
+    rewards are much larger than 1."""
     value_coefficient: Coefficient = 0.1
-    """Weight of the value loss beside the policy loss. With critic `head` both train the same layers, and 0.1 keeps the
-    policy's part the larger; with `model` it only scales the critic's gradient before it is clipped."""
+    """Weight of the value loss relative to the policy loss. With critic `head` both train the same layers, and 0.1
+    keeps the policy's share larger; with `model` it only scales the critic's gradient before clipping."""
     kl_coefficient: Coefficient = 0.0
-    """β of the penalty −β·(log π − log π_ref) that each token's reward has in it (the k1 estimator: right inside a
-    reward, where no gradient flows through it). 0: no reference model is held in memory."""
+    """β of the penalty −β·(log π − log π_ref) added to each token's reward (the k1 estimator: correct inside a
+    reward, because no gradient flows through it). 0: no reference model is held in memory."""
     updates_per_batch: Annotated[int, Field(ge=1, le=64)] = 4
     """Optimizer updates per rollout batch. Clipping has an effect from the second on; 4 is the usual number."""
     whiten_advantages: bool = True
-    """Advantages of the batch's tokens are shifted and scaled to mean 0 and deviation 1."""
+    """Normalise the advantages of the batch's tokens to mean 0 and standard deviation 1."""
     bootstrap_truncated: bool = False
-    """What follows where `maxNewTokens` cut a completion. false: nothing, it ended there, as length is part of most
-    tasks. true: the critic's value of the state where it was cut, because it would have gone on (arXiv 1712.00378)."""
+    """The return after `maxNewTokens` truncates a completion. false: 0, as if it had ended, because length is part of
+    most tasks. true: the critic's value of the last state, because the completion would have continued (arXiv
+    1712.00378)."""
     critic: Critic = Critic()
-    """The critic; its weights are checkpointed, and exported beside the policy's, in `export/critic`."""
+    """The critic; its weights are checkpointed, and exported next to the policy's, in `export/critic`."""
 
 
 class Teacher(SpecModel):
-    """The model that is imitated."""
+    """The model to imitate."""
 
     uri: ModelUri
     """Where the teacher's weights are."""
@@ -149,34 +151,37 @@ class Teacher(SpecModel):
 
 
 class SelfTeacher(SpecModel):
-    """The student itself as its teacher (arXiv 2601.18734, 2601.19897): it is told more, and the student learns to
-    predict on its own samples what it would have predicted had it known."""
+    """The student itself as its teacher (arXiv 2601.18734, 2601.19897).
+
+    The teacher reads more context; on its own samples the student learns to predict what it would with that context.
+    """
 
     weights: Literal["initial", "average", "current"] = "initial"
-    """Whose predictions: `initial`, the student before its first step, which cannot drift; `average`, the moving
-    average that `training.ema` keeps; `current`, the student as it is now: no second copy, and the least stable."""
+    """The teacher's weights: `initial`, the student before its first step, which cannot drift; `average`, the moving
+    average of `training.ema`; `current`, the student's present weights: no second copy, and the least stable."""
     privileged_context: Annotated[str, Field(min_length=1, max_length=8192)] | None = None
-    """What the teacher reads in place of the prompt's last message: text in which `{prompt}` is that message,
-    `{answer}` the gold answer, and `{column}` a column of the row. Unset: the teacher reads what the student reads."""
+    """The teacher's replacement for the prompt's last message: text in which `{prompt}` is that message, `{answer}` the
+    gold answer, and `{column}` a column of the row. Unset: the teacher reads the same prompt as the student."""
 
 
 class Distill(SpecModel):
     """Distillation: offline from the data, online, or on the student's own samples (arXiv 2306.13649)."""
 
     mode: Literal["on-policy", "online", "offline"] = "on-policy"
-    """`on-policy` trains on the student's own samples, which avoids the mismatch between training and use; `online` on
-    the completions of the data; `offline` on them with the teacher's log-probs in the data too."""
+    """`on-policy` trains on the student's own samples, which avoids a mismatch between training and use; `online` on
+    the data's completions; `offline` on the data's completions with the teacher's log-probs from the data."""
     teacher: Teacher | None = None
-    """A teacher is needed, this or `selfTeacher`, unless `mode` is `offline`: there the columns `teacher_ids` and
-    `teacher_logprobs` say what it said."""
+    """The teacher. This or `selfTeacher` is required, unless `mode` is `offline`: there the columns `teacher_ids` and
+    `teacher_logprobs` hold the teacher's tokens and log-probs."""
     self_teacher: SelfTeacher | None = None
-    """Self-distillation on the student's own samples: the teacher is the student, told more or longer ago."""
+    """Self-distillation on the student's own samples: the teacher is the student with more context or earlier
+    weights."""
     beta: Fraction = 1.0
     """Generalised Jensen-Shannon divergence: 0 is forward KL, 1 reverse KL."""
     student_share: Fraction = 1.0
-    """λ: with on-policy, the probability that a step trains on the student's samples and not on the data."""
+    """λ: for on-policy, the probability that a step trains on the student's samples instead of the data."""
     top_k: NonNegativeInt = 0
-    """Compare the teacher's likeliest tokens, and all others as one outcome; 0 is the whole vocabulary."""
+    """Compare the teacher's k likeliest tokens, and all others as one outcome; 0: the whole vocabulary."""
 
 
 class Algorithm(SpecModel):
@@ -195,42 +200,42 @@ class Algorithm(SpecModel):
 
     @property
     def kind(self) -> str:
-        """The name of the algorithm that is set: `sft`, `dpo`, `grpo`, `distill` or `ppo`."""
+        """Return the name of the algorithm that is set: `sft`, `dpo`, `grpo`, `distill` or `ppo`."""
         return next(name for name in ALGORITHMS if getattr(self, name) is not None)
 
     @property
     def learns_from_rewards(self) -> bool:
-        """Reinforcement learning: it samples completions and trains on their rewards."""
+        """Return True for reinforcement learning: sampled completions, trained on their rewards."""
         return self.grpo is not None or self.ppo is not None
 
     @property
     def is_on_policy(self) -> bool:
-        """It trains on completions that the model itself samples."""
+        """Return True if the job trains on completions that the model itself samples."""
         return self.learns_from_rewards or (self.distill is not None and self.distill.mode == "on-policy")
 
     @property
     def samples_per_prompt(self) -> int:
-        """Completions of each prompt of a batch; 1 where none are sampled."""
+        """Return the completions per prompt of a batch; 1 without sampling."""
         if self.grpo is not None:
             return self.grpo.group_size
         return 1 if self.ppo is None else self.ppo.samples_per_prompt
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimizer steps that use the same completions; 1 where none are sampled."""
-        rewarded = self.grpo or self.ppo
-        return 1 if rewarded is None else rewarded.updates_per_batch
+        """Return the optimizer steps that use the same completions; 1 without sampling."""
+        rl = self.grpo or self.ppo
+        return 1 if rl is None else rl.updates_per_batch
 
     @property
     def reference_coefficient(self) -> float:
-        """Of the KL to a reference model that is held in memory; 0 where there is none."""
+        """Return the coefficient of the KL to a reference model in memory; 0 if there is none."""
         if self.grpo is not None:
             return self.grpo.beta
         return 0.0 if self.ppo is None else self.ppo.kl_coefficient
 
     @property
     def label(self) -> str:
-        """What `kubectl get ptj` shows: the algorithm, or the GRPO variant (`gspo`)."""
+        """Return the name that `kubectl get ptj` shows: the algorithm, or the GRPO variant (`gspo`)."""
         return self.grpo.loss if self.grpo is not None else self.kind
 
 

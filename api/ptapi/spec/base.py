@@ -1,4 +1,4 @@
-"""The base of every spec model: frozen, closed, camelCase outside and snake_case inside."""
+"""The base of every spec model: frozen, no unknown keys, camelCase outside and snake_case inside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 
 class SpecModel(BaseModel):
-    """A part of a PostTrainJob: immutable, unknown keys refused."""
+    """A part of a PostTrainJob: immutable; unknown keys are refused."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -22,7 +22,7 @@ class SpecModel(BaseModel):
 
 
 def by_key(key: str) -> dict[str, JsonValue]:
-    """Schema of a list whose entries are told apart by `key`: the API server merges by it and refuses doubles."""
+    """Return the schema of a list keyed by `key`: the API server merges entries by it and refuses duplicates."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 

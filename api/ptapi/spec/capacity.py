@@ -1,4 +1,4 @@
-"""Which chips, how many, and how they are obtained."""
+"""The chips of a job and how they are obtained."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Accelerator(SpecModel):
     slices: Annotated[int, Field(ge=1, le=512)] = 1
     """Slices of that type, joined over the data-centre network."""
     topology: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+x[0-9]+(x[0-9]+)?$")] | None = None
-    """Shape of a slice where several shapes have this many chips. Unset: the usual one."""
+    """Shape of a slice, if several shapes have this many chips. Unset: the usual one."""
 
 
 class CapacityOption(SpecModel):
     """One way to obtain the chips."""
 
     type: CapacityType
-    """`existing`: nodes that are already there. With the others the operator makes one GKE node pool per slice:
+    """`existing`: nodes that already exist. For the others the operator creates one GKE node pool per slice:
     from a reservation, of spot VMs, by flex-start (the pool grows when Google has capacity, at most 7 days), by
     flex-start with queued provisioning (a ProvisioningRequest: all nodes at once, no pods before), or on demand."""
     reservation: Text | None = None
     """Name or path of the reservation (`…/reservationBlocks/…` for a block), for `reservation`."""
     wait_seconds: PositiveInt | None = None
-    """Try the next zone or option after this long. Unset: wait for ever on the last option, 15 minutes on others. A
-    definite refusal (no capacity, no quota) is not waited out."""
+    """Try the next zone or option after this long. Unset: wait indefinitely on the last option, 15 minutes on others. A
+    definite refusal (no capacity, no quota) moves on at once."""
     zones: Annotated[list[DnsName], Field(max_length=16)] = []
     """Zones to try, in order. Empty: the cluster's."""
 
@@ -43,23 +43,23 @@ class Pathways(SpecModel):
     """One controller for all chips (Pathways)."""
 
     enabled: Literal["auto"] | bool = "auto"
-    """`true`: one trainer on a CPU node drives all chips. `false`: one trainer per host. `auto`: `false`, until a run
-    on TPUs has shown which is better for reinforcement learning over more than one host."""
+    """`true`: one trainer on a CPU node drives all chips. `false`: one trainer per host. `auto`: `false`, until runs
+    on TPUs show which is better for reinforcement learning on several hosts."""
     headless: bool = False
-    """Start only the Pathways servers; `ptctl workload connect` says where a program of yours reaches the chips. The
-    job lasts until it is deleted, suspended, or its deadline passes."""
+    """Start only the Pathways servers; `ptctl workload connect` prints how your own program reaches the chips. The
+    job runs until it is deleted or suspended, or its deadline passes."""
     elastic_slices: Annotated[int, Field(ge=0, le=512)] = 0
-    """How many slices may be missing while the program goes on (pathwaysutils' elastic training). A lost slice's
-    workers start again by themselves, `runPolicy.maxRestarts` times for failures of their own."""
+    """How many slices may be missing while the program continues (pathwaysutils' elastic training). A lost slice's
+    workers restart by themselves, at most `runPolicy.maxRestarts` times for failures of their own."""
     server_image: Text | None = None
-    """Image of Pathways' resource manager and workers. Unset: the operator's setting, which is Google's latest."""
+    """Image of Pathways' resource manager and workers. Unset: the operator's setting; by default Google's latest."""
     proxy_image: Text | None = None
-    """Image of Pathways' proxy. Unset: the operator's setting, which is Google's latest."""
+    """Image of Pathways' proxy. Unset: the operator's setting; by default Google's latest."""
     colocated_python_image: Text | None = None
-    """Image of a sidecar beside every worker that runs Python there (colocated Python). Unset: none."""
+    """Image of a sidecar that runs Python next to every worker (colocated Python). Unset: none."""
     server_args: Annotated[list[Flag], Field(max_length=64)] = []
     """Further flags of the resource manager."""
     proxy_args: Annotated[list[Flag], Field(max_length=64)] = []
-    """Further flags of the proxy; XLA's flags stand here, because it compiles."""
+    """Further flags of the proxy; XLA's flags belong here, because the proxy compiles."""
     worker_args: Annotated[list[Flag], Field(max_length=64)] = []
     """Further flags of the workers."""

@@ -1,4 +1,4 @@
-"""What is trained on, and how rows are read."""
+"""The training and held-out data, and how rows are read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Column = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Columns(SpecModel):
-    """Names of the data's columns where they are not the usual ones."""
+    """Names of the data's columns, where they differ from the usual ones."""
 
     messages: Column | None = None
     """List of `{role, content}`. Usual: `messages`, `conversations`."""
     prompt: Column | None = None
     """The question. Usual: `prompt`, `question`, `instruction`."""
     completion: Column | None = None
-    """What the model should say. Usual: `completion`, `response`, `output`."""
+    """The text that the model should write. Usual: `completion`, `response`, `output`."""
     answer: Column | None = None
     """The gold answer that rewards compare with. Usual: `answer`, `solution`."""
     chosen: Column | None = None
@@ -42,23 +42,24 @@ class DataSource(SpecModel):
     revision: Text | None = None
     """Branch, tag or commit of an `hf://` data set. Unset: the default branch; the commit is pinned in the lineage."""
     format: DataFormat = "auto"
-    """How a row is read; `auto` looks at the column names and says what it found."""
+    """How a row is read; `auto` decides by the column names and logs the result."""
     columns: Columns = Columns()
     """Names of columns, where they differ from the usual ones."""
     split: Name | None = None
-    """Read only files of this split, told from their names: `train-00000-of-00002.parquet`, `test/part.jsonl`."""
+    """Read only files whose names contain this split: `train-00000-of-00002.parquet`, `test/part.jsonl`."""
     limit: PositiveInt | None = None
     """Use only the first `limit` rows."""
 
 
 class DataSpec(SpecModel):
-    """Training data and, where wanted, held-out data."""
+    """Training data and, optionally, held-out data."""
 
     train: DataSource
-    """What is trained on (for GRPO: the prompts)."""
+    """Training data (for GRPO: the prompts)."""
     eval: DataSource | None = None
     """Held-out rows for `evaluation`."""
     system_prompt: Annotated[str, Field(max_length=8192)] | None = None
-    """Put before every conversation that has no system message of its own."""
+    """System message of every conversation that has none of its own."""
     on_bad_row: Literal["fail", "skip"] = "fail"
-    """What a row that cannot be read does: end the run, because silence hides mistakes, or be counted and left out."""
+    """What happens to an unreadable row. `fail`: the run ends, so that no error goes unnoticed; `skip`: the row is
+    counted and left out."""

@@ -1,4 +1,4 @@
-"""What answers the model between its turns: tools, or a world of the user's."""
+"""Environments that reply to the model between its turns: tools, or the user's own class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ptapi.spec.base import CodeUri, PositiveInt, PythonName, SpecModel
 
 
 class PythonTool(SpecModel):
-    """A Python function `tool(argument, …) -> str`; its name, annotations and docstring are what the model is told."""
+    """A Python function `tool(argument, …) -> str`; the model is told its name, annotations and docstring."""
 
     uri: CodeUri
     """The Python file: `file:///…` where the trainer runs, or `gs://…`."""
@@ -19,10 +19,10 @@ class PythonTool(SpecModel):
 
 
 class Tool(SpecModel):
-    """Something that the model may call: exactly one of `builtin` and `python`."""
+    """A tool that the model may call: exactly one of `builtin` and `python`."""
 
     builtin: Literal["calculator", "lookup"] | None = None
-    """`calculator` evaluates arithmetic; `lookup` finds a key in the row's `table` (a map of texts)."""
+    """`calculator` evaluates arithmetic; `lookup` looks up a key in the row's `table` (a map of text to text)."""
     python: PythonTool | None = None
     """A tool of your own."""
 
@@ -33,26 +33,26 @@ class PythonEnvironment(SpecModel):
     uri: CodeUri
     """The Python file: `file:///…` where the trainer runs, or `gs://…`."""
     class_name: PythonName = "Environment"
-    """The class in that file; one object of it is made for each episode."""
+    """The class in that file; each episode gets its own instance."""
 
 
 class Environment(SpecModel):
     """Rollouts of several turns: exactly one of `tools` and `python`."""
 
     tools: Annotated[list[Tool], Field(max_length=16)] = []
-    """What the model may call; it is told in the form of its chat template, and the answers come back as tool turns."""
+    """Tools that the model may call; its chat template describes them, and their replies come back as tool turns."""
     python: PythonEnvironment | None = None
-    """A world of your own. The rewards of an episode's steps are summed and logged as `environment`."""
+    """An environment of your own. The rewards of an episode's steps are summed and logged as `environment`."""
     tool_format: Literal["auto", "hermes", "llama", "mistral", "harmony", "gemma"] = "auto"
     """How the model writes a call: `hermes` (Qwen, Hermes: JSON in <tool_call>), `llama` (JSON alone), `mistral`
-    ([TOOL_CALLS] and JSON), `harmony` (gpt-oss: channels), `gemma` (Python's words, or JSON). `auto` looks into the
-    chat template."""
+    ([TOOL_CALLS] and JSON), `harmony` (gpt-oss: channels), `gemma` (Python syntax, or JSON). `auto` decides by
+    the chat template."""
     max_turns: Annotated[int, Field(ge=1, le=64)] = 4
-    """Most times that the model speaks in an episode. `rollout.maxNewTokens` bounds each of them, and
-    `training.sequenceLength` the whole."""
+    """Most turns of the model in an episode. `rollout.maxNewTokens` limits each turn, and `training.sequenceLength` the
+    whole episode."""
     max_observation_tokens: PositiveInt = 256
-    """Longest answer of the environment; a longer one is cut."""
+    """Longest reply of the environment in tokens; a longer one is truncated."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=86400.0)] = 60.0
-    """Seconds that an episode may spend in its environment; one that takes longer has no reward."""
+    """Time limit of an episode in its environment; one that takes longer gets no reward."""
     reward_weight: Annotated[float, Field(ge=-1000.0, le=1000.0)] = 1.0
-    """Factor of the environment's own reward, beside `rewards`."""
+    """Weight of the environment's own reward, in addition to `rewards`."""

@@ -19,11 +19,11 @@ from ptapi.spec.rollout import Rollout
 from ptapi.spec.training import Training
 
 JOB_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-"""Stricter than Kubernetes' names: pods of the job are DNS labels, which begin with a letter."""
+"""Stricter than Kubernetes' names: the job's pods are DNS labels, which start with a letter."""
 
 
 class PostTrainJobSpec(SpecModel):
-    """What to train, on what, with what, where to."""
+    """The model, data, algorithm, chips and output of a post-training run."""
 
     model: ModelSpec
     """The model that training starts from."""
@@ -32,9 +32,9 @@ class PostTrainJobSpec(SpecModel):
     data: DataSpec
     """Training and held-out data."""
     rewards: Annotated[list[Reward], Field(max_length=16)] = []
-    """How completions are judged; grpo needs at least one, or an environment of Python, which gives its own."""
+    """Rewards of completions; grpo needs at least one, or a Python environment, which returns its own."""
     environment: Environment | None = None
-    """Tools or a world that answer the model between its turns. Unset: one turn."""
+    """Tools or an environment that reply to the model between its turns. Unset: one turn."""
     training: Training = Training()
     """Length, batch, optimizer and layout of the run."""
     rollout: Rollout = Rollout()
@@ -44,7 +44,7 @@ class PostTrainJobSpec(SpecModel):
     checkpoint: Checkpoint = Checkpoint()
     """Saved state to resume from."""
     export: Export = Export()
-    """The trained model as others can load it."""
+    """The trained model, in a format that other programs load."""
     accelerator: Accelerator
     """The chips of the job."""
     capacity: Annotated[list[CapacityOption], Field(min_length=1, max_length=16)] = [CapacityOption(type="existing")]
@@ -54,16 +54,16 @@ class PostTrainJobSpec(SpecModel):
     runtime: Runtime = Runtime()
     """Which trainer runs."""
     preflight: Literal["Enforce", "Warn", "Skip"] | None = None
-    """Compile the job's step for its chips, on a CPU, before they are obtained. `Enforce`: a job that does not fit
-    fails and costs nothing. `Warn`: it goes on all the same. `Skip`: nothing is compiled and nothing refused.
-    Unset: `Enforce` on TPUs, because out of memory after the queue is the commonest way to lose a day; `Skip` on CPU
-    devices."""
+    """Compile the job's step for its chips, on a CPU, before the chips are obtained. `Enforce`: a job that does not
+    fit fails and costs nothing. `Warn`: it runs anyway. `Skip`: nothing is compiled and nothing refused. Unset:
+    `Enforce` on TPUs, because running out of memory after a long queue is the commonest way to lose a day; `Skip` on
+    CPU devices."""
     run_policy: RunPolicy = RunPolicy()
     """Limits and lifecycle of the run."""
     queue: DnsName | None = None
-    """Kueue LocalQueue. Its quota comes before node pools are made, where `capacity` makes some. Unset: not queued."""
+    """Kueue LocalQueue. Quota is reserved before `capacity` creates any node pools. Unset: not queued."""
     queue_priority_class_name: DnsName | None = None
-    """Kueue WorkloadPriorityClass: the job's place in `queue`. Unset: `priorityClassName` decides there too."""
+    """Kueue WorkloadPriorityClass: the job's priority in `queue`. Unset: `priorityClassName` applies there too."""
     priority_class_name: DnsName | None = None
     """PriorityClass of every pod."""
     image: Text | None = None
@@ -83,7 +83,7 @@ class PostTrainJobSpec(SpecModel):
 
 
 class ObjectMeta(SpecModel):
-    """The part of Kubernetes' metadata that a job file holds."""
+    """The part of Kubernetes' metadata that a job file contains."""
 
     model_config = {**SpecModel.model_config, "extra": "ignore"}
 
@@ -92,7 +92,7 @@ class ObjectMeta(SpecModel):
     namespace: DnsName | None = None
     """Its namespace."""
     uid: Annotated[str, Field(max_length=64)] | None = None
-    """Set by the API server; the run directory's owner."""
+    """Set by the API server; identifies the run directory's owner."""
     labels: dict[str, str] = {}
     """Labels."""
     annotations: dict[str, str] = {}

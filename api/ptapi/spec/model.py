@@ -1,4 +1,4 @@
-"""Which model is trained, and how its text is turned into tokens."""
+"""The model that is trained, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SecretKeyRef(SpecModel):
     name: DnsName
     """Name of the Secret."""
     key: SecretKey = "token"
-    """Key in the Secret's data. `token` is what `kubectl create secret generic hf --from-literal=token=…` makes."""
+    """Key in the Secret's data. `kubectl create secret generic hf --from-literal=token=…` creates `token`."""
 
 
 class ModelSpec(SpecModel):
@@ -28,7 +28,7 @@ class ModelSpec(SpecModel):
     revision: Text | None = None
     """Branch, tag or commit of an `hf://` model. Unset: the default branch; the commit is pinned in the lineage."""
     tokenizer: ModelUri | None = None
-    """Where the tokenizer is, if not beside the weights. Random models use a byte-level tokenizer."""
+    """The tokenizer, if it is not stored with the weights. Random models use a byte-level tokenizer."""
     chat_template: Text | None = None
     """URI of a Jinja chat template that replaces the model's own."""
     token_secret_ref: SecretKeyRef | None = None

@@ -1,8 +1,8 @@
-"""The structural schema of a model: what Kubernetes calls OpenAPI v3 in a CRD, from the pydantic models.
+"""The structural schema (OpenAPI v3, as in a CRD) of a pydantic model.
 
-Everything that is generated derives from it: the CRD, the reference page, and the words in which a wrong value is
-refused. References are inlined, `X | None` is X that may be absent, exclusive bounds are OpenAPI 3.0's booleans.
-Left out: rules across fields (`ptapi.validation`), which `ptapi.crd.definition` adds as CEL.
+The CRD, the reference page and the messages about invalid values derive from it. References are inlined, `X | None` is
+X that may be absent, exclusive bounds are OpenAPI 3.0's booleans. Left out: rules across fields (`ptapi.validation`),
+which `ptapi.crd.definition` adds as CEL.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _COPIED = (
 
 @cache
 def structural(model: type[BaseModel]) -> Schema:
-    """The schema of a model, camelCase, without references. Shared between callers: do not change it."""
+    """Return the schema of a model, camelCase, without references. It is cached and shared: do not change it."""
     document = model.model_json_schema(by_alias=True, mode="validation")
     return _node(document, document.get("$defs", {}))
 
 
 def child(schema: Schema, step: str | int) -> Schema | None:
-    """The schema one step down: a property, a map's value, or a list's entry. None: there is no such thing."""
+    """Return the schema one step down (a property, a map's value or a list's entry), or None."""
     if isinstance(step, int):
-        found = schema.get("items")
+        node = schema.get("items")
     else:
-        found = schema.get("properties", {}).get(step, schema.get("additionalProperties"))
-    return found if isinstance(found, dict) else None
+        node = schema.get("properties", {}).get(step, schema.get("additionalProperties"))
+    return node if isinstance(node, dict) else None
 
 
 def _node(raw: Schema, definitions: dict[str, Schema]) -> Schema:
     if "$ref" in raw:
-        # What stands beside a reference (the field's own doc and default) wins over what it refers to.
+        # The field's own doc and default, next to the reference, override the referenced model's.
         target = definitions[raw["$ref"].removeprefix("#/$defs/")]
         raw = {**target, **{key: value for key, value in raw.items() if key != "$ref"}}
     choices = [choice for choice in raw.get("anyOf", []) if choice.get("type") != "null"]
@@ -83,11 +83,11 @@ def _bounds(raw: Schema) -> Schema:
 
 
 def _union(choices: list[Schema]) -> Schema:
-    """The two unions there are: a whole number or a word; a word or a boolean."""
+    """Return the schema of the two supported unions: whole number or word, and word or boolean."""
     numbers = [choice for choice in choices if choice["type"] == "integer"]
     words = [value for choice in choices if choice["type"] == "string" for value in _enum(choice)["enum"]]
     if numbers:
-        # The API server takes minimum and pattern beside int-or-string: each binds only its own type.
+        # The API server accepts minimum and pattern with int-or-string: each applies only to its own type.
         limits: Schema = {key: numbers[0][key] for key in ("minimum", "maximum") if key in numbers[0]}
         return {INT_OR_STRING: True, "pattern": f"^({'|'.join(words)})$", **limits}
     return {ANY_SCALAR: True, "enum": [*words, True, False]}

@@ -1,4 +1,4 @@
-"""What goes on the pods as in Kubernetes: environment, volumes, runtime."""
+"""Pod settings as in Kubernetes: environment, volumes, runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Word = Annotated[str, Field(max_length=4096)]
 
 
 class EnvSource(SpecModel):
-    """Where the value of a variable comes from."""
+    """The source of a variable's value."""
 
     secret_key_ref: SecretKeyRef
     """A key of a Secret."""
@@ -61,7 +61,7 @@ class Volume(SpecModel):
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     """Name of the volume."""
     mount_path: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")]
-    """Where the trainer sees it."""
+    """Mount path in the trainer's container."""
     read_only: bool = False
     """Mount it read-only."""
     config_map: ConfigMapVolume | None = None
@@ -79,29 +79,34 @@ class NativeRuntime(SpecModel):
 
 
 class MaxTextRuntime(SpecModel):
-    """MaxText's `train_sft` (for sft) or `train_rl` (for grpo) in `image`, told what this spec says in its own words.
-    `model.uri` is a MaxText checkpoint (`gs://…/0/items`)."""
+    """MaxText's `train_sft` (for sft) or `train_rl` (for grpo) in `image`, configured from this spec.
+
+    `model.uri` is a MaxText checkpoint (`gs://…/0/items`).
+    """
 
     model_name: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """MaxText's name of the architecture, such as `llama3.1-70b-Instruct`."""
     args: Annotated[
         list[Annotated[str, Field(max_length=4096, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*=")]], Field(max_length=256)
     ] = []
-    """Further words of MaxText as `key=value`, such as `rollout_tensor_parallelism=8`; they win over this spec's."""
+    """Further MaxText options as `key=value`, such as `rollout_tensor_parallelism=8`; they override this spec."""
 
 
 class ContainerRuntime(SpecModel):
-    """Any command in `image`. It gets the job at /etc/posttrain/job.yaml, its run directory in POSTTRAIN_RUN_DIRECTORY,
-    and JAX's variables for several processes; its exit codes mean what the native trainer's mean."""
+    """Any command in `image`.
+
+    It gets the job at /etc/posttrain/job.yaml, its run directory in POSTTRAIN_RUN_DIRECTORY, and JAX's variables for
+    several processes; its exit codes have the native trainer's meaning.
+    """
 
     command: Annotated[list[Word], Field(min_length=1, max_length=64)]
-    """The command and its first arguments; no shell unless it names one."""
+    """The command and its first arguments; it runs without a shell unless it starts one."""
     args: Annotated[list[Word], Field(max_length=256)] = []
-    """Its arguments."""
+    """Further arguments."""
 
 
 class Runtime(SpecModel):
-    """Exactly one of these; unset is `native`."""
+    """The trainer that runs: exactly one of these; unset is `native`."""
 
     native: NativeRuntime | None = None
     """posttrain's own trainer."""
@@ -112,5 +117,5 @@ class Runtime(SpecModel):
 
     @property
     def is_native(self) -> bool:
-        """Whether posttrain's own trainer runs."""
+        """Return True if posttrain's own trainer runs."""
         return self.maxtext is None and self.container is None

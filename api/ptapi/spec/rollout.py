@@ -13,23 +13,23 @@ Proposals = Annotated[int, Field(ge=1, le=16)]
 
 
 class NgramLookup(SpecModel):
-    """Guesses that a completion goes on as its own text, prompt included, went on before: costs no model."""
+    """Proposes tokens that followed the same text earlier in the prompt or completion; needs no model."""
 
     tokens: Proposals = 4
-    """Tokens that are guessed for each pass of the model. 4: of longer runs the end seldom holds."""
+    """Proposed tokens per pass of the model. 4: the end of longer proposals is seldom accepted."""
     longest: Annotated[int, Field(ge=1, le=16)] = 4
-    """Most of the newest tokens that are looked for in the text; the longest match counts."""
+    """Longest suffix of the newest tokens to look for in the text; the longest match is used."""
 
 
 class DraftModel(SpecModel):
-    """Guesses of a smaller model with the same tokenizer."""
+    """Proposals of a smaller model with the same tokenizer."""
 
     uri: ModelUri
-    """Where the draft's weights are. They are not trained."""
+    """The draft model's weights. They are not trained."""
     revision: Annotated[str, Field(max_length=1024)] | None = None
     """Branch, tag or commit of an `hf://` draft."""
     tokens: Proposals = 4
-    """Tokens that are guessed for each pass of the model. 4: of longer runs the end seldom holds."""
+    """Proposed tokens per pass of the model. 4: the end of longer proposals is seldom accepted."""
 
 
 class Speculative(SpecModel):
@@ -42,7 +42,7 @@ class Speculative(SpecModel):
 
 
 class Vllm(SpecModel):
-    """How `engine: vllm` is reached, and how its weights are renewed."""
+    """Access to vLLM for `engine: vllm`, and how its weights are updated."""
 
     endpoint: HttpUrl | None = None
     """The server's root, such as `http://vllm:8000` (no `/v1`). Unset: vLLM runs inside the trainer's process, from the
@@ -50,21 +50,21 @@ class Vllm(SpecModel):
     model: Text | None = None
     """The model's name on the server. Unset: the first that the server lists."""
     api_key_env: EnvName | None = None
-    """The environment variable that holds the server's key; give it a Secret's key in `env`. Unset: no key is sent."""
+    """The environment variable with the server's API key; set it from a Secret in `env`. Unset: no key is sent."""
     weights_directory: Annotated[str, Field(max_length=1024, pattern=r"^(/[^/:]+)+$")] | None = None
-    """Where new weights (of a LoRA job, the adapter) are laid down for vLLM to read: one volume, at this same path in
-    the trainer's pod and in the server's. Unset, which an endpoint does not allow: a temporary directory."""
+    """Directory where the trainer writes new weights (for LoRA, the adapter) for vLLM: one volume, mounted at this path
+    in the trainer's pod and in the server's. Required with `endpoint`. Unset: a temporary directory."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 256
-    """Prompts that are asked at once; each asks for its whole group. vLLM queues what it cannot run yet."""
+    """Concurrent requests, each for all samples of a prompt. vLLM queues those that it cannot run yet."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=86400.0)] = 600.0
-    """Longest wait for one prompt's samples, for new weights to be read, and for a server that went away to return."""
+    """Longest wait for one prompt's samples, for new weights to load, and for a lost server to return."""
     retries: Annotated[int, Field(ge=0, le=20)] = 4
-    """How often a rollout is asked again after the server was lost; then the run ends, and goes on from its checkpoint
-    when it is started again."""
+    """How often a rollout is retried after the server is lost; then the run ends, and resumes from its checkpoint when
+    it is restarted."""
     tolerance: Annotated[float, Field(gt=0.0, le=10.0)] = 0.1
-    """After every renewal vLLM scores and continues a text of the job's own, and its log-probs must be the trainer's
-    within this mean difference, in nats a token; else the run ends, because weights, model or temperature differ. The
-    number formats of two programs differ by 0.01 to 0.03."""
+    """After every weight update vLLM scores and continues a text of the job, and its log-probs must match the trainer's
+    within this mean difference, in nats per token; otherwise the run ends, because weights, model or temperature
+    differ. Different number formats cause 0.01 to 0.03."""
     memory_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Inside the trainer's process: vLLM's share of a device's memory. Unset: 0.4, because training needs the rest."""
 
@@ -75,36 +75,37 @@ class Rollout(SpecModel):
     max_new_tokens: PositiveInt = 512
     """Longest completion in tokens."""
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
-    """Training samples at 1, so that the sampled policy is the trained one."""
+    """Sampling temperature. 1, so that the sampled policy is the trained one."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Nucleus sampling; 1 is off, because truncation renormalises on the sampler's side only."""
+    """Nucleus sampling; 1 is off, because truncation would renormalise on the sampler's side only."""
     top_k: NonNegativeInt = 0
     """Sample among the k likeliest; 0 is off, for the same reason."""
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Sample among tokens at least this share as likely as the likeliest; 0 is off, for the same reason."""
     min_new_tokens: NonNegativeInt = 0
-    """No end token before so many tokens; 0 is off, because the trainer's distribution knows no such rule."""
+    """Suppress end tokens before this many tokens; 0 is off, because the trainer's distribution has no such rule."""
     stop: Annotated[list[StopString], Field(max_length=16)] = []
-    """Strings that end a completion, beside the model's end tokens; found wherever they fall between tokens."""
+    """Strings that end a completion, in addition to the model's end tokens; they may span token boundaries."""
     slots: PositiveInt | None = None
-    """Most completions sampled at once by the native engine; one that ends makes room for the next. The samples do not
-    depend on it. Unset: what memory holds, at most 256 for each chip (64 on a CPU), because more are hardly faster."""
+    """Most completions that the native engine samples at once; a finished one frees its slot. The samples do not depend
+    on it. Unset: as many as fit in memory, at most 256 per chip (64 on a CPU), because more are hardly faster."""
     speculative: Speculative | None = None
-    """Guess some tokens and check them in one pass of the model; the samples are the same. Unset: off, because it pays
-    only where many guesses hold (`speculation/accepted_share`)."""
+    """Propose some tokens and verify them in one pass of the model; the samples are the same. Unset: off, because it
+    pays only if many proposals are accepted (`speculation/accepted_share`)."""
     engine: Literal["native", "vllm"] = "native"
-    """`native` runs the training model itself; `vllm` asks vLLM; the loss corrects for its slightly other log-probs."""
+    """`native` runs the training model itself; `vllm` uses vLLM; the loss corrects for its slightly different
+    log-probs."""
     vllm: Vllm | None = None
-    """For `engine: vllm`, which needs it."""
+    """vLLM's settings; required for `engine: vllm`."""
     placement: Literal["colocated", "disaggregated"] = "colocated"
-    """`colocated` samples on the chips that train: no copy of the weights moves. `disaggregated` splits chips (or whole
-    slices) into those that train and those that sample, so that both can work at once (`maxStaleness`); weights move
-    after every update that samples wait for. Needs one process: one host, or `pathways: {enabled: true}`."""
+    """`colocated` samples on the training chips: no weights move. `disaggregated` splits chips (or whole slices) into
+    training and sampling chips, so that both can work at once (`maxStaleness`); weights move after every update that
+    samples depend on. It needs one process: one host, or `pathways: {enabled: true}`."""
     sampler_share: Fraction | None = None
-    """Share of the chips (of the slices, where there are several) that sample, when disaggregated: a multiple of one
-    over the hosts (on one host the chips) along the longest side of the slice's shape. Unset: half."""
+    """Share of the chips (or of the slices, if there are several) that sample, when disaggregated: a multiple of 1/n,
+    where n is the number of hosts (on one host: chips) along the longest side of the slice's shape. Unset: half."""
     max_staleness: NonNegativeInt = 0
-    """How many optimizer steps the weights that a batch is sampled with are behind the batch's first update, after as
-    many steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated`: the next batches are
-    sampled while this one trains, the same weights every time, and importance weights correct for it. Each
-    `updatesPerBatch` beyond the first holds one more copy of the weights on the sampling chips."""
+    """How many optimizer steps the sampling weights are behind a batch's first update, once the run has taken that many
+    steps. 0 is fully on-policy: sampler and trainer take turns. More needs `disaggregated`: the next batches are
+    sampled while this one trains, always with the same lag, and importance weights correct for it. Each
+    `updatesPerBatch` beyond the first keeps one more copy of the weights on the sampling chips."""

@@ -1,1 +1,1 @@
-"""Text on its way in and out: YAML as kubectl reads it, values in messages, terminal-safe output."""
+"""Text in and out: YAML as kubectl parses it, values in messages, terminal-safe output."""

@@ -1,8 +1,8 @@
-"""YAML as kubectl reads it, without its traps.
+"""YAML as kubectl parses it, without its traps.
 
-PyYAML and kubectl disagree in places: `1e-6` is text to one and a number to the other, `1:30` and dates the other
-way round, duplicate keys overwrite each other in silence. Here a file means what kubectl makes of it, duplicate
-keys are refused, and so are unquoted `on`, `off`, `yes`, `no`, `y`, `n`, which YAML 1.1 turns into booleans.
+PyYAML and kubectl disagree: `1e-6` is text to one and a number to the other, `1:30` and dates the other way round, and
+duplicate keys silently overwrite each other. Here a file means what kubectl makes of it; duplicate keys are refused,
+and so are unquoted `on`, `off`, `yes`, `no`, `y`, `n`, which YAML 1.1 turns into booleans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes whatever any YAML reader could take for something other than text."""
+    """SafeDumper that quotes whatever a YAML reader could take for something other than text."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -49,10 +49,10 @@ for _tag, _pattern, _first in (
     (_INT_TAG, _INT, "-+0123456789"),
     (_FLOAT_TAG, _FLOAT, "-+.0123456789"),
 ):
-    _whole = re.compile(f"^(?:{_pattern.pattern})$", _pattern.flags)
-    _Loader.add_implicit_resolver(_tag, _whole, list(_first))
-    # PyYAML's own resolvers stay in the dumper: what it would misread is quoted too.
-    _Dumper.add_implicit_resolver(_tag, _whole, list(_first))
+    _full = re.compile(f"^(?:{_pattern.pattern})$", _pattern.flags)
+    _Loader.add_implicit_resolver(_tag, _full, list(_first))
+    # The dumper keeps PyYAML's own resolvers, so that text which PyYAML would misread is quoted too.
+    _Dumper.add_implicit_resolver(_tag, _full, list(_first))
 
 
 def _refuse_trap(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
@@ -70,18 +70,18 @@ def _refuse_trap(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
-    seen: dict[str, int] = {}
+    key_lines: dict[str, int] = {}
     for key_node, _ in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue
         key, line = str(key_node.value), key_node.start_mark.line + 1
-        if key in seen:
+        if key in key_lines:
             raise SpecError(
-                [Finding(f"line {line}", key, f"is written twice; accepted: once (also in line {seen[key]})")]
+                [Finding(f"line {line}", key, f"is written twice; accepted: once (also in line {key_lines[key]})")]
             )
-        seen[key] = line
+        key_lines[key] = line
     loader.flatten_mapping(node)
-    # JSON knows text keys only: `1: x` has the key "1", as kubectl makes it.
+    # JSON has only text keys: `1: x` has the key "1", as in kubectl.
     return {_key(loader, key): loader.construct_object(value, deep=True) for key, value in node.value}
 
 
@@ -94,7 +94,7 @@ def _key(loader: _Loader, node: yaml.Node) -> str:
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Several lines as a block that a person can read (a ConfigMap's file)."""
+    """Represent text of several lines as a readable block (a ConfigMap's file)."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
@@ -104,7 +104,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
 def read(text: str) -> Any:
-    """The one document in `text`. Raises SpecError that names the line."""
+    """Parse the one document in `text`. Raises SpecError with the line."""
     try:
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
     except yaml.MarkedYAMLError as error:
@@ -118,7 +118,7 @@ def read(text: str) -> Any:
 
 
 def write(document: Any) -> str:
-    """The document as YAML, keys in the order given, read back as the same by every YAML reader."""
+    """Return the document as YAML, keys in the given order; every YAML reader parses it back unchanged."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -129,7 +129,7 @@ def _syntax(text: str, error: yaml.MarkedYAMLError) -> Finding:
     lines = text.splitlines()
     line = lines[mark.line].strip() if mark.line < len(lines) else "(end of file)"
     if isinstance(error, yaml.constructor.ConstructorError):
-        return Finding(f"line {mark.line + 1}", shown(line), "has a tag (!…), which a job cannot have")
+        return Finding(f"line {mark.line + 1}", shown(line), "has a tag (!…), which a job must not have")
     hint = "indent with spaces, not tabs" if "\\t" in (error.problem or "") else ""
     return Finding(
         f"line {mark.line + 1}, column {mark.column + 1}", shown(line), f"is not YAML: {error.problem}", hint

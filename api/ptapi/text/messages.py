@@ -1,7 +1,7 @@
-"""What a field accepts, and what was seen instead, in words that a person can act on.
+"""What a field accepts and what was found instead, in words that a user can act on.
 
-The words come from the field's schema, so they cannot drift from what is checked. The one idea: nobody should
-have to read a regular expression, so every pattern of the spec has its sentence here.
+The words are derived from the field's schema, so they cannot drift from what is checked. The one idea: nobody should
+have to read a regular expression, so every pattern of the spec has its description here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ptapi.spec.openapi_schema import INT_OR_STRING, Schema
 LONGEST_SHOWN = 80
 _AMBIGUOUS = re.compile(r"|[-+.0-9].*|true|false|null|~|yes|no|on|off|y|n|\s.*|.*\s|.*(?:\n|: | #).*", re.I | re.S)
 
-PATTERN_WORDS: dict[str, str] = {
+PATTERN_DESCRIPTIONS: dict[str, str] = {
     r"^eval/\S+$": "a metric of an evaluation, eval/…",
     r"^(hf://|gs://|file:///)[^/].*$": "a URI: gs://…, file:///… or hf://…",
     r"^(gs://|file:///)[^/].*$": "a URI of a directory: gs://… or file:///…",
@@ -38,9 +38,9 @@ PATTERN_WORDS: dict[str, str] = {
 
 
 def accepted(schema: Schema) -> str:
-    """What a value of this schema may be: `one of a, b`, `a whole number from 1 to 64`, …"""
+    """Return what a value of this schema may be, such as `a whole number from 1 to 64`."""
     if schema.get(INT_OR_STRING):
-        return f"{_number('a whole number', schema)}, or {PATTERN_WORDS[schema['pattern']]}"
+        return f"{_number('a whole number', schema)}, or {PATTERN_DESCRIPTIONS[schema['pattern']]}"
     if "enum" in schema:
         values = [shown(value) for value in schema["enum"]]
         return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
@@ -59,7 +59,7 @@ def accepted(schema: Schema) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it is printed in a message: short, and in quotes where it could be taken for something else."""
+    """Format a value for a message: short, and quoted where it could be taken for something else."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False) if _AMBIGUOUS.fullmatch(value) else value
     else:
@@ -87,11 +87,11 @@ def _plain(bound: float) -> str:
 
 
 def _text(schema: Schema) -> str:
-    words = PATTERN_WORDS[schema["pattern"]] if "pattern" in schema else "text"
+    description = PATTERN_DESCRIPTIONS[schema["pattern"]] if "pattern" in schema else "text"
     low, high = schema.get("minLength", 0), schema.get("maxLength")
     if high is None:
-        return words
-    return f"{words} ({f'{low} to' if low else 'at most'} {high} characters)"
+        return description
+    return f"{description} ({f'{low} to' if low else 'at most'} {high} characters)"
 
 
 def _list(schema: Schema) -> str:

@@ -1,8 +1,8 @@
-"""Text of a model on a person's terminal. Imports nothing: `ptctl` shows it before it knows any model of the spec."""
+"""Model output on a terminal. Imports nothing, because `ptctl` uses it before it imports any model of the spec."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor or recolour the terminal; lines and tabs stay."""
+    """Escape everything that could move the cursor or recolour the terminal; keep newlines and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)

@@ -1,1 +1,1 @@
-"""The commands of `ptctl`, one file each: flags and examples; the work is done by the rooms beside."""
+"""The commands of `ptctl`, one file each: flags and examples. Other packages do the work."""

@@ -1,4 +1,4 @@
-"""`ptctl completion`: the script that makes a shell complete commands, flags and the names of jobs."""
+"""`ptctl completion`: the script that lets a shell complete commands, flags and job names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ptctl.ui.lazy_group import SETTINGS
 SHELLS = ("bash", "zsh", "fish")
 
 _EXAMPLES = """
-source <(ptctl completion bash)                      # this shell; put it into ~/.bashrc for all
+source <(ptctl completion bash)                      # this shell only; add it to ~/.bashrc for all
 ptctl completion zsh > "${fpath[1]}/_ptctl"
 ptctl completion fish > ~/.config/fish/completions/ptctl.fish
 """
@@ -27,5 +27,5 @@ def completion(app: App, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, shell  # click has a class for each of SHELLS
     script = kind(click.get_current_context().find_root().command, {}, "ptctl", "_PTCTL_COMPLETE")
-    # Not `source()`: for bash it runs bash to ask its version, which fails where bash is not installed.
+    # Not `source()`: for bash it runs `bash --version`, which fails where bash is not installed.
     app.console.data((script.source_template % script.source_vars()).rstrip())

@@ -1,4 +1,4 @@
-"""`ptctl train`: the trainer as a child process, here, without a cluster."""
+"""`ptctl train`: run the trainer as a child process on this machine, without a cluster."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ptctl train -f job.yaml --set training.optimizer.learningRate=3e-6 --fresh     #
 @click.command("train", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
 @job_file()
 @assignments
-@click.option("--fresh", is_flag=True, help="Start over; the run that is there is kept as NAME.previous-N.")
+@click.option("--fresh", is_flag=True, help="Start over; the existing run is kept as NAME.previous-N.")
 @pass_app
 def train(app: App, filename: str, assignments: tuple[str, ...], fresh: bool) -> int:
     """Run a job's trainer here, without a cluster.
 
-    A run that was interrupted goes on from its checkpoint. Of an edited job it takes what leaves its meaning alone
-    (more steps, other intervals); for the rest give it another name, or start over with --fresh.
+    An interrupted run resumes from its checkpoint. Edits that keep the meaning of the run (more steps, other
+    intervals) take effect; for other edits rename the job, or start over with --fresh.
 
-    The same program that a pod runs (`python -m pttrainer run`); its own exit code is told where it is not 0. Needs
-    the trainer's packages: pip install 'posttrain[trainer-cpu]'.
+    Runs the same program as a pod (`python -m pttrainer run`) and prints its exit code if that is not 0. Needs the
+    trainer's packages: pip install 'posttrain[trainer-cpu]'.
     """
-    from ptctl.jobs.file import check, read_changed
+    from ptctl.jobs.file import check, read_with_changes
     from ptctl.trainer_process import run_trainer
 
-    job = read_changed(filename, assignments)
+    job = read_with_changes(filename, assignments)
     return run_trainer(app, check(job, filename), "run", *(["--fresh"] if fresh else []))

@@ -1,4 +1,4 @@
-"""`ptctl validate`: what the API would say about a job file, without a cluster."""
+"""`ptctl validate`: check a job file as the API would, without a cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ptctl workload get llama-gsm8k -o yaml | ptctl validate -f -
 def validate(app: App, filename: str) -> None:
     """Check a job file; nothing is sent anywhere.
 
-    Every finding is printed, with its field, the value, and what is accepted. Exit code 2 if there is one.
+    Prints every finding with its field, the value and what is accepted. Exit code 2 if there is any.
     """
     from ptctl.jobs.file import check, read
     from ptctl.jobs.summary import summary

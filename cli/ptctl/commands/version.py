@@ -1,4 +1,4 @@
-"""`ptctl version`."""
+"""`ptctl version`: print the version."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def version(app: App) -> None:
 
     try:
         number = installed("posttrain")
-    except PackageNotFoundError:  # run from a checkout that was never installed
+    except PackageNotFoundError:  # runs from a checkout that is not installed
         number = "unknown (not installed)"
     app.console.data(f"ptctl {number}")

@@ -1,4 +1,4 @@
-"""Where the proxy of a headless Pathways job listens."""
+"""The address of a headless Pathways job's proxy."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 def address(job: Manifest) -> str:
-    """The proxy's address within the cluster. Raises CliError for a job that has none."""
+    """Return the proxy's address within the cluster. Raises CliError for a job that has none."""
     if not (job["spec"].get("pathways") or {}).get("headless"):
         raise CliError(
             f"{job['metadata']['name']} is not a headless Pathways job", "pathways: {enabled: true, headless: true}"
         )
     jobset = (job.get("status") or {}).get("jobSet")
     if not jobset:
-        raise CliError(f"{job['metadata']['name']} has no JobSet yet", "ptctl workload describe says why")
+        raise CliError(f"{job['metadata']['name']} has no JobSet yet", "`ptctl workload describe NAME` shows why")
     head = f"{jobset}-{names.PATHWAYS_HEAD}-0-0.{jobset}.{job['metadata']['namespace']}"
     return f"grpc://{head}:{names.PATHWAYS_PROXY_PORT}"
 
 
-def variables(where: str) -> str:
-    """What JAX reads, in a line for a shell."""
-    return f"JAX_PLATFORMS=proxy JAX_BACKEND_TARGET={where}"
+def variables(proxy: str) -> str:
+    """Return the environment variables that JAX reads, as one shell line."""
+    return f"JAX_PLATFORMS=proxy JAX_BACKEND_TARGET={proxy}"
 
 
 def head_of(kube: Kube, job: Manifest) -> str:
-    """Name of the running head pod. Raises CliError while there is none."""
+    """Return the name of the running head pod. Raises CliError while there is none."""
     address(job)
     meta = job["metadata"]
     pods = kube.list(PODS, meta["namespace"], labels=labels.selector(meta["name"])).items
@@ -42,5 +42,8 @@ def head_of(kube: Kube, job: Manifest) -> str:
         and (pod.get("status") or {}).get("phase") == "Running"
     ]
     if not heads:
-        raise CliError(f"the head of {meta['name']} does not run yet", "ptctl workload wait --for running")
+        raise CliError(
+            f"the head pod of {meta['name']} is not running yet",
+            "`ptctl workload wait NAME --for running` waits for it",
+        )
     return str(heads[0])

@@ -1,4 +1,4 @@
-"""Bringing a port of the cluster to this machine: kubectl does it, which everybody has who has a cluster."""
+"""Forward a port of the cluster to this machine with kubectl."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ptctl.errors import CliError
 from ptctl.ui.app import Target
 
 
-def command(target: Target, namespace: str, what: str, here: int, there: int) -> list[str]:
-    """The command that makes port `there` of `pod/…` or `service/…` listen on this machine as `here`."""
-    chosen = (("kubeconfig", target.kubeconfig), ("context", target.context))
-    where = [f"--{flag}={value}" for flag, value in chosen if value]
-    return ["kubectl", *where, "-n", namespace, "port-forward", what, f"{here}:{there}"]
+def command(target: Target, namespace: str, resource: str, local_port: int, remote_port: int) -> list[str]:
+    """Return the kubectl command that forwards `local_port` here to `remote_port` of `pod/…` or `service/…`."""
+    options = (("kubeconfig", target.kubeconfig), ("context", target.context))
+    cluster = [f"--{flag}={value}" for flag, value in options if value]
+    return ["kubectl", *cluster, "-n", namespace, "port-forward", resource, f"{local_port}:{remote_port}"]
 
 
-def run(words: list[str]) -> None:
-    """Until Ctrl-C. Raises CliError where kubectl ends otherwise."""
-    code = subprocess.call(words)
+def run(args: list[str]) -> None:
+    """Run the port-forward until Ctrl-C. Raises CliError if kubectl fails."""
+    code = subprocess.call(args)
     if code:
-        raise CliError(f"kubectl port-forward ended with exit code {code}")
+        raise CliError(f"kubectl port-forward exited with code {code}")

@@ -1,6 +1,6 @@
-"""Drawing the board: a live view on a terminal, a line every few seconds elsewhere. Never silent.
+"""Draw the demo's tasks: a live view on a terminal, a line every few seconds elsewhere. Never silent.
 
-A thread of its own draws, so that the demo itself is straight-line code that may block.
+A separate thread draws, so that the demo itself is straight-line code that may block.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ptctl.demo.task_list import Board, State, Task, clock_text
+from ptctl.demo.task_list import State, Task, TaskList, clock_text
 from ptctl.runs.plot import sparkline
 from ptctl.ui.console import Console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_DRAW_EVERY_S = 0.25
-_SAY_EVERY_S = 3.0
+_DRAW_INTERVAL_S = 0.25
+_LINE_INTERVAL_S = 3.0
 _MARKS: dict[State, tuple[str, str]] = {
     "waiting": ("·", "dim"),
     "running": (">", "cyan"),
@@ -27,42 +27,46 @@ _MARKS: dict[State, tuple[str, str]] = {
 }
 
 
-class Painter(Protocol):
-    """How the board is drawn; `draw` is called several times a second."""
+class View(Protocol):
+    """How the tasks are shown; `draw` is called several times a second."""
 
-    def draw(self, board: Board) -> None: ...
+    def draw(self, task_list: TaskList) -> None:
+        """Draw the current state."""
 
-    def close(self, board: Board) -> None: ...
+    def close(self, task_list: TaskList) -> None:
+        """Draw the final state and stop."""
 
 
-class Lines:
-    """For pipes, logs and dumb terminals: a line when a task begins or ends, and every few seconds between."""
+class PlainView:
+    """For pipes, logs and dumb terminals: a line when a task starts or ends, and every few seconds in between."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._states: dict[str, State] = {}
-        self._said_at = 0.0
+        self._last_line_at = 0.0
 
-    def draw(self, board: Board) -> None:
-        for name, task in list(board.tasks.items()):
+    def draw(self, task_list: TaskList) -> None:
+        """Print the tasks whose state has changed, and the running one every few seconds."""
+        for name, task in list(task_list.tasks.items()):
             if self._states.get(name, "waiting") != task.state:
                 self._states[name] = task.state
-                self._say(board, task)
-        task_now = board.current
-        if task_now is not None and board.elapsed - self._said_at >= _SAY_EVERY_S:
-            self._say(board, task_now)
+                self._print_line(task_list, task)
+        running = task_list.current
+        if running is not None and task_list.elapsed - self._last_line_at >= _LINE_INTERVAL_S:
+            self._print_line(task_list, running)
 
-    def close(self, board: Board) -> None:
-        self.draw(board)
+    def close(self, task_list: TaskList) -> None:
+        """Print the final state."""
+        self.draw(task_list)
 
-    def _say(self, board: Board, task: Task) -> None:
+    def _print_line(self, task_list: TaskList, task: Task) -> None:
         mark = f"{task.state}: " if task.state in ("done", "failed", "stopped") else ""
-        self._console.say(f"[{clock_text(board.elapsed):>5}] {task.title}: {mark}{task.text}".rstrip(": "))
-        self._said_at = board.elapsed
+        self._console.say(f"[{clock_text(task_list.elapsed):>5}] {task.title}: {mark}{task.text}".rstrip(": "))
+        self._last_line_at = task_list.elapsed
 
 
 class LiveView:
-    """For terminals."""
+    """For terminals: redraws in place."""
 
     def __init__(self, console: Console) -> None:
         from rich.console import Console as RichConsole
@@ -74,23 +78,25 @@ class LiveView:
         )
         self._live.start()
 
-    def draw(self, board: Board) -> None:
-        self._live.update(render(board, self._rich.width), refresh=True)
+    def draw(self, task_list: TaskList) -> None:
+        """Redraw the view."""
+        self._live.update(render(task_list, self._rich.width), refresh=True)
 
-    def close(self, board: Board) -> None:
-        self.draw(board)
+    def close(self, task_list: TaskList) -> None:
+        """Draw the final state and leave the live view."""
+        self.draw(task_list)
         self._live.stop()
 
 
-def render(board: Board, width: int) -> RenderableType:
-    """The board as text: a line for each task, and below it what it measures."""
+def render(task_list: TaskList, width: int) -> RenderableType:
+    """Return the tasks as text: a line for each, and below the running one its progress and metric."""
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"posttrain demo  {clock_text(board.elapsed)}\n", style="bold")
-    for task in list(board.tasks.values()):
+    text.append(f"posttrain demo  {clock_text(task_list.elapsed)}\n", style="bold")
+    for task in list(task_list.tasks.values()):
         mark, style = _MARKS[task.state]
-        spent = clock_text(board.spent(task)) if task.state != "waiting" else ""
+        spent = clock_text(task_list.spent(task)) if task.state != "waiting" else ""
         text.append(f" {mark} {task.title:<14}", style=style)
         text.append(f"{spent:>6}  ")
         if width < 60 and task.text:
@@ -113,16 +119,16 @@ def _append_details(text: Any, task: Task, width: int) -> None:
         text.append(f" {task.series_name} {task.series[-1]:.3g}\n")
 
 
-class Show:
-    """Draws the board until it is closed."""
+class DemoDisplay:
+    """Draws the tasks in the background, as a context manager."""
 
-    def __init__(self, board: Board, console: Console) -> None:
-        self._board = board
-        self._painter: Painter = LiveView(console) if console.is_live else Lines(console)
+    def __init__(self, task_list: TaskList, console: Console) -> None:
+        self._task_list = task_list
+        self._view: View = LiveView(console) if console.is_live else PlainView(console)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo view", daemon=True)
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> DemoDisplay:
         self._thread.start()
         return self
 
@@ -130,11 +136,11 @@ class Show:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._board.end("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
+            self._task_list.end("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
         self._closing.set()
         self._thread.join()
-        self._painter.close(self._board)
+        self._view.close(self._task_list)
 
     def _run(self) -> None:
-        while not self._closing.wait(_DRAW_EVERY_S):
-            self._painter.draw(self._board)
+        while not self._closing.wait(_DRAW_INTERVAL_S):
+            self._view.draw(self._task_list)

@@ -1,6 +1,6 @@
-"""Following a job of the demo to its end: phase from the cluster, steps and metrics from the run directory.
+"""Follow a job of the demo to its end: phase from the cluster, steps and metrics from the run directory.
 
-The run directory is read directly because it is fresher than the status, which the operator writes every few seconds.
+The run directory is fresher than the status, which the operator writes every few seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptapi.run_directory import COMPLETION_LENGTH, LOSS, PROGRESS, REWARD
 from ptctl.demo.paths import NAMESPACE
-from ptctl.demo.task_list import Board
+from ptctl.demo.task_list import TaskList
 from ptctl.errors import CliError
 from ptctl.jobs.view import JobView, view
 from ptctl.runs import files
@@ -23,7 +23,7 @@ from ptkube.resources import POSTTRAINJOBS
 if TYPE_CHECKING:
     from ptkube.client import Kube
 
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 _STAGES = {
     "loading": "loading the model",
     "compiling": "compiling",
@@ -34,7 +34,7 @@ _STAGES = {
 }
 
 
-def follow(kube: Kube, name: str, run: Path, board: Board, series: str) -> None:
+def follow(kube: Kube, name: str, run: Path, task_list: TaskList, series: str) -> None:
     """Return when the job has succeeded. Raises CliError with the job's own message when it has failed."""
     while True:
         try:
@@ -48,7 +48,7 @@ def follow(kube: Kube, name: str, run: Path, board: Board, series: str) -> None:
             )
         rows = files.metrics(run)
         progress = read_progress(run)
-        board.update(
+        task_list.update(
             name,
             describe(job, progress, rows),
             share(progress),
@@ -57,14 +57,14 @@ def follow(kube: Kube, name: str, run: Path, board: Board, series: str) -> None:
         )
         if job.phase == "Succeeded":
             return
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
 
 
 def describe(job: JobView, progress: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """What the job is doing, in a line."""
+    """Return what the job is doing, in one line."""
     stage = str(progress.get("stage") or "")
     if not stage:
-        return {"Pending": "accepted", "Starting": "the trainer starts"}.get(job.phase, job.phase.lower())
+        return {"Pending": "accepted", "Starting": "starting the trainer"}.get(job.phase, job.phase.lower())
     step, total = int(progress.get("step") or 0), int(progress.get("totalSteps") or 0)
     parts = [f"step {step}/{total}"] if total else []
     if stage in _STAGES:
@@ -82,13 +82,13 @@ def describe(job: JobView, progress: dict[str, Any], rows: list[dict[str, Any]])
 
 
 def share(progress: dict[str, Any]) -> float | None:
-    """How much of the steps is done."""
+    """Return the share of the steps that is done; None before the total is known."""
     total = int(progress.get("totalSteps") or 0)
     return min(1.0, int(progress.get("step") or 0) / total) if total else None
 
 
 def read_progress(run: Path) -> dict[str, Any]:
-    """The progress document; empty before there is one."""
+    """Return the progress document; empty before there is one."""
     try:
         document = json.loads((run / PROGRESS).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -97,6 +97,6 @@ def read_progress(run: Path) -> dict[str, Any]:
 
 
 def failed_message(job: JobView) -> str:
-    """What the Failed condition says."""
+    """Return the reason and message of the Failed condition."""
     condition = job.condition("Failed") or {}
     return f"{condition.get('reason', '')}: {condition.get('message', '')}".strip(": ")

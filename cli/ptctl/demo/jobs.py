@@ -1,7 +1,7 @@
-"""The demo's jobs in the cluster: which of them are its own, and how they end.
+"""The demo's jobs in the cluster: which of them are its own, and how they are deleted.
 
-A trainer has minutes to save a checkpoint, and Python hears no signal while XLA compiles. Nobody wants the checkpoint
-of a demo that is over, so its pods get two seconds.
+A trainer has minutes to save a checkpoint, and Python handles no signal while XLA compiles. A finished demo needs no
+checkpoint, so its pods get two seconds.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from ptoperator.kube.labels import selector
 if TYPE_CHECKING:
     from ptkube.client import Kube
 
-_GONE_S = 60.0
-_HURRY_S = 2
-_LOOK_EVERY_S = 0.5
+_DELETE_TIMEOUT_S = 60.0
+_GRACE_S = 2
+_POLL_S = 0.5
 
 
 def own_jobs(kube: Kube) -> list[str]:
-    """Names of the demo's jobs that are there."""
-    return [name for name in (SFT, GRPO) if _is_own(_find(kube, name))]
+    """Return the names of the demo's jobs that exist."""
+    return [name for name in (SFT, GRPO) if _is_own(_get_job(kube, name))]
 
 
 def refuse_foreign_jobs(kube: Kube) -> None:
-    """A job of the same name that is not the demo's is left alone, so the demo cannot run."""
+    """Raise CliError if another job has a name of the demo's; the demo never touches such a job."""
     for name in (SFT, GRPO):
-        job = _find(kube, name)
+        job = _get_job(kube, name)
         if job is not None and not _is_own(job):
             raise CliError(f"job {name!r} exists in namespace {NAMESPACE!r} and is not the demo's", "delete it first")
 
 
 def end_jobs(kube: Kube, names: Iterable[str]) -> None:
-    """Delete them; return when neither they nor their pods are there."""
-    left = list(names)
-    for name in left:
+    """Delete the jobs; return when neither they nor their pods exist. Raises TimedOutError."""
+    remaining = list(names)
+    for name in remaining:
         with suppress(NotFound):
             kube.delete(POSTTRAINJOBS, name, NAMESPACE, propagation="Foreground")
-    until = time.monotonic() + _GONE_S
-    while left := [name for name in left if _is_there(kube, name)]:
-        if time.monotonic() > until:
-            hint = "`ptctl workload describe NAME` shows what it waits for"
-            raise TimedOutError(f"not gone after {_GONE_S:g} s: {', '.join(left)}", hint)
-        time.sleep(_LOOK_EVERY_S)
+    deadline = time.monotonic() + _DELETE_TIMEOUT_S
+    while remaining := [name for name in remaining if _delete_pods_and_check(kube, name)]:
+        if time.monotonic() > deadline:
+            hint = "`ptctl workload describe NAME` shows what is blocking it"
+            raise TimedOutError(f"still not deleted after {_DELETE_TIMEOUT_S:g} s: {', '.join(remaining)}", hint)
+        time.sleep(_POLL_S)
 
 
-def _is_there(kube: Kube, name: str) -> bool:
-    """The job, or pods of it, which are told to hurry."""
+def _delete_pods_and_check(kube: Kube, name: str) -> bool:
+    """Return True if the job or pods of it exist; delete those pods with a short grace period."""
     pods = kube.list(PODS, NAMESPACE, labels=selector(name)).items
     for pod in pods:
         with suppress(NotFound):
-            kube.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_s=_HURRY_S)
-    return bool(pods) or _find(kube, name) is not None
+            kube.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace_s=_GRACE_S)
+    return bool(pods) or _get_job(kube, name) is not None
 
 
-def _find(kube: Kube, name: str) -> Manifest | None:
+def _get_job(kube: Kube, name: str) -> Manifest | None:
     try:
         return kube.get(POSTTRAINJOBS, name, NAMESPACE)
     except NotFound:

@@ -1,4 +1,4 @@
-"""Where the demo keeps its files, and what it calls its jobs."""
+"""The demo's files and job names."""
 
 from __future__ import annotations
 
@@ -9,36 +9,40 @@ SFT = "demo-sft"
 GRPO = "demo-grpo"
 NAMESPACE = "default"
 LABEL = "posttrain.dev/demo"
-"""On the demo's jobs: those, and no others, are replaced when it runs again."""
+"""Label of the demo's jobs: only jobs with it are replaced when the demo runs again."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """The demo's directory."""
+class DemoPaths:
+    """Paths in the demo's directory."""
 
     folder: Path
 
     @property
     def train(self) -> Path:
+        """Return the training data's path."""
         return self.folder / "data" / "train.jsonl"
 
     @property
     def held_out(self) -> Path:
+        """Return the held-out data's path."""
         return self.folder / "data" / "eval.jsonl"
 
     @property
     def runs(self) -> Path:
+        """Return the directory of both runs."""
         return self.folder / "runs"
 
     @property
     def lock(self) -> Path:
-        """Held while a demo runs here."""
+        """Return the lock that a running demo holds."""
         return self.folder / ".lock"
 
     @property
     def picture(self) -> Path:
+        """Return the path of the reward plot."""
         return self.folder / "reward.png"
 
     def run(self, job: str) -> Path:
-        """The run directory of a job."""
+        """Return the run directory of a job."""
         return self.runs / job

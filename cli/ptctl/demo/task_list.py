@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a list of tasks, each with a state and a line. Pure; `show.py` draws it."""
+"""The demo's tasks, each with a state and a line of text. Pure; `display.py` draws them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = Literal["waiting", "running", "done", "failed", "stopped"]
 
 @dataclass(frozen=True)
 class Task:
-    """One part of the demo. `share` is how much of it is done; `series` becomes a sparkline."""
+    """One part of the demo. `share` is the fraction done; `series` becomes a sparkline."""
 
     title: str
     state: State = "waiting"
@@ -25,8 +25,8 @@ class Task:
 
 
 @dataclass
-class Board:
-    """All tasks, and the clock. The demo's thread changes it, the drawing one reads it; a change is one assignment."""
+class TaskList:
+    """All tasks and the clock. The demo's thread writes it, the drawing thread reads; each change is one assignment."""
 
     tasks: dict[str, Task]
     clock: Callable[[], float] = time.monotonic
@@ -36,43 +36,43 @@ class Board:
         self.began = self.clock()
 
     def start(self, name: str, text: str = "") -> None:
-        """The task begins."""
+        """Mark the task as running."""
         self.tasks[name] = replace(self.tasks[name], state="running", text=text, started=self.clock())
 
     def update(
         self, name: str, text: str, share: float | None = None, series: Sequence[float] = (), series_name: str = ""
     ) -> None:
-        """How the task is doing."""
+        """Set the running task's text, progress and series."""
         self.tasks[name] = replace(
             self.tasks[name], text=text, share=share, series=tuple(series), series_name=series_name
         )
 
     def finish(self, name: str, text: str) -> None:
-        """The task is done."""
+        """Mark the task as done."""
         task = self.tasks[name]
         self.tasks[name] = replace(task, state="done", text=text, share=None, seconds=self.clock() - task.started)
 
     def end(self, state: State) -> None:
-        """What runs now has failed, or was stopped."""
+        """Mark the running task as failed or stopped."""
         for name, task in self.tasks.items():
             if task.state == "running":
                 self.tasks[name] = replace(task, state=state, seconds=self.clock() - task.started)
 
     @property
     def current(self) -> Task | None:
-        """The task that runs."""
+        """Return the running task, if any."""
         return next((task for task in self.tasks.values() if task.state == "running"), None)
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the demo began."""
+        """Return the seconds since the demo began."""
         return self.clock() - self.began
 
     def spent(self, task: Task) -> float:
-        """Seconds of a task so far."""
+        """Return the task's seconds so far."""
         return self.clock() - task.started if task.state == "running" else task.seconds
 
 
 def clock_text(seconds: float) -> str:
-    """`1:05`."""
+    """Format seconds as `1:05`."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

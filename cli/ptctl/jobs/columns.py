@@ -1,6 +1,6 @@
-"""The columns of `workload list`: those of `kubectl get ptj`, and what else answers "how is it going?".
+"""The columns of `workload list`: those of `kubectl get ptj`, and more about a job's progress.
 
-On a terminal that is too narrow, the columns with the highest `rank` go first; a pipe always gets all of them.
+On a terminal that is too narrow, the columns with the highest `rank` are dropped first; a pipe always gets all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PHASE_COLOURS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A header, how its cell is made, and how readily it is given up (0: never)."""
+    """A column: its header, the function that formats its cell, and its drop order (0: never dropped)."""
 
     title: str
     cell: Callable[[JobView, datetime], str]
@@ -53,18 +53,18 @@ NAMESPACE = Column("NAMESPACE", lambda job, now: job.namespace)
 
 
 def slice_label(job: JobView) -> str:
-    """`v5p-128`, or `2 x v5p-128`."""
+    """Return the accelerator with its slice count: `v5p-128`, or `2 x v5p-128`."""
     return f"{job.slices} x {job.accelerator}" if job.slices > 1 else job.accelerator
 
 
-def chosen(wide: bool, with_namespace: bool) -> tuple[Column, ...]:
-    """The columns of a form of the table."""
+def select_columns(wide: bool, with_namespace: bool) -> tuple[Column, ...]:
+    """Return the columns of the narrow or wide table."""
     columns = COLUMNS if wide else tuple(column for column in COLUMNS if not column.wide)
     return (NAMESPACE, *columns) if with_namespace else columns
 
 
-def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
-    """Indices of the columns that fit `width`, giving up the readiest first; all of them where width is None."""
+def columns_that_fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    """Return the indices of the columns that fit `width`, dropping the highest ranks first; all where width is None."""
     kept = list(range(len(columns)))
     if width is None:
         return kept

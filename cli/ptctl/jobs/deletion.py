@@ -1,4 +1,4 @@
-"""Deleting jobs, and waiting until they and their pods are gone."""
+"""Delete jobs, and wait deadline they and their pods are gone."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from ptkube.resources import POSTTRAINJOBS
 from ptkube.watch import changes
 
 
-def delete_jobs(app: App, target: Target, wanted: Filter, wait_s: float | None) -> None:
-    """Delete; with `wait_s`, return when they are gone, or raise TimedOutError."""
+def delete_jobs(app: App, target: Target, job_filter: Filter, wait_s: float | None) -> None:
+    """Delete the matching jobs; with `wait_s`, return when they are gone or raise TimedOutError."""
     kube = app.connect(target)
     namespace = namespace_of(kube, target)
-    if wanted.names:
-        jobs = [view(fetch(kube, target, name)) for name in wanted.names]
+    if job_filter.names:
+        jobs = [view(fetch(kube, target, name)) for name in job_filter.names]
     else:
-        listed = (view(job) for job in kube.list(POSTTRAINJOBS, namespace, labels=wanted.labels).items)
-        jobs = [job for job in listed if wanted.matches(job)]
+        listed = (view(job) for job in kube.list(POSTTRAINJOBS, namespace, labels=job_filter.labels).items)
+        jobs = [job for job in listed if job_filter.matches(job)]
     for job in jobs:
         _delete(app, kube, job)
     if not jobs:
         app.console.say(f"no jobs found in namespace {namespace!r}")
     elif wait_s is not None:
-        await_gone(kube, jobs, wait_s)
+        wait_until_deleted(kube, jobs, wait_s)
 
 
 def _delete(app: App, kube: Kube, job: JobView) -> None:
     try:
         kube.delete(POSTTRAINJOBS, job.name, job.namespace, uid=job.uid or None, propagation="Foreground")
     except NotFound:
-        pass  # somebody else was faster, and it is gone: as asked
+        pass  # already deleted by someone else
     app.console.data(f'{RESOURCE} "{job.name}" deleted')
     if job.run_uri:
-        app.console.say(f"its run directory stays: {job.run_uri}")
+        app.console.say(f"the run directory is kept: {job.run_uri}")
 
 
-def await_gone(kube: Kube, jobs: list[JobView], wait_s: float) -> None:
-    """Return when none of these objects exists any more."""
-    left = {job.uid: job for job in jobs}
-    until = time.monotonic() + wait_s
+def wait_until_deleted(kube: Kube, jobs: list[JobView], wait_s: float) -> None:
+    """Return when none of these jobs exists any more. Raises TimedOutError."""
+    remaining = {job.uid: job for job in jobs}
+    deadline = time.monotonic() + wait_s
     for namespace in {job.namespace for job in jobs}:
         present: set[str] = set()
-        for kind, item in changes(kube, POSTTRAINJOBS, namespace, until=until):
+        for kind, item in changes(kube, POSTTRAINJOBS, namespace, until=deadline):
             if kind == "DELETED":
-                left.pop(str(item["metadata"]["uid"]), None)
+                remaining.pop(str(item["metadata"]["uid"]), None)
             elif kind == "SYNCED":
-                for uid in [uid for uid, job in left.items() if job.namespace == namespace and uid not in present]:
-                    left.pop(uid)
+                for uid in [uid for uid, job in remaining.items() if job.namespace == namespace and uid not in present]:
+                    remaining.pop(uid)
             else:
                 present.add(str(item["metadata"]["uid"]))
-            if kind != "ADDED" and not any(job.namespace == namespace for job in left.values()):
+            if kind != "ADDED" and not any(job.namespace == namespace for job in remaining.values()):
                 break
-    if left:
-        names = ", ".join(job.name for job in left.values())
-        hint = "`ptctl workload describe NAME` shows what it waits for"
-        raise TimedOutError(f"not gone after {wait_s:g} s: {names}", hint)
+    if remaining:
+        names = ", ".join(job.name for job in remaining.values())
+        hint = "`ptctl workload describe NAME` shows what is blocking it"
+        raise TimedOutError(f"still not deleted after {wait_s:g} s: {names}", hint)

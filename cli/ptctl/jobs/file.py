@@ -1,4 +1,4 @@
-"""Job files: one job each, read as the API reads YAML, checked with its rules before anything is sent."""
+"""Job files: one job each, parsed as the API parses YAML and checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STDIN = "-"
 
 
 def read(path: str) -> Manifest:
-    """The document in a file (`-`: standard input). Raises InputError; the spec itself is not looked at."""
+    """Return the document in a file (`-`: standard input). Raises InputError; the spec itself is not checked."""
     where = "standard input" if path == STDIN else path
     try:
-        body = kubectl_yaml.read(_text(path))
+        body = kubectl_yaml.read(_read_text(path))
     except SpecError as error:
         raise InputError("\n  ".join(f"{where}: {finding}" for finding in error.findings)) from error
     if not isinstance(body, dict):
@@ -29,15 +29,15 @@ def read(path: str) -> Manifest:
     kind = body.get("kind")
     if kind != "PostTrainJob":
         hint = {
-            None: "a job begins with `apiVersion: posttrain.dev/v1alpha1` and `kind: PostTrainJob`",
-            "List": "one job in a file",
-        }.get(kind, "ptctl handles PostTrainJobs; `kubectl apply -f` takes the rest")
+            None: "a job starts with `apiVersion: posttrain.dev/v1alpha1` and `kind: PostTrainJob`",
+            "List": "put one job in each file",
+        }.get(kind, "ptctl handles only PostTrainJobs; use `kubectl apply -f` for other kinds")
         raise InputError(f"{where}: kind: {kind!r}; accepted: PostTrainJob", hint)
     return body
 
 
-def read_changed(path: str, assignments: Sequence[str]) -> Manifest:
-    """The document in a file, with the fields that `--set` changes. Raises InputError."""
+def read_with_changes(path: str, assignments: Sequence[str]) -> Manifest:
+    """Return the document in a file with the `--set` assignments applied. Raises InputError."""
     job = read(path)
     for assignment in assignments:
         assign(job, assignment)
@@ -45,22 +45,22 @@ def read_changed(path: str, assignments: Sequence[str]) -> Manifest:
 
 
 def check(job: Manifest, where: str) -> PostTrainJob:
-    """Every rule that needs no cluster. Raises InputError with all findings, a line each."""
+    """Check every rule that needs no cluster and return the parsed job. Raises InputError with one line per finding."""
     try:
         return parse_job(job)
     except SpecError as error:
         count = len(error.findings)
         lines = "".join(f"\n  {finding}" for finding in error.findings)
-        raise InputError(f"{where}: {count} thing{'s' * (count > 1)} wrong{lines}") from error
+        raise InputError(f"{where}: {count} error{'s' * (count > 1)}{lines}") from error
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     if path == STDIN:
         if sys.stdin.isatty():
-            print("reading a job from standard input; end with Ctrl-D", file=sys.stderr)
-        return _decoded(sys.stdin.buffer.read(), "standard input")
+            print("reading a job from standard input; press Ctrl-D to end", file=sys.stderr)
+        return _decode(sys.stdin.buffer.read(), "standard input")
     try:
-        return _decoded(Path(path).read_bytes(), path)
+        return _decode(Path(path).read_bytes(), path)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
     except IsADirectoryError as error:
@@ -69,7 +69,7 @@ def _text(path: str) -> str:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _decoded(data: bytes, where: str) -> str:
+def _decode(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""A job from flags: XPK's words for what XPK has, the spec's own for what a post-training job is about.
+"""Build a job from flags: XPK's names where XPK has the concept, the spec's own names for the rest.
 
-Pure: values in, manifest out. What no flag says stays unset, so that the API's defaults hold; `--set` reaches
+Pure: values in, manifest out. Fields without a flag stay unset, so that the API's defaults apply; `--set` reaches
 every other field.
 """
 
@@ -15,7 +15,7 @@ from ptctl.jobs.set_field import assign
 from ptctl.ui.choices import BUILTIN_REWARDS, GRPO_LOSSES
 from ptkube.resources import Manifest
 
-_PLACES = {
+_FIELD_PATHS = {
     "workload": "metadata.name",
     "model": "model.uri",
     "tokenizer": "model.tokenizer",
@@ -40,54 +40,54 @@ _PLACES = {
     "server_image": "pathways.serverImage",
     "proxy_server_image": "pathways.proxyImage",
 }
-"""Flags that are one field."""
+"""Flags that set a single field, and its path."""
 
 _URIS = ("model", "tokenizer", "data", "eval_data", "output_uri")
-_CAPACITY = {"on_demand": "onDemand", "spot": "spot", "flex": "flexStart"}
+_CAPACITY_TYPES = {"on_demand": "onDemand", "spot": "spot", "flex": "flexStart"}
 
 
-def overlay(job: Manifest, flags: Mapping[str, Any]) -> None:
-    """Write the flags that were given into `job`, in place; `--set` last, so that it has the last word."""
-    for flag, place in _PLACES.items():
+def apply_flags(job: Manifest, flags: Mapping[str, Any]) -> None:
+    """Write the flags that were given into `job`, in place; `--set` assignments are applied last and win."""
+    for flag, path in _FIELD_PATHS.items():
         if flags.get(flag) is not None:
             value = local_uri(str(flags[flag])) if flag in _URIS else flags[flag]
-            _put(job, place, value)
-    _algorithm(job, flags)
+            _set_field(job, path, value)
+    _set_algorithm(job, flags)
     if flags.get("reward"):
-        _put(job, "rewards", [reward(word) for word in flags["reward"]])
-    capacity = _capacity(flags)
+        _set_field(job, "rewards", [reward(word) for word in flags["reward"]])
+    capacity = _capacity_options(flags)
     if capacity:
-        _put(job, "capacity", capacity)
+        _set_field(job, "capacity", capacity)
     if flags.get("docker_image_pull_secret"):
-        _put(job, "imagePullSecrets", list(flags["docker_image_pull_secret"]))
+        _set_field(job, "imagePullSecrets", list(flags["docker_image_pull_secret"]))
     env = [*_env_file(flags.get("env_file")), *flags.get("env", ())]
     if env:
-        _put(job, "env", [variable(word) for word in env])
+        _set_field(job, "env", [variable(word) for word in env])
     if flags.get("command") is not None:
-        _put(job, "runtime", {"container": {"command": ["/bin/sh", "-c", flags["command"]]}})
+        _set_field(job, "runtime", {"container": {"command": ["/bin/sh", "-c", flags["command"]]}})
     if flags.get("headless"):
-        _put(job, "pathways.enabled", True)
-        _put(job, "pathways.headless", True)
+        _set_field(job, "pathways.enabled", True)
+        _set_field(job, "pathways.headless", True)
     if flags.get("suspend"):
-        _put(job, "runPolicy.suspend", True)
+        _set_field(job, "runPolicy.suspend", True)
     for assignment in flags.get("assignments", ()):
         assign(job, assignment)
 
 
-def skeleton() -> Manifest:
-    """What every job begins with."""
+def empty_job() -> Manifest:
+    """Return the manifest that every job starts from."""
     return {"apiVersion": "posttrain.dev/v1alpha1", "kind": "PostTrainJob", "metadata": {}, "spec": {}}
 
 
 def local_uri(word: str) -> str:
-    """A path that begins with / . or ~ becomes a file:// URI; everything else is left to the API to judge."""
+    """Return a file:// URI for a path that begins with / . or ~; leave everything else for the API to judge."""
     if not word.startswith(("/", "./", "../", "~/")):
         return word
     return f"file://{Path(word).expanduser().absolute().resolve()}"
 
 
 def reward(word: str) -> Manifest:
-    """`gsm8k`, or a Python file: `./reward.py`, `file:///rewards/reward.py:score`."""
+    """Return the manifest of a reward: `gsm8k`, or a Python file: `./reward.py`, `file:///rewards/reward.py:score`."""
     if word in BUILTIN_REWARDS:
         return {"builtin": word}
     path, colon, function = word.rpartition(":")
@@ -102,9 +102,9 @@ def reward(word: str) -> Manifest:
 
 
 def variable(word: str) -> Manifest:
-    """`NAME=VALUE`."""
-    name, found, value = word.partition("=")
-    if not found or not name:
+    """Return the manifest of one environment variable from `NAME=VALUE`."""
+    name, separator, value = word.partition("=")
+    if not separator or not name:
         raise InputError(f"--env {word!r}: accepted: NAME=VALUE")
     return {"name": name, "value": value}
 
@@ -119,33 +119,33 @@ def _env_file(path: str | None) -> Sequence[str]:
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
-def _algorithm(job: Manifest, flags: Mapping[str, Any]) -> None:
+def _set_algorithm(job: Manifest, flags: Mapping[str, Any]) -> None:
     name, group_size = flags.get("algorithm"), flags.get("group_size")
     if name in GRPO_LOSSES:
-        _put(job, "algorithm", {"grpo": {} if name == "grpo" else {"loss": name}})
+        _set_field(job, "algorithm", {"grpo": {} if name == "grpo" else {"loss": name}})
     elif name is not None:
-        _put(job, "algorithm", {name: {}})
+        _set_field(job, "algorithm", {name: {}})
     if group_size is not None:
-        _put(job, "algorithm.ppo.samplesPerPrompt" if name == "ppo" else "algorithm.grpo.groupSize", group_size)
+        _set_field(job, "algorithm.ppo.samplesPerPrompt" if name == "ppo" else "algorithm.grpo.groupSize", group_size)
 
 
-def _capacity(flags: Mapping[str, Any]) -> list[Manifest]:
+def _capacity_options(flags: Mapping[str, Any]) -> list[Manifest]:
     options: list[Manifest] = (
         [{"type": "reservation", "reservation": flags["reservation"]}] if flags.get("reservation") is not None else []
     )
-    return options + [{"type": kind} for flag, kind in _CAPACITY.items() if flags.get(flag)]
+    return options + [{"type": kind} for flag, kind in _CAPACITY_TYPES.items() if flags.get(flag)]
 
 
-def _put(job: Manifest, place: str, value: Any) -> None:
-    words = place.split(".")
-    if words[0] != "metadata":
-        words.insert(0, "spec")
-    here = job
-    for word in words[:-1]:
-        inner = here.get(word)
+def _set_field(job: Manifest, path: str, value: Any) -> None:
+    keys = path.split(".")
+    if keys[0] != "metadata":
+        keys.insert(0, "spec")
+    parent = job
+    for key in keys[:-1]:
+        inner = parent.get(key)
         if inner is None:
-            inner = here[word] = {}
+            inner = parent[key] = {}
         if not isinstance(inner, dict):
-            raise InputError(f"{'.'.join(words)}: {word!r} in the job file is not a mapping")
-        here = inner
-    here[words[-1]] = value
+            raise InputError(f"{'.'.join(keys)}: {key!r} in the job file is not a mapping")
+        parent = inner
+    parent[keys[-1]] = value

@@ -1,4 +1,4 @@
-"""Finding jobs in a cluster: by name, or by what -A, -l and XPK's filters say."""
+"""Find jobs in a cluster: by name, or by -A, -l and XPK's filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which jobs a verb is about; empty is all."""
+    """The jobs that a verb acts on; an empty field matches all."""
 
     labels: str | None = None
     text: str | None = None
@@ -26,6 +26,7 @@ class Filter:
     names: tuple[str, ...] = ()
 
     def matches(self, job: JobView) -> bool:
+        """Return True if the job passes every filter but `labels`, which the API server applies."""
         phases = STATUS_PHASES.get((self.status or "").upper())
         return (
             (self.text or "") in job.name
@@ -35,12 +36,12 @@ class Filter:
 
 
 def namespace_of(kube: Kube, target: Target) -> str | None:
-    """The namespace to ask in; None is all of them."""
+    """Return the namespace to query; None means all namespaces."""
     return None if target.everywhere else target.namespace or kube.namespace
 
 
 def fetch(kube: Kube, target: Target, name: str) -> Manifest:
-    """The job of that name. Raises MissingError, naming jobs that were perhaps meant."""
+    """Return the named job. Raises MissingError with a hint that names similar jobs."""
     namespace = namespace_of(kube, target) or kube.namespace
     try:
         return kube.get(POSTTRAINJOBS, name, namespace)
@@ -57,9 +58,9 @@ def _hint(kube: Kube, target: Target, name: str) -> str:
     everywhere = [view(job) for job in kube.list(POSTTRAINJOBS, None).items]
     elsewhere = [job.namespace for job in everywhere if job.name == name]
     if elsewhere:
-        return f"there is one in namespace {elsewhere[0]!r}: add -n {elsewhere[0]}"
+        return f"it exists in namespace {elsewhere[0]!r}: add -n {elsewhere[0]}"
     here = [job.name for job in everywhere if job.namespace == namespace_of(kube, target)]
-    close = get_close_matches(name, here, 3, 0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
+    similar = get_close_matches(name, here, 3, 0.5)
+    if similar:
+        return f"did you mean {' or '.join(similar)}?"
     return "`ptctl workload list` shows the jobs that exist" if here else "there are no jobs in this namespace"

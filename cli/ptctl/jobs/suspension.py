@@ -1,4 +1,4 @@
-"""Changing `spec.runPolicy.suspend`, once for `suspend` and `resume`."""
+"""Set `spec.runPolicy.suspend`, for `suspend` and `resume`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ptkube.resources import POSTTRAINJOBS
 
 
 def set_suspend(app: App, target: Target, name: str, *, suspend: bool) -> None:
-    """Ask for it, and say what happened; asking for what is already so is no error."""
+    """Suspend or resume the job and report the result; a job already in that state is no error."""
     kube = app.connect(target)
     job = view(fetch(kube, target, name))
     if job.is_terminal:
         raise CliError(f"job {name!r} has ended ({job.phase}): it can be neither suspended nor resumed")
     if job.deleting:
         raise CliError(f"job {name!r} is being deleted")
-    word = "suspended" if suspend else "resumed"
+    state = "suspended" if suspend else "resumed"
     if job.suspended == suspend:
-        app.console.data(f"{RESOURCE}/{name} {word} (unchanged)")
+        app.console.data(f"{RESOURCE}/{name} {state} (unchanged)")
         return
     kube.patch(POSTTRAINJOBS, name, job.namespace, {"spec": {"runPolicy": {"suspend": suspend}}})
-    app.console.data(f"{RESOURCE}/{name} {word}")
+    app.console.data(f"{RESOURCE}/{name} {state}")
     if suspend:
-        app.console.say("the trainer saves a checkpoint and stops; to wait for it:")
+        app.console.say("the trainer saves a checkpoint and stops; to wait for that:")
         app.console.say(f"  ptctl workload wait {name} --for suspended{target.flags}")

@@ -1,7 +1,7 @@
-"""A job as the verbs read it: one frozen value made from the API server's answer, in one place.
+"""A job as the verbs read it: one frozen value, built from the API server's response in one place.
 
-Not the pydantic model of `ptapi.status`, on purpose: that import alone costs more CPU time than listing a
-thousand jobs may take, and a newer operator's extra fields must not break an older ptctl.
+Deliberately not the pydantic model of `ptapi.status`: importing that costs more CPU time than listing a
+thousand jobs may take, and extra fields of a newer operator must not break an older ptctl.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TERMINAL = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class JobView:
-    """What tables, waits and descriptions ask of a job. Absent values are empty strings, 0 or None."""
+    """The fields of a job that tables, waits and descriptions need. Absent values are empty strings, 0 or None."""
 
     name: str
     namespace: str
@@ -45,20 +45,21 @@ class JobView:
 
     @property
     def is_terminal(self) -> bool:
+        """Return True if the job has succeeded or failed."""
         return self.phase in TERMINAL
 
     @property
     def progress(self) -> str:
-        """`40/300`, or empty before the first step."""
+        """Return `40/300`, or an empty string before the first step."""
         return f"{self.step}/{self.total}" if self.total else ""
 
     def condition(self, kind: str) -> Manifest | None:
-        """The condition of that type."""
+        """Return the condition of that type, if present."""
         return next((c for c in part(self.raw, "status", "conditions", missing=[]) if c.get("type") == kind), None)
 
 
 def view(job: Manifest) -> JobView:
-    """Read a PostTrainJob."""
+    """Build a JobView from a PostTrainJob manifest."""
     meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
     progress, metrics = status.get("progress") or {}, status.get("metrics") or {}
     accelerator, failure = spec.get("accelerator") or {}, status.get("failure") or {}
@@ -93,7 +94,7 @@ def view(job: Manifest) -> JobView:
 
 
 def part(manifest: Manifest, *path: str, missing: Any) -> Any:
-    """What stands at the end of the path, where each of its steps may be absent or null."""
+    """Return the value at the path, or `missing` if any step of it is absent or null."""
     value: Any = manifest
     for step in path:
         value = (value or {}).get(step)
@@ -101,7 +102,7 @@ def part(manifest: Manifest, *path: str, missing: Any) -> Any:
 
 
 def _algorithm(spec: Manifest) -> str:
-    """The label of an algorithm before the operator has written one: the GRPO variant, or the name."""
+    """Return the algorithm's label before the operator has written one: the GRPO variant, or the name."""
     algorithm = spec.get("algorithm") or {}
     name = next((kind for kind in ALGORITHMS if algorithm.get(kind) is not None), "")
     return str(algorithm[name].get("loss") or name) if name == "grpo" else name

@@ -1,4 +1,4 @@
-"""Waiting for a job: what each goal means, when it has become impossible, and what is said meanwhile."""
+"""Wait for a job to reach a state, and stop early when it no longer can."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ptkube.watch import changes
 
 
 def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | None) -> None:
-    """Return when the goal is reached; raise CliError when it cannot be, TimedOutError when it was not in time."""
+    """Return when the goal is reached. Raises CliError when it no longer can be, TimedOutError after `timeout_s`."""
     kube = app.connect(target)
     try:
         job = view(fetch(kube, target, name))
@@ -27,10 +27,10 @@ def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | 
     if is_reached(job, goal, name):
         app.console.data(f"{RESOURCE}/{name} {goal}")
         return
-    until = None if timeout_s is None else time.monotonic() + timeout_s
-    said = ""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    shown_phase = ""
     for kind, item in changes(
-        kube, POSTTRAINJOBS, namespace_of(kube, target), fields=f"metadata.name={name}", until=until
+        kube, POSTTRAINJOBS, namespace_of(kube, target), fields=f"metadata.name={name}", until=deadline
     ):
         if kind == "SYNCED":
             continue
@@ -39,19 +39,19 @@ def wait_for(app: App, target: Target, name: str, goal: str, timeout_s: float | 
             if goal == "deleted":
                 app.console.data(f"{RESOURCE}/{name} deleted")
                 return
-            raise MissingError(f"job {name!r} was deleted while it was waited for")
-        said = _say(app, job, said)
+            raise MissingError(f"job {name!r} was deleted during the wait")
+        shown_phase = _show_phase(app, job, shown_phase)
         if is_reached(job, goal, name):
             app.console.data(f"{RESOURCE}/{name} {goal}")
             return
     raise TimedOutError(
-        f"job {name!r} is not {goal} after {timeout_s:g} s: {_state(job)}",
-        f"`ptctl workload describe {name}{target.flags}` shows what it waits for",
+        f"job {name!r} is not {goal} after {timeout_s:g} s: {_describe_state(job)}",
+        f"`ptctl workload describe {name}{target.flags}` shows what is blocking it",
     )
 
 
 def is_reached(job: JobView, goal: str, name: str) -> bool:
-    """Whether it is so. Raises CliError when it will never be."""
+    """Return True if the job has reached the goal. Raises CliError if it never will."""
     if job.phase in GOAL_PHASES[goal]:
         return True
     if job.is_terminal and goal != "deleted":
@@ -60,13 +60,13 @@ def is_reached(job: JobView, goal: str, name: str) -> bool:
     return False
 
 
-def _say(app: App, job: JobView, said: str) -> str:
-    """The phase, whenever it changes, on a terminal."""
-    if app.console.is_live and job.phase != said:
-        app.console.say(_state(job))
+def _show_phase(app: App, job: JobView, shown_phase: str) -> str:
+    """Print the phase on a terminal whenever it changes."""
+    if app.console.is_live and job.phase != shown_phase:
+        app.console.say(_describe_state(job))
     return job.phase
 
 
-def _state(job: JobView) -> str:
+def _describe_state(job: JobView) -> str:
     step = f", step {job.progress}" if job.progress else ""
     return f"{job.phase}{step}"

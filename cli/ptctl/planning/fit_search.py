@@ -1,4 +1,4 @@
-"""`ptctl plan --fit`: the changed job as YAML, and what was changed in words."""
+"""`ptctl plan --fit`: print the with_settings job as YAML, and explain the changes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ptkube.resources import Manifest
 GIB = 2**30
 
 
-def show(console: Console, body: Manifest, job: PostTrainJob, found: Manifest, target: str | None) -> None:
-    """The job with the change, to stdout or into a file; why and what, to stderr."""
-    for line in words(job, found):
+def show(console: Console, body: Manifest, job: PostTrainJob, result: Manifest, target: str | None) -> None:
+    """Print the changed job to stdout or write it into a file; explain the changes on stderr."""
+    for line in explain(job, result):
         console.say(line)
-    if found["found"] is None:
+    if result["found"] is None:
         return
-    text = kubectl_yaml.write(changed(body, found["found"]["settings"]))
+    text = kubectl_yaml.write(with_settings(body, result["found"]["settings"]))
     if target is None:
         console.data(text.rstrip("\n"))
         return
@@ -33,8 +33,8 @@ def show(console: Console, body: Manifest, job: PostTrainJob, found: Manifest, t
     console.say(f"written to {target}")
 
 
-def changed(body: Manifest, settings: Manifest) -> Manifest:
-    """The user's own document, with these paths of its spec set."""
+def with_settings(body: Manifest, settings: Manifest) -> Manifest:
+    """Return the user's own document with these paths of its spec set."""
     spec = _copy(body["spec"])
     for path, value in settings.items():
         *parents, last = path.split(".")
@@ -46,34 +46,34 @@ def changed(body: Manifest, settings: Manifest) -> Manifest:
     return {**body, "spec": spec}
 
 
-def words(job: PostTrainJob, found: Manifest) -> Iterator[str]:
-    """What was tried, what was changed, and what comes of it."""
+def explain(job: PostTrainJob, result: Manifest) -> Iterator[str]:
+    """Yield lines that say what was tried, what was changed and how much memory it needs."""
     name = job.metadata.name
-    for refused in found["refused"]:
+    for refused in result["refused"]:
         yield f"refused by the compiler: {', '.join(_changes(job, refused['settings'])) or 'the job as it is'}"
-    best = found["found"]
+    best = result["found"]
     if best is None:
-        yield f"{name}: nothing that was tried fits ({found['tried']} layouts)"
+        yield f"{name}: none of the {result['tried']} layouts tried fits"
         return
-    memory = f"{_gib(best, 'peak')} of {_gib(best, 'available')} GiB per chip by the {found['confirmed_by']}"
+    memory = f"{_gib(best, 'peak')} of {_gib(best, 'available')} GiB per chip by the {result['confirmed_by']}"
     if not best["settings"]:
         yield f"{name}: fits as it is: {memory}"
         return
-    yield f"{name}: does not fit as it is; with this it does ({found['tried']} layouts were tried):"
+    yield f"{name}: does not fit as it is; it fits with these changes ({result['tried']} layouts tried):"
     yield from (f"  {change}" for change in _changes(job, best["settings"]))
     yield memory
 
 
 def _changes(job: PostTrainJob, settings: Manifest) -> list[str]:
-    """`training.microBatchSize: 16 -> 8`."""
-    old = manifest(job)["spec"]
-    said = []
+    """Return lines such as `training.microBatchSize: 16 -> 8`."""
+    spec = manifest(job)["spec"]
+    changes = []
     for path, value in settings.items():
-        before: Any = old
+        before: Any = spec
         for key in path.split("."):
             before = before.get(key) if isinstance(before, dict) else None
-        said.append(f"{path}: {_short(before)} -> {_short(value)}")
-    return said
+        changes.append(f"{path}: {_short(before)} -> {_short(value)}")
+    return changes
 
 
 def _short(value: Any) -> str:

@@ -1,1 +1,1 @@
-"""Runs: their logs, metrics, samples, ranks and links."""
+"""A run's logs, metrics, samples, ranks and links."""

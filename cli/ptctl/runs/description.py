@@ -1,4 +1,4 @@
-"""A job as a page of text. Pure: the job, its pods and its events in, text out."""
+"""Describe a job as a page of text. Pure: the job, its pods and its events in, text out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe_job(
     now: datetime,
     width: int | None,
 ) -> str:
-    """Everything about a job, in tables where `width` has room for them (None: always)."""
+    """Return everything about a job as text; tables where `width` has room for them (None: always)."""
     room = None if width is None else width - _INDENT
     sections = (
         _head(job, now),
@@ -92,8 +92,8 @@ def _progress(job: JobView, now: datetime) -> Iterator[str]:
     seconds = progress.get("secondsPerStep")
     yield from _pair("Step time", f"{seconds:.3g} s" if isinstance(seconds, (int, float)) else "")
     yield from _pair("Time left", "" if job.is_terminal else job.eta)
-    heard = age(str(progress.get("updated") or ""), now)
-    yield from _pair("Heartbeat", f"{heard} ago" if heard and not job.is_terminal else "")
+    heartbeat_age = age(str(progress.get("updated") or ""), now)
+    yield from _pair("Heartbeat", f"{heartbeat_age} ago" if heartbeat_age and not job.is_terminal else "")
     for key, label in _METRICS:
         yield from _pair(label, part(status, "metrics", key, missing=""))
     checkpoint = status.get("checkpoint") or {}
@@ -122,12 +122,12 @@ def _failure(job: JobView, now: datetime) -> Iterator[str]:
 
 
 def _conditions(job: JobView, now: datetime, room: int | None) -> Iterator[str]:
-    found = part(job.raw, "status", "conditions", missing=[])
-    if found:
+    conditions = part(job.raw, "status", "conditions", missing=[])
+    if conditions:
         yield "Conditions:"
         rows = [
             (c["type"], c["status"], c["reason"], age(c["lastTransitionTime"], now), c.get("message", ""))
-            for c in found
+            for c in conditions
         ]
         yield from _indented(table_or_records(("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), rows, room))
 
@@ -161,21 +161,21 @@ def _time(job: JobView) -> Iterator[str]:
 
 
 def _pods(pods: Sequence[Manifest], room: int | None) -> Iterator[str]:
-    found = ranks(pods)
-    if found:
+    pod_ranks = ranks(pods)
+    if pod_ranks:
         phases = {pod["metadata"]["name"]: part(pod, "status", "phase", missing="") for pod in pods}
         nodes = {pod["metadata"]["name"]: part(pod, "spec", "nodeName", missing="") for pod in pods}
         yield "Pods:"
         rows = [
             (str(r.number), str(r.attempt), r.pod, phases[r.pod], nodes[r.pod], "" if r.has_started else r.waiting_for)
-            for r in found
+            for r in pod_ranks
         ]
-        yield from _indented(table_or_records(("RANK", "ATTEMPT", "POD", "PHASE", "NODE", "WAITS FOR"), rows, room))
+        yield from _indented(table_or_records(("RANK", "ATTEMPT", "POD", "PHASE", "NODE", "WAITING FOR"), rows, room))
 
 
 def _events(job: JobView, events: Sequence[Manifest], now: datetime, room: int | None) -> Iterator[str]:
-    ours = [event for event in events if event["involvedObject"].get("uid", job.uid) == job.uid]
-    newest = sorted(ours, key=_event_time)[-_NEWEST_EVENTS:]
+    job_events = [event for event in events if event["involvedObject"].get("uid", job.uid) == job.uid]
+    newest = sorted(job_events, key=_event_time)[-_NEWEST_EVENTS:]
     if newest:
         yield "Events:"
         rows = [

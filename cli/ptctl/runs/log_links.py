@@ -1,4 +1,4 @@
-"""Where Cloud Logging keeps the logs of a job, or of one of its ranks: from the links in its status."""
+"""The Cloud Logging address of a job's logs, or of one rank's, from the links in its status."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def link_of(kube: Kube, target: Target, name: str, rank: int | None) -> str:
-    """The address; of all ranks without `rank`."""
+    """Return the Cloud Logging address of one rank's logs, or of all ranks' without `rank`."""
     job = fetch(kube, target, name)
-    found = part(job, "status", "links", missing={})
-    link = str(found.get("cloudLogs" if rank is None else "cloudLogsOfRank") or "")
+    job_links = part(job, "status", "links", missing={})
+    link = str(job_links.get("cloudLogs" if rank is None else "cloudLogsOfRank") or "")
     if not link:
         raise CliError(
             f"job {name!r} has no link to Cloud Logging",
-            "the operator knows the cluster's address with gke.cluster set",
+            "set gke.cluster in the Helm chart, so that the operator can write the link",
         )
     if rank is None:
         return link

@@ -1,4 +1,4 @@
-"""Metrics for reading: a table of steps, a curve of one metric."""
+"""Metrics for reading: a table of steps, or a plot of one metric."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ptctl.ui.table import table as lay_out
 
 Row = dict[str, Any]
 
-FIRST = (
+USUAL_METRICS = (
     "step",
     "loss",
     "reward",
@@ -28,16 +28,16 @@ FIRST = (
     "mfu",
     "goodput",
 )
-"""The columns of the table, in their order; the last go first on a narrow terminal."""
+"""The columns of the table in order; a narrow terminal drops the last ones."""
 _HIDDEN = ("time",)
 
 
 def table(rows: Sequence[Row], width: int | None, *, wide: bool) -> str:
-    """The usual metrics that these steps have, as many as fit; with `wide` all metrics, wherever they end."""
+    """Return a table of the usual metrics of these steps, as many as fit; with `wide`, of all metrics."""
     present = {key for row in rows for key, value in row.items() if _is_number(value) and key not in _HIDDEN}
-    names = [name for name in FIRST if name in present]
+    names = [name for name in USUAL_METRICS if name in present]
     if wide:
-        names, width = names + sorted(present - set(FIRST)), None
+        names, width = names + sorted(present - set(USUAL_METRICS)), None
     cells = [[number(row.get(name)) for name in names] for row in rows]
     sizes = widths([names, *cells])
     while width is not None and len(names) > 1 and sum(sizes) + GAP * (len(sizes) - 1) > width:
@@ -46,16 +46,18 @@ def table(rows: Sequence[Row], width: int | None, *, wide: bool) -> str:
 
 
 def plot(rows: Sequence[Row], name: str, width: int | None) -> str:
-    """The metric over its steps. Raises MissingError, naming the metrics there are."""
+    """Plot the metric over its steps. Raises MissingError with the metrics that exist."""
     points = [(row["step"], float(row[name])) for row in rows if _is_number(row.get(name))]
     if not points:
-        known = sorted({key for row in rows for key, value in row.items() if _is_number(value)} - {"step", *_HIDDEN})
-        raise MissingError(f"no metric {name!r}; there are: {', '.join(known)}")
+        available = sorted(
+            {key for row in rows for key, value in row.items() if _is_number(value)} - {"step", *_HIDDEN}
+        )
+        raise MissingError(f"no metric {name!r}; available: {', '.join(available)}")
     return curve([step for step, _ in points], [value for _, value in points], name, min(width or 80, 100))
 
 
 def number(value: Any) -> str:
-    """Four digits that matter; empty for none."""
+    """Format a number with four significant digits; empty for anything else."""
     if not _is_number(value):
         return ""
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Curves drawn with characters: braille dots (2 x 4 in a cell) between two axes, and one-line sparklines."""
+"""Plots drawn with characters: braille dots (2 x 4 in a cell) between two axes, and one-line sparklines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BLANK = 0x2800
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as bars, from their least to their greatest; groups are averaged where they do not fit."""
+    """Draw the values as bars between their minimum and maximum; average groups of them where they do not fit."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -23,7 +23,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def curve(xs: Sequence[float], ys: Sequence[float], title: str, width: int, height: int = 12) -> str:
-    """The points joined by lines, in a frame of `width` x `height` cells and its labels."""
+    """Draw the points, joined by lines, in a frame of `width` x `height` cells with labels."""
     low, high = _range(ys)
     labels = [f"{low + (high - low) * (height - 1 - row) / (height - 1):.3g}" for row in range(height)]
     left = max(map(len, labels))

@@ -1,4 +1,4 @@
-"""The trainer's processes of a job, as the pods of a cluster show them: which rank, which attempt, how far."""
+"""The trainer's processes of a job, from the pods of a cluster: rank, attempt, and whether it has started."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ class Rank:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from every other, also from the same rank of another attempt."""
+        """Return what identifies the container, also among attempts of the same rank."""
         return self.uid, self.container
 
 
-def ranks(pods: Sequence[Manifest], only: int | None = None) -> list[Rank]:
-    """Every rank of these pods, by attempt and number."""
-    found = [rank for pod in pods for rank in _ranks_of(pod)]
+def ranks(pods: Sequence[Manifest], only_rank: int | None = None) -> list[Rank]:
+    """Return every rank of these pods, by attempt and number."""
+    every_rank = [rank for pod in pods for rank in _ranks_of(pod)]
     return sorted(
-        (rank for rank in found if only is None or rank.number == only), key=lambda rank: (rank.attempt, rank.number)
+        (rank for rank in every_rank if only_rank is None or rank.number == only_rank),
+        key=lambda rank: (rank.attempt, rank.number),
     )
 
 
@@ -46,7 +47,7 @@ def _ranks_of(pod: Manifest) -> list[Rank]:
     states = {state["name"]: state for state in status.get("containerStatuses") or []}
     return [
         Rank(
-            number=first + place,
+            number=first + index,
             attempt=_index(meta, labels.RESTART_ATTEMPT) + 1,
             pod=meta["name"],
             container=name,
@@ -54,7 +55,7 @@ def _ranks_of(pod: Manifest) -> list[Rank]:
             has_started=_has_started(states.get(name), status),
             waiting_for=_waiting_for(states.get(name), status),
         )
-        for place, name in enumerate(names)
+        for index, name in enumerate(names)
     ]
 
 
@@ -76,7 +77,7 @@ def _has_started(state: Manifest | None, status: Manifest) -> bool:
 
 
 def _waiting_for(state: Manifest | None, status: Manifest) -> str:
-    """Why the container does not run yet: its own reason, or why the pod has no node."""
+    """Return why the container does not run yet: its own reason, or why the pod is not scheduled."""
     waiting = part(state or {}, "state", "waiting", missing={})
     if waiting:
         return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))

@@ -1,7 +1,7 @@
-"""What every command is given: the console, and a way to the cluster. Tests replace both.
+"""The console and the cluster connection that every command gets. Tests replace both.
 
 Which cluster: --kubeconfig, else KUBECONFIG, else ~/.kube/config, exactly as kubectl decides. The embedded
-cluster is never chosen silently; `eval "$(ptctl local env)"` chooses it for kubectl and ptctl alike.
+cluster is never chosen silently; `eval "$(ptctl local env)"` selects it for kubectl and ptctl alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """Which cluster, and where in it. `namespace` None is the context's; with `everywhere` it means all."""
+    """A cluster and a namespace in it. `namespace` None is the context's, or all of them with `everywhere`."""
 
     namespace: str | None = None
     kubeconfig: str | None = None
@@ -29,13 +29,13 @@ class Target:
 
     @property
     def flags(self) -> str:
-        """The flags that lead another ptctl or kubectl command to the same place, with a leading blank."""
-        given = (("-n", self.namespace), ("--kubeconfig", self.kubeconfig), ("--context", self.context))
-        return "".join(f" {flag} {value}" for flag, value in given if value)
+        """Return the flags that send another ptctl or kubectl command to the same place, with a leading space."""
+        options = (("-n", self.namespace), ("--kubeconfig", self.kubeconfig), ("--context", self.context))
+        return "".join(f" {flag} {value}" for flag, value in options if value)
 
 
 def connect(target: Target) -> Kube:
-    """A client for the target's cluster; costs imports, so only commands that need a cluster call it."""
+    """Return a client for the target's cluster. Its imports are slow, so only commands that need a cluster call it."""
     from ptctl.errors import CliError
     from ptkube.client import Kube
     from ptkube.errors import ConfigError
@@ -53,7 +53,7 @@ def connect(target: Target) -> Kube:
 
 @dataclass(frozen=True)
 class App:
-    """The seams of ptctl."""
+    """The dependencies that tests replace: the console and the function that connects to a cluster."""
 
     console: Console = field(default_factory=Console)
     connect: Callable[[Target], Kube] = connect

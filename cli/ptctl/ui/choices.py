@@ -1,5 +1,7 @@
-"""Words that flags accept, and what they stand for. Those of the spec stand here beside the models that define them,
-because `--help` may not import those; a test compares the two."""
+"""Values that flags accept, and what they stand for.
+
+The spec's values are repeated here because `--help` must not import its models; a test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ STATUS_PHASES = {
     "SUCCESSFUL": ("Succeeded",),
     "SUSPENDED": ("Suspended",),
 }
-"""XPK's words for a status, in our phases."""
-STATUS_WORDS = ("EVERYTHING", *STATUS_PHASES)
+"""XPK's status names, and the phases that they select."""
+STATUS_NAMES = ("EVERYTHING", *STATUS_PHASES)
 
 GOAL_PHASES = {
     "complete": ("Succeeded",),
@@ -26,5 +28,4 @@ GOAL_PHASES = {
     "suspended": ("Suspended",),
     "deleted": (),
 }
-"""What can be waited for, and the phases in which it is so. A job that has succeeded was running: nobody waits for
-ever."""
+"""The goals of `wait` and the phases that meet them. Succeeded meets `running`, so that no wait goes on for ever."""

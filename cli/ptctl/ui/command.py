@@ -1,6 +1,6 @@
-"""The click command that all verbs use: examples in the help, and foreign words refused with the right one.
+"""The click command class of all verbs: examples in the help, and other tools' flags refused with a replacement.
 
-Left out: accepting a flag and doing nothing with it, the worst habit of the tools that people come from.
+A flag is never accepted and ignored.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ TEXT_WIDTH = 100
 
 
 class Examples(click.Command):
-    """Adds a section `Examples:` that is printed as it is written, to be copied."""
+    """Adds an `Examples:` section that is printed verbatim, ready to copy."""
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
         if self.examples:
             formatter.write_paragraph()
             formatter.write("Examples:\n")
@@ -28,8 +29,8 @@ class Examples(click.Command):
                 formatter.write(f"  {line}\n" if line else "\n")
 
 
-class Headed(click.Option):
-    """An option that the help shows under a heading of its own: for verbs with dozens."""
+class SectionOption(click.Option):
+    """An option listed under its own heading in the help, for verbs with dozens of options."""
 
     def __init__(self, *args: Any, heading: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,28 +38,30 @@ class Headed(click.Option):
 
 
 class Verb(Examples):
-    """A leaf command. `foreign` maps an option of XPK or gcluster to what to use here."""
+    """A leaf command. `replacements` maps a flag of XPK or gcluster to what to use here."""
 
-    def __init__(self, *args: Any, foreign: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, replacements: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("no_args_is_help", False)
         super().__init__(*args, **kwargs)
-        self.foreign = foreign or {}
+        self.replacements = replacements or {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                sections.setdefault(param.heading if isinstance(param, Headed) else "Options", []).append(record)
+                sections.setdefault(param.heading if isinstance(param, SectionOption) else "Options", []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; refuse another tool's flag with its replacement."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            instead = self.foreign.get(error.option_name)
-            if instead is None:
+            replacement = self.replacements.get(error.option_name)
+            if replacement is None:
                 raise
-            raise click.UsageError(f"{error.option_name} does not exist here.\nhint: {instead}", ctx) from error
+            raise click.UsageError(f"{error.option_name} does not exist here.\nhint: {replacement}", ctx) from error

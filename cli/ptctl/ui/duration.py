@@ -1,4 +1,4 @@
-"""Durations as people type and read them: `2h30m` in, kubectl's short ages out."""
+"""Parse and format durations: `2h30m` in, kubectl's short ages out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `90s`, `1.5h`, `2h30m`. Raises ValueError with a sentence."""
+    """Return the seconds of `90`, `90s`, `1.5h`, `2h30m`. Raises ValueError with what is accepted."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if not _DURATION.fullmatch(text):
@@ -21,28 +21,28 @@ def parse_duration(text: str) -> float:
 
 
 def short(seconds: float) -> str:
-    """At most two units, as kubectl prints ages: 45s, 3m20s, 45m, 5h20m, 3d4h, 40d."""
+    """Format seconds with at most two units, as kubectl prints ages: 45s, 3m20s, 45m, 5h20m, 3d4h, 40d."""
     s = max(0, int(seconds))
     if s < 120:
         return f"{s}s"
     if s < 600:
-        return _two(s, 60, "m", 1, "s")
+        return _two_units(s, 60, "m", 1, "s")
     if s < 3 * 3600:
         return f"{s // 60}m"
     if s < 8 * 3600:
-        return _two(s, 3600, "h", 60, "m")
+        return _two_units(s, 3600, "h", 60, "m")
     if s < 48 * 3600:
         return f"{s // 3600}h"
-    return _two(s, 86400, "d", 3600, "h") if s < 8 * 86400 else f"{s // 86400}d"
+    return _two_units(s, 86400, "d", 3600, "h") if s < 8 * 86400 else f"{s // 86400}d"
 
 
-def _two(seconds: int, big: int, big_name: str, small: int, small_name: str) -> str:
-    whole, rest = divmod(seconds, big)
+def _two_units(seconds: int, big: int, big_name: str, small: int, small_name: str) -> str:
+    count, rest = divmod(seconds, big)
     part = rest // small
-    return f"{whole}{big_name}" + (f"{part}{small_name}" if part else "")
+    return f"{count}{big_name}" + (f"{part}{small_name}" if part else "")
 
 
 def age(timestamp: str, now: datetime) -> str:
-    """How long ago an RFC 3339 time is; empty for none."""
+    """Return how long ago an RFC 3339 time was; empty for no time."""
     moment = timestamps.from_text(timestamp)
     return short((now - moment).total_seconds()) if moment else ""

@@ -1,6 +1,6 @@
-"""From exception to message and exit code, for the whole program. See `ptctl/errors.py` for the codes.
+"""Map exceptions to messages and exit codes, for the whole program. `ptctl/errors.py` lists the codes.
 
-Anything that is not listed here is a bug: it is shown with its traceback in a file, never on the screen.
+Anything not handled here is a bug: its traceback goes into a file, never on the screen.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from ptctl.ui.console import Console
 
 
 def report(error: BaseException, console: Console) -> int:
-    """Say what happened; the exit code."""
+    """Print the error and return the exit code."""
     if isinstance(error, errors.CliError):
         console.error(error.message, error.hint)
         return error.code
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
-    if isinstance(error, SystemExit):  # click's shell completion ends the program itself
+    if isinstance(error, SystemExit):  # click's shell completion exits the program itself
         return error.code if isinstance(error.code, int) else errors.FAILED
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         console.say("interrupted")
         return errors.INTERRUPTED
     if isinstance(error, click.ClickException):
-        return _click(error, console)
+        return _report_click_error(error, console)
     if isinstance(error, BrokenPipeError):
-        # The interpreter flushes stdout once more at exit; there is nobody to tell.
+        # The interpreter flushes stdout again at exit, which would raise once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.BROKEN_PIPE
-    return _others(error, console)
+    return _report_other_error(error, console)
 
 
-def _click(error: click.ClickException, console: Console) -> int:
+def _report_click_error(error: click.ClickException, console: Console) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
         console.say(error.format_message())
         return errors.USAGE
@@ -48,7 +48,7 @@ def _click(error: click.ClickException, console: Console) -> int:
     return errors.USAGE if isinstance(error, click.UsageError) else errors.FAILED
 
 
-def _others(error: BaseException, console: Console) -> int:
+def _report_other_error(error: BaseException, console: Console) -> int:
     from ptkube import errors as kube_errors
 
     if isinstance(error, kube_errors.ApiError):
@@ -62,7 +62,7 @@ def _others(error: BaseException, console: Console) -> int:
     if isinstance(error, OSError):
         console.error(f"{error.filename or 'system'}: {error.strerror or error}")
         return errors.FAILED
-    return _bug(error, console)
+    return _report_bug(error, console)
 
 
 def _api_code(error: Exception) -> int:
@@ -81,14 +81,12 @@ def _api_hint(error: Exception) -> str:
     if isinstance(error, kube_errors.NotFound) and "not find the requested resource" in str(error):
         return "posttrain is not installed in this cluster; see docs/guides/install.md, or try `ptctl local up`"
     if isinstance(error, kube_errors.Unreachable):
-        return "is the cluster up? `ptctl local up` makes one on this machine; --context chooses another"
+        return "check that the cluster is up; `ptctl local up` starts one on this machine, --context selects another"
     return ""
 
 
-def _bug(error: BaseException, console: Console) -> int:
+def _report_bug(error: BaseException, console: Console) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="ptctl-", suffix=".log", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))
-    console.error(
-        f"a bug in ptctl: {type(error).__name__}: {error}", f"please report it with {file.name}, which has the details"
-    )
+    console.error(f"a bug in ptctl: {type(error).__name__}: {error}", f"please report it and attach {file.name}")
     return errors.FAILED

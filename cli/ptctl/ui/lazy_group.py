@@ -1,6 +1,6 @@
-"""A click group whose commands are imported when they run, from one plain table.
+"""A click group that imports its commands when they run, from one plain table.
 
-The table holds each command's one-line help, so that `ptctl --help` imports no command; a test compares them.
+The table holds each command's one-line help, so that `ptctl --help` imports no command; a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ptctl.ui.command import TEXT_WIDTH, Examples
 
 @dataclass(frozen=True)
 class Lazy:
-    """Where a command lives (`package.module:attribute`), what it does in a line, and its heading in the help."""
+    """Where a command is defined (`package.module:attribute`), its one-line help, and its heading."""
 
     target: str
     help: str
@@ -24,7 +24,7 @@ class Lazy:
 
 
 class LazyGroup(Examples, click.Group):
-    """Commands by name. `moved` says what to use instead of a word that another tool has here."""
+    """A group of commands by name. `moved` maps another tool's command to what to use here."""
 
     def __init__(self, *args: Any, table: dict[str, Lazy], moved: dict[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,9 +32,11 @@ class LazyGroup(Examples, click.Group):
         self.moved = moved or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command, or None if there is none of that name."""
         entry = self.table.get(cmd_name)
         if entry is None:
             return None
@@ -45,6 +47,7 @@ class LazyGroup(Examples, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve the command; refuse an unknown name with a suggestion."""
         name = args[0]
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
             raise click.UsageError(self._unknown(name, ctx), ctx)
@@ -55,11 +58,12 @@ class LazyGroup(Examples, click.Group):
             return f"'{ctx.command_path} {name}' does not exist here.\nhint: {self.moved[name]}"
         from difflib import get_close_matches
 
-        close = get_close_matches(name, self.table, 2, 0.5)
-        known = " or ".join(close) if close else ", ".join(self.table)
-        return f"No such command '{name}'.\nhint: {'did you mean' if close else 'one of'} {known}"
+        similar = get_close_matches(name, self.table, 2, 0.5)
+        names = " or ".join(similar) if similar else ", ".join(self.table)
+        return f"No such command '{name}'.\nhint: {'did you mean' if similar else 'accepted:'} {names}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their headings, from the table alone."""
         width = max(map(len, self.table))
         for heading in dict.fromkeys(entry.heading for entry in self.table.values()):
             rows = [(name.ljust(width), entry.help) for name, entry in self.table.items() if entry.heading == heading]
@@ -68,4 +72,4 @@ class LazyGroup(Examples, click.Group):
 
 
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": TEXT_WIDTH}
-"""Of every command: kubectl's -h, and help no wider than a page."""
+"""Context settings of every command: kubectl's -h, and help no wider than a page."""

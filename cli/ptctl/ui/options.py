@@ -12,18 +12,19 @@ from typing import Any
 import click
 
 from ptctl.ui.app import App, Target
-from ptctl.ui.choices import STATUS_WORDS
+from ptctl.ui.choices import STATUS_NAMES
 from ptctl.ui.duration import parse_duration
 
 Function = Callable[..., Any]
 
 
 class Duration(click.ParamType[float]):
-    """`90`, `90s`, `15m`, `2h30m`, in seconds."""
+    """A duration in seconds, given as `90`, `90s`, `15m` or `2h30m`."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert the flag's text to seconds."""
         if isinstance(value, (int, float)):
             return float(value)
         try:
@@ -32,14 +33,17 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-def to_cluster(function: Function) -> Function:
-    """-n, --kubeconfig, --context: becomes `target`."""
+def cluster_options(function: Function) -> Function:
+    """Add -n, --kubeconfig and --context, passed to the verb as `target`."""
     function = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")(function)
     function = click.option(
-        "--kubeconfig", metavar="PATH", type=click.Path(), help="Instead of $KUBECONFIG or ~/.kube/config."
+        "--kubeconfig",
+        metavar="PATH",
+        type=click.Path(),
+        help="Kubeconfig file; default: $KUBECONFIG, else ~/.kube/config.",
     )(function)
     function = click.option(
-        "-n", "--namespace", metavar="NS", help="Namespace; by default that of the context.", callback=_namespace
+        "-n", "--namespace", metavar="NS", help="Namespace; default: the context's.", callback=_namespace
     )(function)
 
     @wraps(function)
@@ -59,12 +63,12 @@ def to_cluster(function: Function) -> Function:
 
 
 def all_namespaces(function: Function) -> Function:
-    """-A, for verbs on many jobs. Goes under `to_cluster`, which takes its value."""
-    return click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")(function)
+    """Add -A, for verbs on many jobs. Apply it below `cluster_options`, which takes its value."""
+    return click.option("-A", "--all-namespaces", is_flag=True, help="Jobs in all namespaces.")(function)
 
 
 def job_file(*, required: bool = True) -> Callable[[Function], Function]:
-    """-f: one job file."""
+    """Add -f: one job file."""
     return click.option(
         "-f",
         "--filename",
@@ -77,46 +81,46 @@ def job_file(*, required: bool = True) -> Callable[[Function], Function]:
 
 
 def _only_one(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]) -> str | None:
-    """The last of several would win in silence, and the others would never be sent."""
+    """Refuse several files: click would silently take the last one."""
     if len(files) > 1:
         raise click.UsageError(
             f"-f: {len(files)} files ({', '.join(files)}); accepted: one job file at a time.\n"
-            "hint: several jobs: `kubectl apply -f`, or one command for each",
+            "hint: for several jobs use `kubectl apply -f`, or one command each",
             ctx,
         )
     return files[0] if files else None
 
 
 def assignments(function: Function) -> Function:
-    """--set, for verbs on a file alone."""
+    """Add --set, for verbs on a file."""
     return click.option(
         "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a field of spec; repeatable."
     )(function)
 
 
 def selector(function: Function) -> Function:
-    """-l."""
+    """Add -l."""
     return click.option("-l", "--selector", metavar="KEY=VALUE", help="Only jobs with these labels.")(function)
 
 
 def output(*formats: str) -> Callable[[Function], Function]:
-    """-o; unset is the verb's own form, for people."""
-    return click.option("-o", "--output", type=click.Choice(formats), help="Form of the output.")
+    """Add -o; when unset the verb prints its own form, for people."""
+    return click.option("-o", "--output", type=click.Choice(formats), help="Output format.")
 
 
 def pattern_filters(function: Function) -> Function:
-    """XPK's filters."""
+    """Add XPK's filters."""
     function = click.option(
         "--filter-by-status",
         metavar="STATUS",
-        type=click.Choice(STATUS_WORDS, case_sensitive=False),
-        help=f"One of {', '.join(STATUS_WORDS)}.",
+        type=click.Choice(STATUS_NAMES, case_sensitive=False),
+        help=f"One of {', '.join(STATUS_NAMES)}.",
     )(function)
     return click.option("--filter-by-job", metavar="TEXT", help="Only jobs whose name contains TEXT.")(function)
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of jobs for shell completion; a cluster that does not answer completes nothing."""
+    """Complete the names of jobs; nothing if the cluster does not answer."""
     from ptkube.resources import POSTTRAINJOBS
 
     target = Target(ctx.params.get("namespace"), ctx.params.get("kubeconfig"), ctx.params.get("context"))
@@ -133,13 +137,13 @@ def _namespace(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return checked_name(value, "namespace", ctx) if value is not None else None
 
 
-def checked_name(value: str, what: str, ctx: click.Context | None = None) -> str:
-    """A name as Kubernetes has them: anything else would end in a puzzling answer of the API server."""
+def checked_name(value: str, field: str, ctx: click.Context | None = None) -> str:
+    """Return a valid Kubernetes name. Raises UsageError here, because the API server's own error is puzzling."""
     import re
 
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value):
         raise click.UsageError(
-            f"{what} {value!r}: a name is lower-case letters, digits and -, no - at either end",
+            f"{field} {value!r}: accepted: lower-case letters, digits and -, with no - at either end",
             ctx,
         )
     return value

@@ -1,4 +1,4 @@
-"""Documents to stdout: `-o json`, `-o yaml`, `-o name`. Stable: scripts read them."""
+"""Documents on stdout: `-o json`, `-o yaml`, `-o name`. Stable, because scripts read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESOURCE = "posttrainjob.posttrain.dev"
 
 
 def document(objects: Sequence[Manifest], form: str, *, as_list: bool = False) -> str:
-    """One object, or with `as_list` (or several) a v1 List, as kubectl prints them."""
+    """Format one object, or with `as_list` (or several objects) a v1 List, as kubectl prints them."""
     objects = [without_managed_fields(body) for body in objects]
     if form == "name":
         return "\n".join(f"{RESOURCE}/{obj['metadata']['name']}" for obj in objects)
@@ -31,19 +31,19 @@ def document(objects: Sequence[Manifest], form: str, *, as_list: bool = False) -
 
 
 def to_yaml(body: Manifest) -> str:
-    """YAML in the order of the keys, as the API writes it."""
-    from ptapi.text import kubectl_yaml  # here: it costs more than a whole listing
+    """Format as YAML, with the keys in the API's order."""
+    from ptapi.text import kubectl_yaml  # imported here: it costs more than a whole listing
 
     return kubectl_yaml.write(body).rstrip("\n")
 
 
 def without_managed_fields(body: Manifest) -> Manifest:
-    """As kubectl: hundreds of lines that only server-side apply needs."""
+    """Return the object without its managed fields, like kubectl: only server-side apply needs them."""
     return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "managedFields"}}
 
 
 def stream(objects: Sequence[Manifest]) -> str:
-    """Several manifests as one YAML stream, as a file for `kubectl apply -f`."""
+    """Format several manifests as one YAML stream, ready for `kubectl apply -f`."""
     return "\n---\n".join(to_yaml(body) for body in objects)
 
 

@@ -1,4 +1,4 @@
-"""Plain tables like kubectl's: capital headers, three blanks between columns, nothing drawn."""
+"""Plain tables like kubectl's: upper-case headers, three spaces between columns, no lines."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ GAP = 3
 
 
 def widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """The width of each column."""
+    """Return the width of each column."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def line(row: Sequence[str], column_widths: Sequence[int]) -> str:
-    """One row; a cell that is too wide pushes the rest of its row to the right."""
+    """Format one row; a cell that is too wide pushes the rest of its row to the right."""
     return (" " * GAP).join(cell.ljust(width) for cell, width in zip(row, column_widths, strict=True)).rstrip()
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The whole table, without a final newline."""
-    everything = [headers, *rows]
-    sizes = widths(everything)
-    return "\n".join(line(row, sizes) for row in everything)
+    """Format the table, without a final newline."""
+    all_rows = [headers, *rows]
+    sizes = widths(all_rows)
+    return "\n".join(line(row, sizes) for row in all_rows)
 
 
 def table_or_records(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """The table; where it does not fit, each row as a line of its short cells and its last, longest, below."""
+    """Format the table; where it does not fit, one record per row: short cells, then the long last one below."""
     text = table(headers, rows)
     if width is None or max(map(len, text.splitlines())) <= width:
         return text

@@ -1,7 +1,7 @@
 """`python -m ptlocal.apiserver --data DIR --port N --kubeconfig FILE`: run the server until SIGTERM or SIGINT.
 
-Prints one line when it answers requests. Port 0 takes the port of the last run on this data directory where that is
-free, so that clients find the server again after a restart, else any free one.
+Prints one line when it answers requests. Port 0 takes the port of the last run on this data directory if that is free,
+so that clients find the server again after a restart, else any free one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _listen(layout: Layout, port: int) -> socket.socket:
 
 
 def _lock(layout: Layout) -> TextIO:
-    """Two servers on one database would each count resourceVersions on their own."""
+    """Lock the database: two servers on it would each count resourceVersions on their own."""
     held = (layout.data / "apiserver.lock").open("w")
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,6 +90,7 @@ async def _serve(layout: Layout, port: int, kubeconfig: Path) -> None:
 
 
 def main() -> None:
+    """Run the server from the command line."""
     arguments = _arguments()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     layout = Layout(arguments.data.expanduser().resolve())

@@ -1,7 +1,7 @@
-"""The server's state put together: store, registry, watches and writer, and the housekeeping between them.
+"""The server's state: store, registry, watches and writer, and the housekeeping between them.
 
-Definitions become served kinds the moment they are written; definitions and namespaces that are being deleted are
-emptied in the background (sweeper.py). No HTTP here.
+Definitions become served kinds as soon as they are written; definitions and namespaces that are being deleted are
+emptied in the background (namespace_finalizer.py). No HTTP here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _OWNER = [
 
 
 class Cluster:
+    """The state of one API server."""
+
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         layout.data.mkdir(parents=True, exist_ok=True)
@@ -43,7 +45,7 @@ class Cluster:
         self._sweeper.sweep()
 
     def sweep_after(self, obj: Manifest) -> None:
-        """Go on emptying what is being deleted, if this object is part of that."""
+        """Continue to empty what is being deleted, if this object is part of it."""
         if obj["metadata"].get("deletionTimestamp") or self._sweeper.has_work:
             self._sweeper.sweep()
 
@@ -58,7 +60,7 @@ class Cluster:
             self._renew_definition(wanted)
 
     def _renew_definition(self, wanted: Manifest) -> None:
-        """Ours of an older release; a public one that a user installed stays."""
+        """Update our own definition of an older release; keep a public one that a user installed."""
 
         def renew(crd: Manifest) -> None:
             crd["spec"] = {**wanted["spec"], "conversion": {"strategy": "None"}}
@@ -71,7 +73,7 @@ class Cluster:
         if change.resource == custom_resources.STORAGE_KEY:
             self._serve(change.name, b"" if change.type == "DELETED" else change.body)
         elif change.resource == "/namespaces" and change.type == "ADDED":
-            # every namespace has this account, which a controller makes on a real cluster
+            # every namespace has this account; on a real cluster a controller creates it
             self._add(
                 "",
                 "serviceaccounts",
@@ -99,5 +101,5 @@ class Cluster:
         kind = self.registry.find(group, "v1", plural)
         assert kind is not None
         if self.store.get(kind.storage_key, namespace, obj["metadata"]["name"]) is None:
-            # nobody owns what the server itself made, so whoever applies it meets no conflict
+            # the server's own objects have no field owners, so that applying them causes no conflict
             self.writer.create(kind, namespace, obj, _SELF, managed=_OWNER)

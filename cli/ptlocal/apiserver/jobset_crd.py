@@ -1,8 +1,8 @@
-"""The JobSet definition the embedded cluster starts with, so that no download is needed.
+"""The JobSet definition that the embedded cluster starts with, so that no download is needed.
 
 The API is jobset.x-k8s.io/v1alpha2 as the public controller serves it: same fields, defaults and rules, in our own
-writing; job and pod templates are taken from the built-in schemas. What the public controller's webhook fills in is a
-schema default here. Left out: volumeClaimPolicies. Installing the public definition over it works and is kept.
+writing; job and pod templates come from the built-in schemas. What the public controller's webhook fills in is a schema
+default here. Left out: volumeClaimPolicies. A user may install the public definition over it, which is then kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _COUNT: Schema = {"type": "integer", "format": "int32", "minimum": 0}
 
 
 def definition() -> Schema:
+    """Return the JobSet CRD."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -187,7 +188,7 @@ def _template_metadata() -> Schema:
 
 
 def _for_crd(schema: Schema) -> Schema:
-    """Without the strategic-merge hints, which only built-in kinds may carry, and with a value for every list key."""
+    """Remove the strategic-merge hints, which only built-in kinds may have, and require every list key."""
     made = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes-patch-")}
     if "properties" in made:
         made["properties"] = {name: _for_crd(child) for name, child in made["properties"].items()}

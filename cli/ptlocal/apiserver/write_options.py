@@ -1,4 +1,4 @@
-"""What a write asks for beside its body: the query parameters of POST, PUT, PATCH and DELETE, checked once."""
+"""Options of a write: the query parameters of POST, PUT, PATCH and DELETE, checked once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _VALIDATION: tuple[FieldValidation, ...] = ("Ignore", "Strict", "Warn")
 
 @dataclass(frozen=True)
 class WriteOptions:
+    """Options of a create, update or patch."""
+
     manager: str
     dry_run: bool = False
     field_validation: FieldValidation = "Warn"
@@ -22,24 +24,27 @@ class WriteOptions:
 
 
 def write_options(query: Mapping[str, str], user_agent: str, subresource: str = "") -> WriteOptions:
+    """Parse the options of a create, update or patch."""
     manager = query.get("fieldManager") or user_agent.split("/")[0][:128] or "unknown"
     if len(manager) > 128:
         raise invalid_option("PatchOptions", invalid_value("fieldManager", manager, "may not be more than 128 bytes"))
-    asked = query.get("fieldValidation") or "Warn"
-    validation = next((mode for mode in _VALIDATION if mode == asked), None)
+    requested = query.get("fieldValidation") or "Warn"
+    validation = next((mode for mode in _VALIDATION if mode == requested), None)
     if validation is None:
-        raise invalid_option("PatchOptions", not_supported("fieldValidation", asked, list(_VALIDATION)))
+        raise invalid_option("PatchOptions", not_supported("fieldValidation", requested, list(_VALIDATION)))
     dry_run = is_dry_run([query["dryRun"]] if query.get("dryRun") else [])
     return WriteOptions(manager, dry_run, validation, subresource, flag(query, "force"))
 
 
 def is_dry_run(values: Any) -> bool:
+    """Return True for a dry run."""
     if not isinstance(values, list) or any(value != "All" for value in values):
         raise invalid_option("CreateOptions", not_supported("dryRun", values, ["All"]))
     return bool(values)
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
+    """Parse a boolean parameter."""
     value = query.get(name, "")
     if value in ("", "0", "false", "False", "f"):
         return False
@@ -49,6 +54,7 @@ def flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def whole_number(query: Mapping[str, str], name: str) -> int | None:
+    """Parse a non-negative integer parameter."""
     value = query.get(name)
     if not value:
         return None
@@ -62,11 +68,14 @@ def whole_number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def invalid_option(kind: str, error: FieldError) -> StatusError:
+    """Return the error for an invalid option."""
     return invalid(Named("meta.k8s.io", "", kind), [error])
 
 
 @dataclass(frozen=True)
 class DeleteOptions:
+    """Options of a deletion."""
+
     propagation: str | None = None
     grace_s: int | None = None
     uid: str | None = None
@@ -75,7 +84,7 @@ class DeleteOptions:
 
 
 def delete_options(query: Mapping[str, str], body: Mapping[str, Any]) -> DeleteOptions:
-    """The body wins over the query where both say something."""
+    """Parse the options of a deletion. The body overrides the query."""
     propagation = body.get("propagationPolicy") or query.get("propagationPolicy") or None
     if propagation not in (None, "Foreground", "Background", "Orphan"):
         accepted = ["Foreground", "Background", "Orphan", "nil"]

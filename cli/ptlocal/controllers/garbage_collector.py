@@ -1,7 +1,7 @@
-"""Garbage collection by owner references, for API servers beside which no kube-controller-manager runs.
+"""Garbage collection by owner references, for API servers without a kube-controller-manager.
 
-Watches every kind that the server offers (asked once at the start, and when a CRD comes or goes). An owner counts as
-gone only after the server itself said so, never because a cache has not seen it yet.
+Watches every kind that the server offers (discovered at the start, and when a CRD is created or deleted). An owner
+counts as deleted only after the server itself says so, never because a cache has not seen it yet.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ Node = tuple[Resource, Key]
 _IGNORED_GROUPS = ("events.k8s.io", "metrics.k8s.io", "authentication.k8s.io", "authorization.k8s.io")
 _AGAIN_S = 1.0
 _SYNC_S = 10.0
-_DISCOVER: Node = (CRDS, ("", ""))  # a key that stands for "ask the server what it serves"
+_DISCOVER: Node = (CRDS, ("", ""))  # the queue key for discovery
 
 
 class GarbageCollector:
+    """Deletes objects whose owners are gone."""
+
     def __init__(self, kube: Kube, shared: list[Informer], stop: threading.Event) -> None:
         self.worker: Worker[Node] = Worker("garbage-collector", self._reconcile)
         self._kube = kube
@@ -42,10 +44,11 @@ class GarbageCollector:
         self._place_of: dict[str, Node] = {}
 
     def start(self) -> threading.Thread:
+        """Start the watches and the worker thread."""
         self.worker.queue.add(_DISCOVER)
         return self.worker.start()
 
-    # --- what is there
+    # --- observe
 
     def _reconcile(self, node: Node) -> float | None:
         if node == _DISCOVER:
@@ -63,7 +66,7 @@ class GarbageCollector:
         return None
 
     def _discover(self) -> bool:
-        """Watch what is not watched yet; False if a kind is announced and not served yet."""
+        """Watch newly served kinds; return False if a kind is announced but not served yet."""
         resources, complete = served_resources(self._kube)
         added = [resource for resource in resources if resource not in self._informers]
         for resource in added:
@@ -103,15 +106,15 @@ class GarbageCollector:
     def _dependents_of(self, item: Manifest) -> list[Manifest]:
         with self._lock:
             nodes = list(self._dependents.get(str(item["metadata"]["uid"]), ()))
-        found = [self._informers[resource].get(*key) for resource, key in nodes if resource in self._informers]
-        return [dependent for dependent in found if dependent is not None]
+        dependents = [self._informers[resource].get(*key) for resource, key in nodes if resource in self._informers]
+        return [dependent for dependent in dependents if dependent is not None]
 
     def _state(self, item: Manifest, owner: Manifest) -> OwnerState:
         place = self._place_of.get(str(owner["uid"]))
         if place is not None:
-            known = self._informers[place[0]].get(*place[1])
-            if known is not None and known["metadata"]["uid"] == owner["uid"]:
-                return "leaving" if _in_foreground(known) else "solid"
+            cached = self._informers[place[0]].get(*place[1])
+            if cached is not None and cached["metadata"]["uid"] == owner["uid"]:
+                return "leaving" if _in_foreground(cached) else "solid"
         resource = next(
             (r for r in self._informers if (r.api_version, r.kind) == (owner["apiVersion"], owner["kind"])), None
         )
@@ -126,7 +129,7 @@ class GarbageCollector:
             return "gone"
         return "leaving" if _in_foreground(live) else "solid"
 
-    # --- what is done
+    # --- act
 
     def _carry_out(self, resource: Resource, item: Manifest, verdict: Verdict) -> None:
         meta = item["metadata"]
@@ -176,9 +179,9 @@ class GarbageCollector:
 
 
 def served_resources(kube: Kube) -> tuple[list[Resource], bool]:
-    """Every kind that can be listed, watched and deleted, each once; and whether every group answered."""
+    """Return every kind that can be listed, watched and deleted, and True if every group answered."""
     complete = True
-    found: dict[tuple[str, str], Resource] = {}
+    resources: dict[tuple[str, str], Resource] = {}
     versions = [("", v) for v in kube.request("GET", "/api").get("versions") or ["v1"]]
     for group in kube.request("GET", "/apis").get("groups") or []:
         if group["name"] not in _IGNORED_GROUPS:
@@ -193,12 +196,12 @@ def served_resources(kube: Kube) -> tuple[list[Resource], bool]:
             continue
         for entry in listed:
             if {"list", "watch", "delete"} <= set(entry.get("verbs") or []) and "/" not in entry["name"]:
-                found.setdefault(
+                resources.setdefault(
                     (group, entry["name"]),
                     Resource(group, version, entry["name"], entry["kind"], bool(entry["namespaced"])),
                 )
-    found.pop(("", "events"), None)  # many, short-lived, owned by nobody
-    return list(found.values()), complete
+    resources.pop(("", "events"), None)  # many, short-lived, without owners
+    return list(resources.values()), complete
 
 
 def _references(item: Manifest) -> list[tuple[str, Manifest]]:

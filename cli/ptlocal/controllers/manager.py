@@ -1,9 +1,9 @@
-"""Runs the cluster's controllers and the kubelet as threads of one process, against any API server.
+"""Run the cluster's controllers and the kubelet as threads of one process, against any API server.
 
     python -m ptlocal.controllers.manager --kubeconfig FILE --data DIR
 
-On a cluster that has them, the real ones keep the field: no Job controller and no garbage collector beside a
-kube-controller-manager, no scheduler beside a kube-scheduler, no JobSet controller beside JobSet's own.
+On a cluster that has the real ones, ours step aside: no Job controller and no garbage collector next to a
+kube-controller-manager, no scheduler next to a kube-scheduler, no JobSet controller next to JobSet's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SYNC_S = 30.0
 
 @dataclass
 class Controllers:
-    """Started by `start`; `stop` ends them in the order that leaves nothing half done."""
+    """The running parts; `stop` ends them in an order that leaves nothing half done."""
 
     kube: Kube
     kubelet: Kubelet | None
@@ -48,7 +48,7 @@ class Controllers:
     workers: list[Worker[Any]] = field(default_factory=list)
 
     def stop(self, grace_s: float) -> bool:
-        """No new pods, then every pod ends with its grace, then the rest; True if all pods ended in time."""
+        """Stop everything: no new pods, then each pod with its grace period; return True if all ended in time."""
         for worker in self.workers:
             worker.queue.close()
         ended = self.kubelet.shut_down(grace_s) if self.kubelet else True
@@ -58,14 +58,14 @@ class Controllers:
         self.kube.close()
         return ended
 
-    def hurry(self, grace_s: float) -> None:
-        """While `stop` is running: pods get no more than this from now on."""
+    def shorten_grace(self, grace_s: float) -> None:
+        """Limit the remaining time of pods while `stop` runs."""
         if self.kubelet:
-            self.kubelet.hurry(grace_s)
+            self.kubelet.shorten_grace(grace_s)
 
 
 def start(kube: Kube, settings: KubeletSettings, without: Collection[str] = ()) -> Controllers:
-    """Start all of PARTS but those named in `without` and those the cluster has already."""
+    """Start all of PARTS except those in `without` and those that the cluster already has."""
     stop = threading.Event()
     informers = {r: Informer(kube, r, stop) for r in (JOBSETS, JOBS, PODS, SERVICES, NODES)}
     for informer in informers.values():
@@ -98,7 +98,7 @@ def _add(running: Controllers, worker: Worker[Any], begin: Callable[[], object] 
 
 
 def _has_controller_manager(kube: Kube) -> bool:
-    """It holds a Lease, unless it was started without leader election; it always publishes the cluster's CA."""
+    """Return True if one holds its Lease or, without leader election, has published the cluster's CA."""
     if _holds_lease(kube, "kube-controller-manager"):
         return True
     try:
@@ -116,6 +116,7 @@ def _holds_lease(kube: Kube, name: str) -> bool:
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Run the controllers and the kubelet from the command line."""
     parser = argparse.ArgumentParser(prog="python -m ptlocal.controllers.manager", description=__doc__)
     parser.add_argument("--kubeconfig", help="default: KUBECONFIG, ~/.kube/config")
     parser.add_argument("--context")

@@ -1,4 +1,4 @@
-"""Does a pod fit on a node, and if on none, why: pure. The sentences are the real scheduler's.
+"""Decide whether a pod fits on a node and, if on none, why. Pure. The messages are the real scheduler's.
 
 Considered: resource requests against allocatable, nodeSelector and required node affinity, taints, cordon. Left out:
 inter-pod affinity, topology spread, priorities and preemption of other pods.
@@ -18,7 +18,7 @@ Amounts = dict[str, Decimal]
 
 
 def choose_node(pod: Manifest, nodes: list[Manifest], pods: list[Manifest]) -> tuple[str | None, str]:
-    """The node's name, or None and the reason. `pods` are all pods that are bound and not over."""
+    """Return the node's name, or None and the reason. `pods` are all pods that are bound and not finished."""
     reasons: Counter[str] = Counter()
     for node in nodes:
         there = [p for p in pods if p["spec"].get("nodeName") == node["metadata"]["name"]]
@@ -33,7 +33,7 @@ def choose_node(pod: Manifest, nodes: list[Manifest], pods: list[Manifest]) -> t
 
 
 def requests(pod: Manifest) -> Amounts:
-    """What a pod asks for: its containers and sidecars together, or its greediest init container if that is more."""
+    """Return the pod's requests: containers and sidecars together, or its largest init container if that is more."""
     spec = pod["spec"]
     sidecars: Amounts = {}
     peak: Amounts = {}
@@ -49,7 +49,7 @@ def requests(pod: Manifest) -> Amounts:
 
 
 def _problems(pod: Manifest, node: Manifest, there: list[Manifest]) -> list[str]:
-    """Empty when it fits. Like the scheduler: the first filter that refuses speaks for the node."""
+    """Return why the pod does not fit, or nothing. Like the scheduler, only the first failing filter is reported."""
     if node["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
     if not holds(node, "Ready"):
@@ -128,8 +128,8 @@ def _matches(operator: str, value: str | None, wanted: list[str]) -> bool:
 
 def _requests_of(container: Manifest) -> Amounts:
     resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: parse_quantity(str(amount)) for name, amount in asked.items()}
+    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: parse_quantity(str(amount)) for name, amount in amounts.items()}
 
 
 def _plus(a: Amounts, b: Amounts) -> Amounts:

@@ -1,4 +1,4 @@
-"""What garbage collection does to one object, given what is known of its owners and dependents: pure.
+"""Decide what garbage collection does to one object, given the state of its owners and dependents. Pure.
 
 Follows Kubernetes: an object whose owners are all gone is deleted; one that has another owner loses the dead
 references; an owner deleted in the foreground waits for the dependents that block it; with Orphan, dependents lose
@@ -20,7 +20,7 @@ OwnerState = Literal["solid", "gone", "leaving"]  # leaving: being deleted in th
 
 @dataclass(frozen=True)
 class Verdict:
-    """At most one is set, but `drop_owners` (uids), which may come alone or with nothing."""
+    """The result. At most one field is set, except `drop_owners` (uids), which may be set with any other."""
 
     delete: Literal["Background", "Foreground", "Orphan"] | None = None
     drop_owners: frozenset[str] = frozenset()
@@ -30,7 +30,7 @@ class Verdict:
 
 
 def judge(item: Manifest, owners: dict[str, OwnerState], dependents: list[Manifest]) -> Verdict:
-    """`owners` maps the uid of each owner reference to its state."""
+    """Return the verdict. `owners` maps the uid of each owner reference to its state."""
     meta = item["metadata"]
     finalizers = meta.get("finalizers") or []
     if meta.get("deletionTimestamp"):
@@ -53,10 +53,12 @@ def judge(item: Manifest, owners: dict[str, OwnerState], dependents: list[Manife
 
 
 def owner_uids(item: Manifest) -> list[str]:
+    """Return the uids of the object's owners."""
     return [str(owner["uid"]) for owner in item["metadata"].get("ownerReferences") or []]
 
 
 def without_owners(item: Manifest, uids: frozenset[str]) -> list[Manifest]:
+    """Return the object's owner references except these."""
     return [owner for owner in item["metadata"].get("ownerReferences") or [] if owner["uid"] not in uids]
 
 

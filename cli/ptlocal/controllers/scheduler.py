@@ -1,6 +1,6 @@
-"""Binds pods to nodes that have room: the smallest scheduler that is honest about why a pod waits.
+"""Bind pods to nodes that have room: a minimal scheduler that reports why a pod is pending.
 
-Pending pods are looked at in the order they were made, again whenever a pod ends or a node changes.
+Pending pods are tried in the order of their creation, again whenever a pod ends or a node changes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ _ROUND = "round"
 
 
 class Scheduler:
+    """Binds pending pods."""
+
     def __init__(self, kube: Kube, pods: Informer, nodes: Informer) -> None:
         self.worker: Worker[str] = Worker("scheduler", self._round)
         self._kube = kube
         self._pods = pods
         self._nodes = nodes
         self._events = EventRecorder(kube, _NAME)
-        pods.listen(lambda kind, pod: self._wake() if _matters(kind, pod) else None)
+        pods.listen(lambda kind, pod: self._wake() if _is_relevant(kind, pod) else None)
         nodes.listen(lambda _, __: self._wake())
 
     def _wake(self) -> None:
@@ -54,21 +56,21 @@ class Scheduler:
         try:
             self._kube.create(PODS, binding, name=meta["name"], subresource="binding")
         except (Conflict, NotFound):
-            return False  # bound or gone already; the watch will say which
+            return False  # already bound or deleted; the watch will tell
         self._events.record(pod, "Normal", "Scheduled", f"Successfully assigned {_full_name(pod)} to {node}")
         return True
 
     def _explain(self, pod: Manifest, message: str) -> None:
         conditions = (pod.get("status") or {}).get("conditions") or []
-        known: Manifest = next((c for c in conditions if c["type"] == "PodScheduled"), {})
-        if known.get("status") == "False" and known.get("message") == message:
+        current: Manifest = next((c for c in conditions if c["type"] == "PodScheduled"), {})
+        if current.get("status") == "False" and current.get("message") == message:
             return
         condition = {
             "type": "PodScheduled",
             "status": "False",
             "reason": "Unschedulable",
             "message": message,
-            "lastTransitionTime": known.get("lastTransitionTime") or timestamp(),
+            "lastTransitionTime": current.get("lastTransitionTime") or timestamp(),
         }
         others = [c for c in conditions if c["type"] != "PodScheduled"]
         meta = pod["metadata"]
@@ -77,8 +79,8 @@ class Scheduler:
         self._events.record(pod, "Warning", "FailedScheduling", message)
 
 
-def _matters(kind: str, pod: Manifest) -> bool:
-    """New work, or room that may have appeared."""
+def _is_relevant(kind: str, pod: Manifest) -> bool:
+    """Return True if the event is new work or may have freed room."""
     return kind == "DELETED" or _is_waiting(pod) or _is_over(pod)
 
 

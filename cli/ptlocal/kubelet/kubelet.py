@@ -1,8 +1,8 @@
-"""The kubelet stand-in: pods bound to its node become processes, and what becomes of them becomes their status.
+"""The kubelet stand-in: pods bound to its node become local processes, whose state becomes the pods' status.
 
-One worker thread does everything, because processes die with the thread that started them (see launch.py).
-Left out, and said in an Event where a pod uses it: probes, lifecycle hooks, host ports. Images are not read; memory
-and CPU limits are counted by the scheduler and not enforced.
+One worker thread does everything, because processes die with the thread that started them (see exec_shim.py).
+Left out, and reported in an Event of a pod that uses it: probes, lifecycle hooks, host ports. Images are not read;
+memory and CPU limits are counted by the scheduler and not enforced.
 """
 
 from __future__ import annotations
@@ -27,31 +27,35 @@ from ptlocal import jobset_names
 from ptlocal.kubelet import node as nodes
 from ptlocal.kubelet.container.command import base_environment
 from ptlocal.kubelet.log_server import serve_logs
-from ptlocal.kubelet.pod_worker import RECORD, PodRun, Stop, Surroundings, node_shutdown, own_grace_s
+from ptlocal.kubelet.pod_worker import RECORD, PodContext, PodRun, Stop, node_shutdown, own_grace_s
 from ptlocal.kubelet.ports import PortMap
 from ptlocal.kubelet.references import references
 from ptlocal.paths import Layout
-from ptlocal.processes import POD_MARK, kill_all, marked
+from ptlocal.processes import POD_MARK, kill_all, with_marker
 
 log = logging.getLogger(__name__)
 
-_LOST = "The container could not be located after the embedded cluster stopped. It used to be Running"
-_OVER = ("Succeeded", "Failed")
-_KILL_S = 5.0  # for the kernel to end what SIGKILL was sent to, and for the last status to be written
-_HEARTBEAT = "heartbeat"  # a key beside the pods' uids
+_LOST_MESSAGE = "The container could not be located after the embedded cluster stopped. It used to be Running"
+_TERMINAL_PHASES = ("Succeeded", "Failed")
+_KILL_S = 5.0  # for killed processes to end and for their last status to be written
+_HEARTBEAT = "heartbeat"  # a key in addition to the pods' uids
 
 
 @dataclass(frozen=True)
 class KubeletSettings:
+    """Settings of the kubelet."""
+
     layout: Layout
     cluster_id: str
     node_name: str = "local"
     capacity: nodes.Capacity = field(default_factory=nodes.Capacity.of_this_machine)
     serve_logs: bool = False
-    """Answer for `kubectl logs`; the embedded API server does that itself."""
+    """Serve `kubectl logs`; not needed with the embedded API server, which does that itself."""
 
 
 class Kubelet:
+    """Runs the pods of its node and reports their status."""
+
     def __init__(self, kube: Kube, pods: Informer, settings: KubeletSettings) -> None:
         self.worker: Worker[str] = Worker("kubelet", self._reconcile)
         self._kube = kube
@@ -65,7 +69,7 @@ class Kubelet:
         self._shutting_down = False
         self._deadline = float("inf")
         self._node: Manifest = {}
-        self._around = Surroundings(
+        self._pod_context = PodContext(
             layout=settings.layout,
             cluster_id=settings.cluster_id,
             base_env=base_environment(),
@@ -73,35 +77,36 @@ class Kubelet:
             references=partial(references, kube),
             port_for=self._port_for,
             boot=psutil.boot_time(),
-            announce=self._events.record,
+            record_event=self._events.record,
         )
 
     def start(self) -> threading.Thread:
+        """Register the node and start the worker thread."""
         s = self._settings
         log_port = serve_logs(s.layout, self._pods.get) if s.serve_logs else None
         self._node = nodes.register(self._kube, nodes.node_manifest(s.node_name, s.capacity, log_port))
-        self._forget_unknown_pods()
+        self._remove_stale_directories()
         self._pods.listen(self._pod_changed)
         self.worker.queue.add(_HEARTBEAT)
         return self.worker.start()
 
     def shut_down(self, limit_s: float) -> bool:
-        """Stop every pod with its own grace and report it; True if all ended within the limit."""
+        """Stop every pod with its own grace period and report it; return True if all ended within the limit."""
         self._shutting_down = True
-        self.hurry(limit_s)
+        self.shorten_grace(limit_s)
         while not self._all_reported() and time.monotonic() < self._deadline + _KILL_S:
             time.sleep(0.02)
         return self._all_reported()
 
-    def hurry(self, limit_s: float) -> None:
-        """Pods that are being stopped get no more than this from now on."""
+    def shorten_grace(self, limit_s: float) -> None:
+        """Limit the remaining time of pods that are being stopped."""
         self._deadline = min(self._deadline, time.monotonic() + limit_s)
         for uid in list(self._runs):
             self.worker.queue.add(uid)
 
     def _all_reported(self) -> bool:
-        published = [self._published.get(uid, {}).get("phase") for uid in list(self._runs)]
-        return all(phase in _OVER for phase in published)
+        phases = [self._published.get(uid, {}).get("phase") for uid in list(self._runs)]
+        return all(phase in _TERMINAL_PHASES for phase in phases)
 
     # --- one pod
 
@@ -110,25 +115,25 @@ class Kubelet:
             return self._heartbeat()
         pod = self._find(uid)
         if pod is None:
-            self._gone(uid)
+            self._remove_pod(uid)
             return None
         run = self._runs.get(uid)
         if run is None:
-            if (pod.get("status") or {}).get("phase") in _OVER:
-                self._let_go(pod)
+            if (pod.get("status") or {}).get("phase") in _TERMINAL_PHASES:
+                self._confirm_deletion(pod)
                 return None
             if self._shutting_down:
-                return None  # it waits for the next start
+                return None  # it waits for the next start of the cluster
             run = self._adopt(pod)
         if self._shutting_down and not run.is_over:
             run.request_stop(self._shutdown_stop(pod))
         was_over = run.is_over
         again_s = run.step(pod)
         if run.is_over and not was_over:
-            kill_all(lambda: marked(POD_MARK, uid))  # what left its session ends with its pod as well
+            kill_all(lambda: with_marker(POD_MARK, uid))  # processes that left their session end with the pod, too
         self._publish(run)
         if run.is_over:
-            self._let_go(pod)
+            self._confirm_deletion(pod)
         return again_s
 
     def _shutdown_stop(self, pod: Manifest) -> Stop:
@@ -136,12 +141,12 @@ class Kubelet:
 
     def _adopt(self, pod: Manifest) -> PodRun:
         uid = pod["metadata"]["uid"]
-        run = PodRun(pod, self._around, wake=lambda: self.worker.queue.add(uid))
+        run = PodRun(pod, self._pod_context, wake=lambda: self.worker.queue.add(uid))
         self._runs[uid] = run
         if (run.folder / RECORD).exists():
-            run.lose(_LOST)
+            run.mark_lost(_LOST_MESSAGE)
         else:
-            self._mention_unsupported(pod)
+            self._report_unsupported(pod)
         return run
 
     def _publish(self, run: PodRun) -> None:
@@ -153,25 +158,25 @@ class Kubelet:
         try:
             self._pods.record(self._kube.patch(PODS, meta["name"], meta["namespace"], patch, subresource="status"))
         except NotFound:
-            return  # removed by force; the informer will say so
+            return  # removed by force; the informer will report it
         self._published[run.uid] = status
 
-    def _let_go(self, pod: Manifest) -> None:
-        """A pod that is over and being deleted: the kubelet's word lets the API server remove the object."""
+    def _confirm_deletion(self, pod: Manifest) -> None:
+        """Delete a finished pod that is marked for deletion: the kubelet's request removes the object."""
         if not is_deleting(pod):
             return
         meta = pod["metadata"]
         with contextlib.suppress(NotFound):
             self._kube.delete(PODS, meta["name"], meta["namespace"], grace_s=0, uid=meta["uid"])
 
-    def _gone(self, uid: str) -> None:
-        """The object is gone, perhaps by force: nothing of it may stay."""
+    def _remove_pod(self, uid: str) -> None:
+        """Kill the pod's processes and remove its files: the object is deleted, perhaps by force."""
         run = self._runs.get(uid)
         if run is not None and run.is_alive:
             run.request_stop(Stop(0))
             run.step(run.pod)
         if run is not None:
-            kill_all(lambda: marked(POD_MARK, uid))
+            kill_all(lambda: with_marker(POD_MARK, uid))
         self._runs.pop(uid, None)
         self._published.pop(uid, None)
         shutil.rmtree(self._settings.layout.pod(uid), ignore_errors=True)
@@ -190,8 +195,8 @@ class Kubelet:
         self.worker.queue.add(uid)
 
     def _find(self, uid: str) -> Manifest | None:
-        place = self._by_uid.get(uid)
-        pod = self._pods.get(*place) if place else None
+        key = self._by_uid.get(uid)
+        pod = self._pods.get(*key) if key else None
         return pod if pod and pod["metadata"]["uid"] == uid else None
 
     def _heartbeat(self) -> float:
@@ -203,15 +208,15 @@ class Kubelet:
     def _port_for(self, pod: Manifest, host: str, port: int) -> int:
         return self._ports.port_for(_port_group(pod), host, port)
 
-    def _forget_unknown_pods(self) -> None:
-        """Directories of pods that were removed while no kubelet ran."""
-        known = {pod["metadata"]["uid"] for pod in self._pods.items()}
+    def _remove_stale_directories(self) -> None:
+        """Remove directories of pods that were deleted while no kubelet ran."""
+        uids = {pod["metadata"]["uid"] for pod in self._pods.items()}
         folder = self._settings.layout.pods
         for path in folder.iterdir() if folder.exists() else ():
-            if path.name not in known:
+            if path.name not in uids:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _mention_unsupported(self, pod: Manifest) -> None:
+    def _report_unsupported(self, pod: Manifest) -> None:
         used = sorted(
             name
             for container in pod["spec"]["containers"]
@@ -225,7 +230,7 @@ class Kubelet:
 
 
 def _port_group(pod: Manifest) -> str:
-    """Pods that talk to each other: of one JobSet attempt, else of one owner, else the pod alone."""
+    """Return the group of pods that talk to each other: one JobSet attempt, else one owner, else the pod alone."""
     meta = pod["metadata"]
     labels = meta.get("labels") or {}
     if labels.get(jobset_names.UID):

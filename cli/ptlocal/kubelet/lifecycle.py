@@ -1,6 +1,6 @@
-"""Which container starts, restarts or stops next, and the phase of the pod: pure.
+"""Decide which container starts, restarts or stops next, and the phase of the pod. Pure.
 
-Init containers one after another; a native sidecar (an init container with restartPolicy Always) only has to have
+Init containers run one after another; a native sidecar (an init container with restartPolicy Always) only has to have
 started, is restarted when it ends, and is stopped after the main containers. No probes: running is ready.
 """
 
@@ -18,7 +18,7 @@ _LONGEST_PAUSE_S = 300.0
 
 @dataclass(frozen=True)
 class Container:
-    """`exit_code` is None while it runs or has never run; `ended_at` is when it ended last (monotonic)."""
+    """A container. `exit_code` is None while it runs or before it starts; `ended_at` is its last end (monotonic)."""
 
     name: str
     role: Role
@@ -29,14 +29,15 @@ class Container:
 
     @property
     def started(self) -> bool:
+        """Return True if the container has started at least once."""
         return self.running or self.exit_code is not None
 
 
 @dataclass
 class Next:
-    """What to do with a pod's containers now, by name, and the phase that follows.
+    """What to do with a pod's containers now, by name, and the resulting phase.
 
-    `backing_off` wait for their next start; `again_s` is when to ask again at the latest, None for no need.
+    `backing_off` wait for their next start; `again_s` is when to call again at the latest, None if not needed.
     """
 
     start: list[str] = field(default_factory=list)
@@ -48,7 +49,7 @@ class Next:
 
 
 def advance(containers: Sequence[Container], restart_policy: str, *, stopping: bool, now: float) -> Next:
-    """`containers` in the order of the pod spec, init containers first."""
+    """Return the next actions. `containers` are in the order of the pod spec, init containers first."""
     inits = [c for c in containers if c.role != "main"]
     mains = [c for c in containers if c.role == "main"]
     sidecars = [c for c in inits if c.role == "sidecar"]
@@ -71,7 +72,7 @@ def advance(containers: Sequence[Container], restart_policy: str, *, stopping: b
 
 
 def _finished(inits: list[Container], mains: list[Container], policy: str) -> bool:
-    """Nothing will be started again: every main container is done, or an init container failed for good."""
+    """Return True if nothing will start again: all main containers are done, or an init container failed for good."""
     if policy == "Never" and any(c.role == "init" and c.exit_code not in (None, 0) for c in inits):
         return True
     return all(c.exit_code is not None and not _restarts(c, policy) for c in mains)
@@ -83,7 +84,7 @@ def _wind_down(workers: list[Container], sidecars: list[Container], step: Next) 
 
 
 def _start_inits(inits: list[Container], policy: str, step: Next, now: float) -> bool:
-    """True once the main containers may run."""
+    """Start init containers; return True once the main containers may run."""
     for container in inits:
         if container.role == "sidecar":
             _start_or_restart(container, "Always", step, now)
@@ -102,7 +103,7 @@ def _start_or_restart(container: Container, policy: str, step: Next, now: float)
     if container.exit_code is None:
         step.start.append(container.name)
     elif _restarts(container, policy):
-        left_s = container.ended_at + restart_pause_s(container.restarts) - now
+        left_s = container.ended_at + restart_delay_s(container.restarts) - now
         if left_s <= 0:
             step.start.append(container.name)
         else:
@@ -114,5 +115,6 @@ def _restarts(container: Container, policy: str) -> bool:
     return policy == "Always" or (policy == "OnFailure" and container.exit_code != 0)
 
 
-def restart_pause_s(restarts: int) -> float:
+def restart_delay_s(restarts: int) -> float:
+    """Return the back-off before the next restart in seconds."""
     return 0.0 if restarts == 0 else float(min(_FIRST_PAUSE_S * 2 ** (restarts - 1), _LONGEST_PAUSE_S))

@@ -1,7 +1,7 @@
-"""The kubelet's own endpoint, so that `kubectl logs` works where a real API server asks the kubelet for them.
+"""The kubelet's own endpoint, so that `kubectl logs` works with a real API server, which fetches logs from the kubelet.
 
-The embedded API server reads the log files itself and needs none of this. Bound to loopback; the certificate is our
-own and, as usual for kubelets, not verified by the API server; whoever can connect may read.
+The embedded API server reads the log files itself and does not need it. Bound to loopback; the certificate is our own
+and, as usual for kubelets, not verified by the API server; whoever can connect may read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Find = Callable[[str, str], Manifest | None]  # namespace, name -> pod
 
 
 def serve_logs(layout: Layout, find: Find) -> int:
-    """Start answering in the background; returns the port."""
+    """Serve logs in the background; return the port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(layout, find))
     server.daemon_threads = True
     server.socket = Credentials(layout.pki).context().wrap_socket(server.socket, server_side=True)

@@ -1,4 +1,4 @@
-"""The Node object of this machine: what it offers, and the heartbeat that keeps it Ready."""
+"""The Node object of this machine: its capacity, and the heartbeat that keeps it Ready."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_READY = "node.kubernetes.io/not-ready"
 
 @dataclass(frozen=True)
 class Capacity:
-    """What pods may request in total. Requests are counted, use is not limited."""
+    """Total requests of pods that fit. Requests are counted; actual use is not limited."""
 
     cpu: str
     memory: str
@@ -30,11 +30,13 @@ class Capacity:
 
     @classmethod
     def of_this_machine(cls) -> Capacity:
+        """Return the CPUs and memory of this machine."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return cls(cpu=str(cores), memory=f"{psutil.virtual_memory().total // 1024}Ki")
 
 
 def node_manifest(name: str, capacity: Capacity, log_port: int | None) -> Manifest:
+    """Return the Node object."""
     amounts = {"cpu": capacity.cpu, "memory": capacity.memory, "pods": str(capacity.pods)}
     arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return {
@@ -54,7 +56,7 @@ def node_manifest(name: str, capacity: Capacity, log_port: int | None) -> Manife
             "capacity": amounts,
             "allocatable": dict(amounts),
             **({"daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}}} if log_port else {}),
-            # no Hostname: the API server would try to resolve it when asked for logs
+            # no Hostname: the API server would try to resolve it for logs
             "addresses": [{"type": "InternalIP", "address": ADDRESS}],
             "nodeInfo": {
                 "machineID": "",
@@ -83,7 +85,7 @@ def node_manifest(name: str, capacity: Capacity, log_port: int | None) -> Manife
 
 
 def register(kube: Kube, node: Manifest) -> Manifest:
-    """Create the Node, or bring the one of an earlier run up to date; returns it as the server has it."""
+    """Create the Node or update that of an earlier run; return it as stored."""
     name = node["metadata"]["name"]
     try:
         live = kube.create(NODES, node)
@@ -91,13 +93,14 @@ def register(kube: Kube, node: Manifest) -> Manifest:
         live = kube.patch(NODES, name, None, {"metadata": {"labels": node["metadata"]["labels"]}})
     taints = live["spec"].get("taints") or []
     if any(taint["key"] == _NOT_READY for taint in taints):
-        # a real API server taints new nodes, and where no node controller runs nobody would take that back
+        # a real API server taints new nodes, and without a node controller nothing removes the taint
         kept = [taint for taint in taints if taint["key"] != _NOT_READY]
         kube.patch(NODES, name, None, {"spec": {"taints": kept or None}})
     return kube.patch(NODES, name, None, {"status": node["status"]}, subresource="status")
 
 
 def renew_lease(kube: Kube, name: str) -> None:
+    """Renew the node's Lease, its heartbeat."""
     spec = {
         "holderIdentity": name,
         "leaseDurationSeconds": _LEASE_S,

@@ -1,4 +1,4 @@
-"""The status of a pod for the API, from what is known of its containers: pure."""
+"""Build the status of a pod for the API from the state of its containers. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pod_status(
     message: str = "",
     disruption: tuple[str, str] | None = None,
 ) -> Manifest:
-    """`disruption` is the reason and message of a DisruptionTarget condition to add."""
+    """Return the pod's status. `disruption` is the reason and message of a DisruptionTarget condition to add."""
     done = phase in ("Succeeded", "Failed")
     ready = not done and bool(statuses) and all(s["ready"] for s in statuses)
     why = "PodCompleted" if phase == "Succeeded" else "PodFailed" if phase == "Failed" else "ContainersNotReady"
@@ -38,7 +38,7 @@ def pod_status(
         conditions.append(_condition("DisruptionTarget", True, *disruption))
     status: Manifest = {
         "phase": phase,
-        "conditions": _merged(old.get("conditions") or [], conditions, now),
+        "conditions": _merge_conditions(old.get("conditions") or [], conditions, now),
         "hostIP": ADDRESS,
         "hostIPs": [{"ip": ADDRESS}],
         "podIP": ADDRESS,
@@ -62,13 +62,13 @@ def _condition(kind: str, is_true: bool, reason: str = "", message: str = "") ->
     return condition
 
 
-def _merged(old: list[Manifest], new: list[Manifest], now: str) -> list[Manifest]:
-    """New conditions with the old transition times where the status is the same; foreign ones stay."""
-    known = {c["type"]: c for c in old}
+def _merge_conditions(old: list[Manifest], new: list[Manifest], now: str) -> list[Manifest]:
+    """Return the new conditions with the old transition times where the status is unchanged; keep foreign ones."""
+    old_by_type = {c["type"]: c for c in old}
     merged = []
     for condition in new:
-        before = known.pop(condition["type"], None)
+        before = old_by_type.pop(condition["type"], None)
         same = before is not None and before["status"] == condition["status"]
         since = before.get("lastTransitionTime") if same and before else None
         merged.append({**condition, "lastProbeTime": None, "lastTransitionTime": since or now})
-    return merged + list(known.values())
+    return merged + list(old_by_type.values())

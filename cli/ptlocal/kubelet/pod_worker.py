@@ -1,6 +1,6 @@
-"""One pod on this node, from its first container to its last: does what `lifecycle.advance` says.
+"""Run one pod on this node, from its first container to its last, as `lifecycle.advance` decides.
 
-All methods run on the kubelet's one thread. `step` is called whenever something may have changed and says when to
+All methods run on the kubelet's single thread. `step` is called whenever something may have changed and returns when to
 call again at the latest.
 """
 
@@ -21,19 +21,19 @@ from ptlocal.kubelet.container.container import ContainerRun, write_record
 from ptlocal.kubelet.container.environment import Rewriter
 from ptlocal.kubelet.container.value_sources import NotReady, References, environment
 from ptlocal.kubelet.container.volumes import mounts_of, prepare
-from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_pause_s
+from ptlocal.kubelet.lifecycle import Next, Role, advance, restart_delay_s
 from ptlocal.kubelet.pod_status import pod_status
 from ptlocal.paths import Layout
 
 PREEMPT = "local.posttrain.dev/preempt"
 """Annotation: behave as if the node were preempted, with this many seconds of notice."""
-_USUAL_GRACE_S = 30.0  # Kubernetes' own
+_DEFAULT_GRACE_S = 30.0  # Kubernetes' default
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a pod is being ended from outside, and how long its processes may take."""
+    """Why a pod is stopped from outside, and how long its processes may take."""
 
     grace_s: float
     reason: str = ""
@@ -46,17 +46,17 @@ _NODE_SHUTDOWN = ("TerminationByKubelet", "Pod was terminated in response to imm
 
 
 def node_shutdown(grace_s: float) -> Stop:
-    """The machine goes away, or did: the pod fails through no fault of its own."""
+    """Return the stop for a node shutdown: the pod fails through no fault of its own."""
     return Stop(grace_s, "Terminated", _NODE_SHUTDOWN[1], fails=True, disruption=_NODE_SHUTDOWN)
 
 
 def own_grace_s(pod: Manifest) -> float:
-    """Seconds the pod asks for between SIGTERM and SIGKILL."""
-    return float(pod["spec"].get("terminationGracePeriodSeconds", _USUAL_GRACE_S))
+    """Return the pod's terminationGracePeriodSeconds."""
+    return float(pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S))
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class PodContext:
     """What a pod needs from its kubelet."""
 
     layout: Layout
@@ -64,75 +64,79 @@ class Surroundings:
     base_env: dict[str, str]
     node: Callable[[], Manifest]
     references: Callable[[str], References]
-    """By namespace."""
+    """Fetches a namespace's objects."""
     port_for: Callable[[Manifest, str, int], int]
     boot: float
-    announce: Callable[[Manifest, str, str, str], None]
+    record_event: Callable[[Manifest, str, str, str], None]
 
 
 class PodRun:
-    """`pod` is the object as it was last seen; `folder` keeps what outlives the kubelet."""
+    """A pod's containers and their state. `pod` is the last observed object; `folder` outlives the kubelet."""
 
-    def __init__(self, pod: Manifest, around: Surroundings, wake: Callable[[], None]) -> None:
+    def __init__(self, pod: Manifest, context: PodContext, wake: Callable[[], None]) -> None:
         self.pod = pod
         self.uid = str(pod["metadata"]["uid"])
         self.step_result = Next()
-        self._around = around
+        self._context = context
         self._wake = wake
-        self.folder = around.layout.pod(self.uid)
+        self.folder = context.layout.pod(self.uid)
         self._stop: Stop | None = None
         self._stop_deadline = 0.0
         self._volumes: dict[str, Path] | None = None
         self._tries = 0
-        self._trouble: NotReady | None = None
+        self._last_error: NotReady | None = None
         self._started_at = (pod.get("status") or {}).get("startTime") or timestamp()
         self.containers = [*self._make("initContainers"), *self._make("containers")]
 
-    # --- what the kubelet asks
+    # --- called by the kubelet
 
     @property
     def is_over(self) -> bool:
+        """Return True if the pod has succeeded or failed."""
         return self.step_result.phase in ("Succeeded", "Failed")
 
     @property
     def is_alive(self) -> bool:
+        """Return True if any of its processes runs."""
         return any(run.pid for run in self.containers)
 
     def request_stop(self, stop: Stop) -> None:
-        """The first reason is the one reported; a shorter grace still counts."""
+        """Stop the pod. The first reason is the one reported; a later, shorter grace period still applies."""
         deadline = time.monotonic() + stop.grace_s
         if self._stop is None:
             self._stop, self._stop_deadline = stop, deadline
         else:
             self._stop_deadline = min(self._stop_deadline, deadline)
 
-    def lose(self, message: str) -> None:
-        """Taken over from a kubelet that died: whatever ran is gone."""
+    def mark_lost(self, message: str) -> None:
+        """Mark everything as ended: the kubelet that ran the pod died."""
         status = self.pod.get("status") or {}
         old = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
         by_name = {entry["name"]: entry for entry in old}
         for run in self.containers:
-            run.lose(message, by_name.get(run.name))
+            run.mark_lost(message, by_name.get(run.name))
         self.request_stop(node_shutdown(0))
 
     def step(self, pod: Manifest) -> float | None:
+        """Do what is due now; return the seconds until the next call at the latest, or None."""
         self.pod = pod
         for run in self.containers:
             if run.collect():
                 self._write_record()
-        self._notice_requests()
+        self._apply_stop_requests()
         waits = [self._past_active_deadline()]
         policy = pod["spec"].get("restartPolicy") or "Always"
         stopping = self._stop is not None
         step = advance([r.view() for r in self.containers], policy, stopping=stopping, now=time.monotonic())
-        self._carry_out(step)
+        self._execute(step)
         waits += [step.again_s, self._enforce_grace(), self._retry_s()]
-        # what has just been started or stopped counts in the phase that is reported
+        # the reported phase includes what has just been started or stopped
         views = [r.view() for r in self.containers]
         self.step_result = advance(views, policy, stopping=stopping, now=time.monotonic())
         return min((w for w in waits if w is not None), default=None)
 
     def status(self) -> Manifest:
+        """Return the pod's status for the API."""
         step, stop = self.step_result, self._stop
         inits = [r.status() for r in self.containers if r.role != "main"]
         mains = [r.status() for r in self.containers if r.role == "main"]
@@ -158,9 +162,9 @@ class PodRun:
         ]
 
     def _log_file(self, container: str, restart: int) -> Path:
-        return self._around.layout.container_log(self.uid, container, restart)
+        return self._context.layout.container_log(self.uid, container, restart)
 
-    def _notice_requests(self) -> None:
+    def _apply_stop_requests(self) -> None:
         meta = self.pod["metadata"]
         if is_deleting(self.pod):
             grace_s = meta.get("deletionGracePeriodSeconds")
@@ -174,84 +178,84 @@ class PodRun:
         deadline_s = self.pod["spec"].get("activeDeadlineSeconds")
         if deadline_s is None or self.is_over:
             return None
-        left_s = float(deadline_s) - seconds_since(self._started_at, timestamp())
-        if left_s > 0:
-            return left_s
+        remaining_s = float(deadline_s) - seconds_since(self._started_at, timestamp())
+        if remaining_s > 0:
+            return remaining_s
         message = "Pod was active on the node longer than the specified deadline"
         self.request_stop(Stop(own_grace_s(self.pod), "DeadlineExceeded", message, fails=True))
         return None
 
-    def _carry_out(self, step: Next) -> None:
+    def _execute(self, step: Next) -> None:
         by_name = {run.name: run for run in self.containers}
         for name in step.stop:
             if by_name[name].terminate():
-                self._around.announce(self.pod, "Normal", "Killing", f"Stopping container {name}")
+                self._context.record_event(self.pod, "Normal", "Killing", f"Stopping container {name}")
         for run in self.containers:
             if run.name in step.backing_off:
-                pause_s = restart_pause_s(run.restarts)
-                message = f"back-off {pause_s:.0f}s restarting failed container={run.name}"
+                delay_s = restart_delay_s(run.restarts)
+                message = f"back-off {delay_s:.0f}s restarting failed container={run.name}"
                 if run.waiting != ("CrashLoopBackOff", message):
-                    self._around.announce(self.pod, "Warning", "BackOff", message)
+                    self._context.record_event(self.pod, "Warning", "BackOff", message)
                 run.waiting = ("CrashLoopBackOff", message)
             elif run.role == "main" and not step.initialized:
                 run.waiting = ("PodInitializing", "")
         for name in step.start:
             try:
                 self._start(by_name[name])
-                self._tries, self._trouble = 0, None
+                self._tries, self._last_error = 0, None
             except NotReady as error:
-                self._report_trouble(by_name[name], error)
+                self._report_not_ready(by_name[name], error)
 
     def _start(self, run: ContainerRun) -> None:
-        pod, around = self.pod, self._around
+        pod, context = self.pod, self._context
         refuse_unpullable(run.spec, first_try=self._tries == 0)
-        node, refs = around.node(), around.references(pod["metadata"]["namespace"])
+        node, refs = context.node(), context.references(pod["metadata"]["namespace"])
         if self._volumes is None:
-            self._volumes = prepare(pod, node, self.folder / "volumes", around.layout.claims, refs)
-        own = environment(pod, run.spec, node, refs)
+            self._volumes = prepare(pod, node, self.folder / "volumes", context.layout.claims, refs)
+        env = environment(pod, run.spec, node, refs)
         rewrite = Rewriter(
-            mounts=[*mounts_of(run.spec, self._volumes, own), termination_mount(run.spec, run.termination_file)],
+            mounts=[*mounts_of(run.spec, self._volumes, env), termination_mount(run.spec, run.termination_file)],
             subdomain=pod["spec"].get("subdomain") or "",
             namespace=pod["metadata"]["namespace"],
-            port_for=partial(around.port_for, pod),
+            port_for=partial(context.port_for, pod),
         )
-        marks = {processes.CLUSTER_MARK: around.cluster_id, processes.POD_MARK: self.uid}
-        command = command_of(pod, run.spec, own, rewrite, base={**around.base_env, **marks}, home=self.folder / "work")
+        marks = {processes.CLUSTER_MARK: context.cluster_id, processes.POD_MARK: self.uid}
+        command = command_of(pod, run.spec, env, rewrite, base={**context.base_env, **marks}, home=self.folder / "work")
         run.waiting = ("ContainerCreating", "")
         try:
             if command.cwd.is_relative_to(self.folder):
                 command.cwd.mkdir(parents=True, exist_ok=True)
             run.start(command.argv, command.env, command.cwd, self._wake)
-        except OSError as error:  # no such working directory, arguments too long, no process left to have
+        except OSError as error:  # no such working directory, arguments too long, process limit reached
             run.fail_to_start(f"cannot start in {command.cwd}: {error.strerror}")
         self._write_record()
         if run.pid:
-            around.announce(pod, "Normal", "Started", f"Started container {run.name}")
+            context.record_event(pod, "Normal", "Started", f"Started container {run.name}")
 
-    def _report_trouble(self, run: ContainerRun, error: NotReady) -> None:
+    def _report_not_ready(self, run: ContainerRun, error: NotReady) -> None:
         self._tries += 1
-        self._trouble = error
+        self._last_error = error
         waiting = "ContainerCreating" if error.reason == "FailedMount" else error.reason
         run.waiting = (waiting, "" if error.reason == "FailedMount" else str(error))
         reason = error.reason if error.reason == "FailedMount" else "Failed"
-        self._around.announce(self.pod, "Warning", reason, str(error))
+        self._context.record_event(self.pod, "Warning", reason, str(error))
 
     def _retry_s(self) -> float | None:
-        return _RETRY_S[min(self._tries, len(_RETRY_S)) - 1] if self._trouble and not self._stop else None
+        return _RETRY_S[min(self._tries, len(_RETRY_S)) - 1] if self._last_error and not self._stop else None
 
     def _enforce_grace(self) -> float | None:
         if self._stop is None or not self.is_alive:
             return None
-        left_s = self._stop_deadline - time.monotonic()
-        if left_s > 0:
-            return left_s
+        remaining_s = self._stop_deadline - time.monotonic()
+        if remaining_s > 0:
+            return remaining_s
         for run in self.containers:
             run.kill()
         return None
 
     def _write_record(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_record(self.folder / RECORD, self._around.boot, self.containers)
+        write_record(self.folder / RECORD, self._context.boot, self.containers)
 
 
 RECORD = "processes.json"

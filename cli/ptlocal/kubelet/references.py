@@ -1,4 +1,4 @@
-"""What a pod refers to, asked of the API server at the moment its containers start."""
+"""Objects that a pod refers to, fetched from the API server when its containers start."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _TOKEN_S = 3600
 
 
 def references(kube: Kube, namespace: str) -> References:
+    """Return functions that fetch the namespace's objects and tokens."""
+
     def find(kind: str, name: str) -> Manifest | None:
         try:
             return kube.get(SECRETS if kind == "Secret" else CONFIGMAPS, name, namespace)
@@ -19,10 +21,10 @@ def references(kube: Kube, namespace: str) -> References:
     def token(pod: Manifest, projection: Manifest) -> str:
         account = pod["spec"].get("serviceAccountName") or "default"
         try:
-            made = kube.create(SERVICE_ACCOUNTS, _token_request(pod, projection), name=account, subresource="token")
+            response = kube.create(SERVICE_ACCOUNTS, _token_request(pod, projection), name=account, subresource="token")
         except NotFound as error:
             raise NotReady(f"no token for service account {account}: {error.message}") from error
-        return str(made["status"]["token"])
+        return str(response["status"]["token"])
 
     return References(find, token)
 

@@ -1,1 +1,1 @@
-"""The background process that holds the embedded cluster: children, readiness, state."""
+"""The background process that runs the embedded cluster: children, readiness, state."""

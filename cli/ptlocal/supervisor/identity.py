@@ -1,4 +1,4 @@
-"""Who a cluster is: an id made once, by which its processes are known even after a crash; and the sweep for them."""
+"""A cluster's id, which marks its processes, and the cleanup of processes that a crash left."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import psutil
 
 from ptlocal.kubelet.pod_worker import RECORD
 from ptlocal.paths import Layout
-from ptlocal.processes import CLUSTER_MARK, in_session, kill_all, marked
+from ptlocal.processes import CLUSTER_MARK, in_session, kill_all, with_marker
 
-_SAME_BOOT_S = 2.0  # the boot time is computed from two clocks and wavers a little
+_SAME_BOOT_S = 2.0  # the boot time is computed from two clocks and is not exact
 
 
 def cluster_id(layout: Layout) -> str:
+    """Return the cluster's id; create it on the first call."""
     try:
         return str(json.loads(layout.cluster_file.read_text())["id"])
     except FileNotFoundError:
-        made = secrets.token_hex(8)
-        layout.cluster_file.write_text(json.dumps({"id": made}))
-        return made
+        new_id = secrets.token_hex(8)
+        layout.cluster_file.write_text(json.dumps({"id": new_id}))
+        return new_id
 
 
-def sweep(layout: Layout) -> int:
-    """Kill whatever a cluster that is not running any more has left behind; returns how many processes."""
+def kill_leftovers(layout: Layout) -> int:
+    """Kill every process that a cluster which no longer runs has left behind; return their number."""
     if not layout.cluster_file.exists():
         return 0
-    mine = cluster_id(layout)
-    killed = kill_all(lambda: marked(CLUSTER_MARK, mine))
+    own_id = cluster_id(layout)
+    killed = kill_all(lambda: with_marker(CLUSTER_MARK, own_id))
     for record in layout.pods.glob(f"*/{RECORD}"):
         killed += _sweep_record(json.loads(record.read_text()))
     return killed
 
 
 def _sweep_record(record: Any) -> int:
-    """Processes that dropped the marker from their environment still belong to their container's session."""
+    """Kill the processes of a container's session, which no longer carry the marker, and return their number."""
     if abs(record["boot"] - psutil.boot_time()) > _SAME_BOOT_S:
-        return 0  # another boot: the numbers mean nothing now
+        return 0  # another boot: the process ids are stale
     return sum(kill_all(partial(in_session, c["pid"], c["born"])) for c in record["containers"].values())

@@ -1,4 +1,4 @@
-"""Waiting for the parts of a cluster to come up; each wait ends early, with the reason, if the part has died."""
+"""Wait for the parts of a cluster to come up; each wait ends early, with the reason, if the part dies."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ptkube.resources import CRDS, Manifest
 T = TypeVar("T")
 
 _LIMIT_S = 300.0
-"""For a machine that is busy with something else: a part that dies ends the wait at once."""
+"""Long enough for a busy machine; if a part dies, the wait ends at once."""
 _POLL_S = 0.03
 
 
 class StartFailed(Exception):
-    """A component did not come up; the message says why, for people."""
+    """A component did not come up; the message says why."""
 
 
 def api_server(kubeconfig: Path, check: Callable[[], None]) -> Kube:
-    """A client, once the server behind the kubeconfig (which it may still have to write) answers."""
+    """Wait until the server behind the kubeconfig (which it may still have to write) answers; return a client."""
 
     def connect() -> Kube | None:
         if not kubeconfig.exists():
@@ -41,10 +41,12 @@ def api_server(kubeconfig: Path, check: Callable[[], None]) -> Kube:
 
 
 def operator(port: int, check: Callable[[], None]) -> None:
+    """Wait until the operator is ready."""
+
     def answers() -> bool:
         try:
-            with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
+            with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as response:
+                return bool(response.status == 200)
         except OSError:
             return False
 
@@ -63,18 +65,19 @@ def install(kube: Kube, definition: Manifest) -> None:
 
 
 def install_if_missing(kube: Kube, definition: Manifest) -> None:
+    """Install the CRD unless it exists."""
     try:
         kube.get(CRDS, definition["metadata"]["name"])
     except NotFound:
         install(kube, definition)
 
 
-def _wait(what: str, attempt: Callable[[], T | None], check: Callable[[], None]) -> T:
+def _wait(part: str, attempt: Callable[[], T | None], check: Callable[[], None]) -> T:
     deadline = time.monotonic() + _LIMIT_S
     while time.monotonic() < deadline:
         check()
-        found = attempt()
-        if found:
-            return found
+        result = attempt()
+        if result:
+            return result
         time.sleep(_POLL_S)
-    raise StartFailed(f"{what} was not ready within {_LIMIT_S:.0f} s")
+    raise StartFailed(f"{part} was not ready within {_LIMIT_S:.0f} s")

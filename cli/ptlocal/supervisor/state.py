@@ -1,4 +1,4 @@
-"""What the supervisor tells the rest of the world, in one small JSON file that is replaced as a whole."""
+"""The supervisor's state for other processes, in one small JSON file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Phase = Literal["starting", "ready", "stopping", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Component:
-    """A child process (or the controllers, which live in the supervisor itself)."""
+    """A child process, or the controllers, which run in the supervisor itself."""
 
     name: str
     pid: int | None
@@ -23,7 +23,7 @@ class Component:
 
 @dataclass(frozen=True)
 class State:
-    """`message`: what is being started or stopped, or why it failed; `server`: the API server's address."""
+    """`message`: what is starting or stopping, or why it failed; `server`: the API server's address."""
 
     phase: Phase
     message: str = ""
@@ -32,14 +32,16 @@ class State:
 
 
 def write_state(layout: Layout, state: State) -> None:
+    """Replace the state file."""
     scratch = layout.state_file.with_suffix(".new")
     scratch.write_text(json.dumps(asdict(state), indent=1))
     scratch.replace(layout.state_file)
 
 
 def read_state(layout: Layout) -> State | None:
+    """Return the state in the file, or None if there is none."""
     try:
-        found = json.loads(layout.state_file.read_text())
+        state = json.loads(layout.state_file.read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return State(**{**found, "components": [Component(**c) for c in found["components"]]})
+    return State(**{**state, "components": [Component(**c) for c in state["components"]]})

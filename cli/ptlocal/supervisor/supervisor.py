@@ -1,10 +1,10 @@
-"""The one background process of an embedded cluster.
+"""The background process of an embedded cluster.
 
-With --external, the API server is somebody else's: only controllers, kubelet and operator run here.
+With --external, the API server is not part of it: only controllers, kubelet and operator run here.
 
-API server and operator are children, restarted when they die; controllers and kubelet are threads in here. SIGTERM
-stops everything with every pod's own grace, SIGINT within seconds. If this process is killed, its children and the
-pods die with it (Linux), and the next start sweeps up whatever is left.
+API server and operator are children, restarted when they die; controllers and kubelet are threads. SIGTERM stops
+everything with every pod's own grace period, SIGINT within seconds. If this process is killed, its children and the
+pods die with it (Linux), and the next start kills whatever is left.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from ptlocal.paths import Layout
 from ptlocal.processes import CLUSTER_MARK
 from ptlocal.supervisor import readiness
 from ptlocal.supervisor.child import Child
-from ptlocal.supervisor.identity import cluster_id, sweep
+from ptlocal.supervisor.identity import cluster_id, kill_leftovers
 from ptlocal.supervisor.readiness import StartFailed
 from ptlocal.supervisor.state import Component, Phase, State, write_state
 
 log = logging.getLogger("ptlocal.supervisor.supervisor")
 
-_ORDERS = {signal.SIGTERM, signal.SIGINT}
+_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _CHILD_GRACE_S = 5.0
-_HURRY_S = 2.0
-_MOST_PATIENCE_S = 3600.0
+_SHORT_GRACE_S = 2.0
+_LONGEST_GRACE_S = 3600.0
 
 CPU_ENV = "POSTTRAIN_LOCAL_CPU"
 MEMORY_ENV = "POSTTRAIN_LOCAL_MEMORY"
@@ -50,23 +50,25 @@ MEMORY_ENV = "POSTTRAIN_LOCAL_MEMORY"
 
 @dataclass(frozen=True)
 class Stop:
-    """To the main loop: somebody wants the end, and gives pods this long."""
+    """Message to the main loop: stop, with this grace period for pods."""
 
     grace_s: float
 
 
 @dataclass(frozen=True)
 class Died:
-    """To the main loop: a child ended without being told to."""
+    """Message to the main loop: a child died."""
 
     child: Child
 
 
-class ToldToStop(Exception):
-    """Before the cluster was up."""
+class StopRequested(Exception):
+    """A stop was requested before the cluster was up."""
 
 
 class Supervisor:
+    """Starts the parts of the cluster, keeps them alive and stops them."""
+
     def __init__(self, layout: Layout, *, external: bool, without: list[str]) -> None:
         self._layout = layout
         self._external = external
@@ -78,95 +80,96 @@ class Supervisor:
         self._operator = self._child("operator", "operator", ["-m", "ptoperator"])
         self._controllers: manager.Controllers | None = None
         self._kube: Kube | None = None
-        self._ordered = threading.Event()
+        self._stop_requested = threading.Event()
 
     def run(self) -> int:
-        threading.Thread(target=self._take_orders, name="signals", daemon=True).start()
+        """Run the cluster until a signal stops it; return the exit code."""
+        threading.Thread(target=self._wait_for_signals, name="signals", daemon=True).start()
         try:
             self._start()
-        except ToldToStop:
-            self._shut_down(_HURRY_S)
-            self._tell("stopped")
+        except StopRequested:
+            self._shut_down(_SHORT_GRACE_S)
+            self._write_phase("stopped")
             return 0
         except (StartFailed, ApiError, TimeoutError) as error:
             log.error("start failed: %s", error)
-            self._shut_down(_HURRY_S)
-            self._tell("failed", str(error))
+            self._shut_down(_SHORT_GRACE_S)
+            self._write_phase("failed", str(error))
             return 1
-        self._tell("ready")
+        self._write_phase("ready")
         grace_s = self._watch()
         self._shut_down(grace_s)
-        self._tell("stopped")
+        self._write_phase("stopped")
         return 0
 
-    def _take_orders(self) -> None:
-        """Signals are waited for, not handled: a handler may be late when all threads are blocked in locks."""
+    def _wait_for_signals(self) -> None:
+        """Wait for signals instead of handling them: a handler may be late when all threads are blocked in locks."""
         while True:
-            number = signal.sigwait(_ORDERS)
-            self._ordered.set()
-            self._inbox.put(Stop(_HURRY_S if number == signal.SIGINT else _MOST_PATIENCE_S))
+            number = signal.sigwait(_STOP_SIGNALS)
+            self._stop_requested.set()
+            self._inbox.put(Stop(_SHORT_GRACE_S if number == signal.SIGINT else _LONGEST_GRACE_S))
 
     def _start(self) -> None:
-        swept = sweep(self._layout)
-        if swept:
-            log.warning("killed %d processes that an earlier run left behind", swept)
+        killed = kill_leftovers(self._layout)
+        if killed:
+            log.warning("killed %d processes left by an earlier run", killed)
         if not self._external:
-            self._tell("starting", "API server")
-            self._api_server.start(self._died)
+            self._write_phase("starting", "API server")
+            self._api_server.start(self._on_death)
         kubeconfig = self._layout.kubeconfig
-        self._kube = readiness.api_server(kubeconfig, lambda: self._give_up_on_death(self._api_server))
-        self._tell("starting", "resource definitions")
+        self._kube = readiness.api_server(kubeconfig, lambda: self._check_alive(self._api_server))
+        self._write_phase("starting", "resource definitions")
         readiness.install_if_missing(self._kube, jobset_crd.definition())
         readiness.install(self._kube, posttrainjob_crd())
-        self._tell("starting", "controllers and node")
+        self._write_phase("starting", "controllers and node")
         settings = KubeletSettings(self._layout, self._id, capacity=_capacity(), serve_logs=self._external)
         self._controllers = manager.start(self._kube, settings, without=self._without)
         if "operator" not in self._without:
-            self._tell("starting", "operator")
-            self._operator.start(self._died)
-            readiness.operator(self._operator_port, lambda: self._give_up_on_death(self._operator))
+            self._write_phase("starting", "operator")
+            self._operator.start(self._on_death)
+            readiness.operator(self._operator_port, lambda: self._check_alive(self._operator))
 
     def _watch(self) -> float:
-        """Until told to stop: keep the children alive. Returns how long pods may take to end."""
-        due: dict[Child, float] = {}
+        """Keep the children alive until a stop is requested; return the grace period for pods in seconds."""
+        restart_at: dict[Child, float] = {}
         while True:
-            wait_s = max(0.0, min(due.values()) - time.monotonic()) if due else None
+            wait_s = max(0.0, min(restart_at.values()) - time.monotonic()) if restart_at else None
             try:
                 message = self._inbox.get(timeout=wait_s)
             except queue.Empty:
-                self._restart([child for child, at in due.items() if at <= time.monotonic()], due)
+                self._restart([child for child, at in restart_at.items() if at <= time.monotonic()], restart_at)
                 continue
             if isinstance(message, Stop):
                 return message.grace_s
-            pause_s = message.child.pause_before_restart_s()
-            log.warning("%s died with %s, again in %.1f s", message.child.name, message.child.exit_code, pause_s)
-            due[message.child] = time.monotonic() + pause_s
+            pause_s = message.child.next_restart_delay_s()
+            log.warning("%s exited with %s; restarting in %.1f s", message.child.name, message.child.exit_code, pause_s)
+            restart_at[message.child] = time.monotonic() + pause_s
 
-    def _restart(self, children: list[Child], due: dict[Child, float]) -> None:
+    def _restart(self, children: list[Child], restart_at: dict[Child, float]) -> None:
         for child in children:
-            del due[child]
-            child.start(self._died)
-        self._tell("ready")
+            del restart_at[child]
+            child.start(self._on_death)
+        self._write_phase("ready")
 
     def _shut_down(self, grace_s: float) -> None:
-        self._tell("stopping", "operator")
+        self._write_phase("stopping", "operator")
         self._operator.stop(_CHILD_GRACE_S)
         if self._controllers:
-            self._tell("stopping", "pods")
-            hurry = threading.Thread(target=self._listen_for_hurry, args=(self._controllers,), daemon=True)
-            hurry.start()
+            self._write_phase("stopping", "pods")
+            shortener = threading.Thread(target=self._shorten_grace_on_request, args=(self._controllers,), daemon=True)
+            shortener.start()
             if not self._controllers.stop(grace_s):
-                log.warning("some pods did not end in time and are killed")
-        self._tell("stopping", "API server")
+                log.warning("some pods did not end in time; killing them")
+        self._write_phase("stopping", "API server")
         self._api_server.stop(_CHILD_GRACE_S)
-        sweep(self._layout)
+        kill_leftovers(self._layout)
 
-    def _listen_for_hurry(self, running: manager.Controllers) -> None:
-        """A second, more urgent order while pods are ending."""
+    def _shorten_grace_on_request(self, running: manager.Controllers) -> None:
+        """Shorten the grace period if a second, more urgent stop arrives while pods are ending."""
         while True:
             message = self._inbox.get()
             if isinstance(message, Stop):
-                running.hurry(message.grace_s)
+                running.shorten_grace(message.grace_s)
 
     # --- parts
 
@@ -185,16 +188,16 @@ class Supervisor:
     def _api_arguments(self) -> list[str]:
         return ["--data", str(self._layout.data), "--port", "0", "--kubeconfig", str(self._layout.kubeconfig)]
 
-    def _give_up_on_death(self, child: Child) -> None:
-        if self._ordered.is_set():
-            raise ToldToStop
+    def _check_alive(self, child: Child) -> None:
+        if self._stop_requested.is_set():
+            raise StopRequested
         if not child.is_alive and not (self._external and child is self._api_server):
-            raise StartFailed(f"the {child.name} ended with exit code {child.exit_code}:\n{child.last_words()}")
+            raise StartFailed(f"the {child.name} exited with code {child.exit_code}:\n{child.last_log_lines()}")
 
-    def _died(self, child: Child) -> None:
+    def _on_death(self, child: Child) -> None:
         self._inbox.put(Died(child))
 
-    def _tell(self, phase: Phase, message: str = "") -> None:
+    def _write_phase(self, phase: Phase, message: str = "") -> None:
         if phase != "failed":
             log.info("%s %s", phase, message)
         parts = [] if self._external else [self._api_server.component()]
@@ -213,13 +216,13 @@ def _capacity() -> Capacity:
 
 def _lock(layout: Layout) -> Lock:
     lock = Lock(layout.pid_file)
-    if not lock.take(wait_s=2.0):
-        raise SystemExit("a supervisor for this data directory is running already")
+    if not lock.acquire(wait_s=2.0):
+        raise SystemExit("a supervisor for this data directory is already running")
     return lock
 
 
 def _lock_in_background(layout: Layout) -> Lock:
-    """Fork; only the child returns. The parent ends once the child holds the lock, with 1 if it never does."""
+    """Fork and return in the child. The parent exits once the child holds the lock, with 1 if it never does."""
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)
@@ -232,21 +235,22 @@ def _lock_in_background(layout: Layout) -> Lock:
 
 
 def main() -> None:
+    """Run the supervisor from the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m ptlocal.supervisor.supervisor", description="Runs an embedded cluster."
+        prog="python -m ptlocal.supervisor.supervisor", description="Run an embedded cluster."
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--detach", action="store_true", help="go to the background at once")
-    parser.add_argument("--external", action="store_true", help="the kubeconfig in DATA names the API server")
+    parser.add_argument("--external", action="store_true", help="use the API server of the kubeconfig in DATA")
     parser.add_argument("--without", action="append", default=[], choices=[*manager.PARTS, "operator"])
     arguments = parser.parse_args()
     layout = Layout(arguments.data)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ORDERS)  # in every thread; launch.py takes it back for children
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # in every thread; exec_shim.py unblocks them for children
     lock = _lock_in_background(layout) if arguments.detach else _lock(layout)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     code = Supervisor(layout, external=arguments.external, without=arguments.without).run()
     lock.release()
-    # threads that wait on sockets must not keep the process
+    # exit even if threads still wait on sockets
     logging.shutdown()
     os._exit(code)
 

@@ -17,9 +17,9 @@ import pytest
 from ptkube.client import ApiError, Kube
 from ptkube.resources import CONFIGMAPS, NODES, PODS, POSTTRAINJOBS, Manifest
 from ptlocal import cluster as local
-from ptlocal.locks import holder
+from ptlocal.locks import lock_holder
 from ptlocal.paths import Layout
-from ptlocal.processes import CLUSTER_MARK, marked
+from ptlocal.processes import CLUSTER_MARK, with_marker
 from ptlocal.supervisor.identity import cluster_id
 
 QUIET: dict[str, Any] = {"say": lambda _: None}
@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 def left_over(data: Path) -> list[str]:
-    return [" ".join(p.cmdline()) for p in marked(CLUSTER_MARK, cluster_id(Layout(data)))]
+    return [" ".join(p.cmdline()) for p in with_marker(CLUSTER_MARK, cluster_id(Layout(data)))]
 
 
 def start_pod(kube: Kube, name: str, script: str, grace_s: int = 5) -> Manifest:
@@ -117,7 +117,7 @@ def test_after_kill_9_of_the_supervisor_the_next_up_leaves_no_orphan(data: Path)
     start_pod(kube, "p", "setsid sleep 5151 & env -i sleep 5252 & while :; do sleep 0.05; done", grace_s=600)
     until(lambda: len(_sleepers()) == 2)
     os.kill(info.pid, signal.SIGKILL)
-    until(lambda: holder(Layout(data).pid_file) is None)
+    until(lambda: lock_holder(Layout(data).pid_file) is None)
     assert local.status(data).phase == "stopped"
     kube = Kube.load(str(local.up(data, **BARE).kubeconfig))
     assert _sleepers() == []
@@ -138,7 +138,7 @@ def test_after_kill_9_of_the_supervisor_down_and_reset_clean_up_too(data: Path) 
     start_pod(kube, "p", "setsid sleep 5151 & while :; do sleep 0.05; done", grace_s=600)
     until(_sleepers)
     os.kill(info.pid, signal.SIGKILL)
-    until(lambda: holder(Layout(data).pid_file) is None)
+    until(lambda: lock_holder(Layout(data).pid_file) is None)
     assert not local.down(data, **QUIET)
     assert _sleepers() == []
     assert local.reset(data, **QUIET)
@@ -221,7 +221,7 @@ def test_ctrl_c_while_starting_leaves_nothing_running(data: Path, word: str) -> 
     starting.send_signal(signal.SIGINT)
     starting.communicate(timeout=900)
     assert starting.returncode != 0
-    assert holder(Layout(data).pid_file) is None
+    assert lock_holder(Layout(data).pid_file) is None
     assert local.status(data).phase == "stopped"
     if Layout(data).cluster_file.exists():
         assert left_over(data) == []

@@ -86,7 +86,7 @@ def test_a_spec_of_another_version_is_read_and_what_is_no_field_any_more_is_a_di
     text = dump_job(job())
     older = text.replace("      packing: true\n", "").replace("steps: 12", "steps: 12\n    schedulr: fast")
     before, gone = resume.read_job(older.encode())
-    assert [str(x) for x in gone] == ["spec.training.schedulr: was fast, is no field any more"]
+    assert [str(x) for x in gone] == ["spec.training.schedulr: was fast, is no longer a field"]
     assert resume.differences(before, job()) == []
 
 

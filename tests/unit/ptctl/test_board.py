@@ -44,7 +44,7 @@ def test_it_says_that_somebody_looks_waits_and_forwards_the_port(
 def test_a_board_that_does_not_come_is_explained(
     invoke: Invoke, served: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorboard_forward, "START_S", 0.0)
+    monkeypatch.setattr(tensorboard_forward, "START_TIMEOUT_S", 0.0)
     result = invoke("workload", "tensorboard", "a")
     assert (result.code, served) == (1, [])
     assert f"Deployment {BOARD} has no ready pod" in result.err

@@ -114,8 +114,8 @@ def test_delete_one_by_name_asks_nothing_and_says_what_stays(invoke: Invoke, kub
     [
         ((), "either one NAME or --all"),
         (("a", "--all"), "either one NAME or --all"),
-        (("a", "b"), "one NAME at a time"),
-        (("a", "-l", "x=y"), "go with --all"),
+        (("a", "b"), "pass one NAME"),
+        (("a", "-l", "x=y"), "work with --all"),
         (("--workload", "a"), "ptctl workload delete NAME"),
         (("--force", "a"), "does not exist here"),
     ],
@@ -143,7 +143,7 @@ def test_delete_waits_until_the_object_is_gone(invoke: Invoke, kube: Any, make_j
     kube.put(POSTTRAINJOBS, make_job("a"))
     kube.delete = lambda *args, **kwargs: None  # a finalizer holds it
     result = invoke("workload", "delete", "a", "--wait", "--timeout", "0.05")
-    assert (result.code, "not gone after 0.05 s: a" in result.err) == (124, True)
+    assert (result.code, "still not deleted after 0.05 s: a" in result.err) == (124, True)
 
 
 def test_delete_of_a_job_that_does_not_exist_exits_3(invoke: Invoke) -> None:

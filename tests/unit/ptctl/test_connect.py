@@ -42,7 +42,7 @@ def test_forward_runs_kubectl_on_the_head_and_says_what_to_set(
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     ran: list[list[str]] = []
     monkeypatch.setattr(subprocess, "call", lambda command: ran.append(command) or 0)
-    assert "does not run yet" in invoke("workload", "connect", "a", "--forward").err
+    assert "is not running yet" in invoke("workload", "connect", "a", "--forward").err
     for role in ("pathways-worker", "pathways-head"):
         marks = {labels.JOB: "a", labels.REPLICATED_JOB_NAME: role}
         meta = {"name": f"a-cut-{role}-0-0-x7k2p", "namespace": "default", "labels": marks}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ptctl.jobs.from_flags import overlay, skeleton
+from ptctl.jobs.from_flags import apply_flags, empty_job
 
 Invoke = Callable[..., Any]
 
@@ -124,8 +124,8 @@ def test_every_flag_lands_in_its_field(invoke: Invoke, tmp_path: Path) -> None:
     [("sft", {"sft": {}}), ("grpo", {"grpo": {}}), ("dr-grpo", {"grpo": {"loss": "dr-grpo"}}), ("dpo", {"dpo": {}})],
 )
 def test_a_grpo_variant_is_an_algorithm_of_its_own_name(name: str, algorithm: dict[str, Any]) -> None:
-    job = skeleton()
-    overlay(job, {"algorithm": name})
+    job = empty_job()
+    apply_flags(job, {"algorithm": name})
     assert job["spec"]["algorithm"] == algorithm
 
 
@@ -231,7 +231,7 @@ def test_a_job_that_exists_is_not_overwritten(invoke: Invoke, kube: Any, job_fil
     invoke("workload", "create", "-f", str(job_file))
     result = invoke("workload", "create", "-f", str(job_file))
     assert result.code == 1
-    assert "'llama-gsm8k' exists already in namespace 'default'" in result.err
+    assert "'llama-gsm8k' already exists in namespace 'default'" in result.err
 
 
 def test_every_finding_of_a_wrong_job_is_printed_and_nothing_is_sent(invoke: Invoke, kube: Any, job_file: Path) -> None:
@@ -244,7 +244,7 @@ def test_every_finding_of_a_wrong_job_is_printed_and_nothing_is_sent(invoke: Inv
 
 
 WRONG = {
-    "nothing": ([], "give a job"),
+    "nothing": ([], "no job: pass -f FILE"),
     "no name": (["--model", "random://tiny"], "--workload NAME"),
     "unknown flag": ([*FLAGS, "--stepz", "3"], "--steps"),
     "flag without a value": ([*FLAGS, "--steps"], "requires an argument"),

@@ -11,12 +11,12 @@ import pytest
 
 from ptapi.load import parse_job
 from ptctl.demo import manifests, report
-from ptctl.demo.display import Lines, render
+from ptctl.demo.display import PlainView, render
 from ptctl.demo.follow import describe, share
 from ptctl.demo.jobs import end_jobs, own_jobs, refuse_foreign_jobs
-from ptctl.demo.lock import alone
-from ptctl.demo.paths import GRPO, SFT, Place
-from ptctl.demo.task_list import Board, Task, clock_text
+from ptctl.demo.lock import exclusive
+from ptctl.demo.paths import GRPO, SFT, DemoPaths
+from ptctl.demo.task_list import Task, TaskList, clock_text
 from ptctl.errors import CliError
 from ptctl.jobs.view import view
 from ptctl.ui.console import Console
@@ -32,18 +32,18 @@ class Clock:
         return self.now
 
 
-def board() -> tuple[Board, Clock]:
+def board() -> tuple[TaskList, Clock]:
     clock = Clock()
-    return Board({"cluster": Task("Cluster"), SFT: Task("SFT"), GRPO: Task("GRPO")}, clock), clock
+    return TaskList({"cluster": Task("Cluster"), SFT: Task("SFT"), GRPO: Task("GRPO")}, clock), clock
 
 
-def run_of(place: Place, job: str, rows: list[dict[str, Any]]) -> None:
+def run_of(place: DemoPaths, job: str, rows: list[dict[str, Any]]) -> None:
     place.run(job).mkdir(parents=True)
     (place.run(job) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_the_jobs_are_valid_and_point_at_the_demos_files(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = DemoPaths(tmp_path)
     for manifest, name in ((manifests.sft(place, 7), SFT), (manifests.grpo(place, 7), GRPO)):
         job = parse_job(manifest)
         assert job.metadata.name == name
@@ -59,7 +59,7 @@ def test_the_jobs_are_valid_and_point_at_the_demos_files(tmp_path: Path) -> None
 def test_lines_say_each_change_at_once_and_are_never_silent_for_five_seconds() -> None:
     shown, clock = board()
     err = io.StringIO()
-    lines = Lines(Console(io.StringIO(), err))
+    lines = PlainView(Console(io.StringIO(), err))
     shown.start("cluster", "starting")
     said_at = [clock.now]
     for _ in range(200):
@@ -99,7 +99,7 @@ def test_what_runs_when_the_demo_ends_early_is_marked() -> None:
     ("phase", "progress", "rows", "text"),
     [
         ("Pending", {}, [], "accepted"),
-        ("Starting", {}, [], "the trainer starts"),
+        ("Starting", {}, [], "starting the trainer"),
         ("Provisioning", {}, [], "provisioning"),
         ("Running", {"stage": "loading"}, [], "loading the model"),
         ("Running", {"stage": "compiling", "totalSteps": 9}, [], "step 0/9, compiling"),
@@ -122,7 +122,7 @@ def test_the_share_of_steps_is_unknown_before_the_total_is() -> None:
 
 
 def test_accuracy_is_read_from_the_two_runs(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = DemoPaths(tmp_path)
     run_of(place, SFT, [{"step": 0, "eval/reward": 0.01}, {"step": 1, "loss": 2.0}, {"step": 9, "eval/reward": 0.6}])
     run_of(
         place, GRPO, [{"step": 0, "eval/reward": 0.615}, {"step": 1, "reward": 0.5}, {"step": 9, "eval/reward": 0.97}]
@@ -138,14 +138,14 @@ def test_accuracy_is_read_from_the_two_runs(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_said_and_not_invented(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = DemoPaths(tmp_path)
     assert report.accuracy(place) == report.Accuracy(None, None, None)
     assert "not measured" in report.accuracy_table(report.accuracy(place), {})
     assert report.reward_curve(place, 80) == ""
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = DemoPaths(tmp_path)
     run_of(place, GRPO, [{"step": i, "reward": i / 10, "completion_length": 20 + i} for i in range(1, 10)])
     assert report.draw_picture(place).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert len(report.reward_curve(place, 60).splitlines()) == 15
@@ -156,7 +156,7 @@ def test_clock() -> None:
 
 
 def test_what_to_type_next_says_how_to_tear_down(tmp_path: Path) -> None:
-    text = report.what_next(Place(tmp_path))
+    text = report.what_next(DemoPaths(tmp_path))
     for words in (
         "local env",
         "kubectl get ptj",
@@ -170,18 +170,18 @@ def test_what_to_type_next_says_how_to_tear_down(tmp_path: Path) -> None:
 
 def test_a_second_demo_in_the_same_directory_or_on_the_same_cluster_is_refused(tmp_path: Path) -> None:
     ours, theirs, cluster = tmp_path / "a" / "lock", tmp_path / "b" / "lock", tmp_path / "cluster" / "lock"
-    with alone(ours, cluster):
+    with exclusive(ours, cluster):
         for locks, place in (((ours,), ours), ((theirs, cluster), cluster)):
-            with pytest.raises(CliError, match=f"another demo .* is running in {place.parent}$"), alone(*locks):
+            with pytest.raises(CliError, match=f"another demo .* is running in {place.parent}$"), exclusive(*locks):
                 raise AssertionError("two demos run")
-        with alone(theirs, tmp_path / "other"):
+        with exclusive(theirs, tmp_path / "other"):
             pass
-    with alone(ours, cluster):
+    with exclusive(ours, cluster):
         pass
 
 
 def test_the_jobs_of_an_earlier_demo_go_with_their_pods_in_a_hurry(kube: Any, tmp_path: Path) -> None:
-    kube.put(POSTTRAINJOBS, manifests.grpo(Place(tmp_path), 0))
+    kube.put(POSTTRAINJOBS, manifests.grpo(DemoPaths(tmp_path), 0))
     kube.put(PODS, {"metadata": {"name": "compiles", "labels": {labels.JOB: GRPO}}})
     refuse_foreign_jobs(kube)
     assert own_jobs(kube) == [GRPO]

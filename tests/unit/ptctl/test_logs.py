@@ -64,7 +64,7 @@ def test_several_ranks_are_tagged_with_slice_times_hosts_plus_host(invoke: Invok
     assert invoke("workload", "logs", "a").out == "[0] p00\n[1] p01\n[2] p10\n[3] p11\n"
     assert invoke("workload", "logs", "a", "--rank", "2").out == "[2] p10\n"
     absent = invoke("workload", "logs", "a", "--rank", "4")
-    assert (absent.code, "rank 4, has no pod; these ranks have: 0, 1, 2, 3" in absent.err) == (3, True)
+    assert (absent.code, "rank 4, has no pod; ranks with pods: 0, 1, 2, 3" in absent.err) == (3, True)
 
 
 def test_two_containers_of_a_vm_are_two_ranks(invoke: Invoke, kube: Any, make_job: Make) -> None:
@@ -94,7 +94,7 @@ def test_before_there_are_pods_logs_says_so(invoke: Invoke, kube: Any, make_job:
     result = invoke("workload", "logs", "a")
     assert (result.code, result.out) == (3, "")
     assert "has no pods yet: Queued" in result.err
-    assert "-f waits" in result.err
+    assert "add -f to wait" in result.err
 
 
 def test_after_the_pods_are_gone_logs_says_where_results_are(invoke: Invoke, kube: Any, make_job: Make) -> None:

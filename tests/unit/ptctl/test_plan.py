@@ -13,7 +13,9 @@ import ptctl.trainer_process
 Invoke = Callable[..., Any]
 
 
-@pytest.mark.parametrize(("ended", "code", "said"), [(0, 0, ""), (70, 1, ""), (64, 2, ""), (1, 1, "exit code 1")])
+@pytest.mark.parametrize(
+    ("ended", "code", "said"), [(0, 0, ""), (70, 1, ""), (64, 2, ""), (1, 1, "exited with code 1")]
+)
 def test_exit_codes_say_whether_it_fits(
     invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int, said: str
 ) -> None:

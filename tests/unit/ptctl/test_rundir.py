@@ -56,7 +56,7 @@ def test_a_curve_has_the_name_the_range_and_the_steps(invoke: Invoke) -> None:
 @pytest.mark.usefixtures("run")
 def test_a_metric_that_does_not_exist_is_refused_with_those_that_do(invoke: Invoke) -> None:
     result = invoke("workload", "metrics", "a", "--plot", "los")
-    assert (result.code, "there are: loss, reward" in result.err) == (3, True)
+    assert (result.code, "available: loss, reward" in result.err) == (3, True)
 
 
 def test_before_the_first_step_there_are_no_metrics(invoke: Invoke, run: Path) -> None:
@@ -70,7 +70,7 @@ def test_samples_are_those_of_the_newest_or_the_given_step(invoke: Invoke) -> No
     assert "P12" in invoke("workload", "samples", "a").out
     assert "step 1   reward 1   advantage -0.5\nP1\nC\n" in invoke("workload", "samples", "a", "--step", "1").out
     result = invoke("workload", "samples", "a", "--step", "5")
-    assert (result.code, "there are: 1, 12" in result.err) == (3, True)
+    assert (result.code, "available: 1, 12" in result.err) == (3, True)
 
 
 def test_an_episode_shows_its_length_its_calls_and_why_it_has_no_reward(invoke: Invoke, run: Path) -> None:
@@ -84,7 +84,7 @@ def test_an_episode_shows_its_length_its_calls_and_why_it_has_no_reward(invoke: 
 
 
 def test_figures_of_a_sample_go_on_in_the_next_line_where_a_terminal_is_narrow() -> None:
-    assert sample_view.wrapped(["step 1", "reward 1.25", "advantage -1.5", "tokens 12"], 24) == [
+    assert sample_view.wrap_parts(["step 1", "reward 1.25", "advantage -1.5", "tokens 12"], 24) == [
         "step 1   reward 1.25",
         "  advantage -1.5",
         "  tokens 12",

@@ -190,7 +190,7 @@ def test_a_bug_is_one_line_and_a_file_with_the_details(
     result = invoke("workload", "list")
     assert result.code == 1
     assert result.err.startswith("error: a bug in ptctl: ZeroDivisionError: what\nhint: ")
-    log = Path(result.err.split("with ")[1].split(",")[0])
+    log = Path(result.err.split("attach ")[1].strip())
     assert "Traceback" in log.read_text()
     log.unlink()
 

@@ -7,7 +7,7 @@ import click
 from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
 
 COMMANDS = {
-    "check": Lazy("ptctl.commands.data.check:check", "Show a job's data as its model will see them."),
+    "check": Lazy("ptctl.commands.data.check:check", "Show a job's data as the model will see it."),
 }
 
 MOVED = {
@@ -30,4 +30,4 @@ ptctl data check -f job.yaml
     no_args_is_help=True,
 )
 def data() -> None:
-    """Look at a job's data before chips are bought for it."""
+    """Inspect a job's data before you pay for chips."""

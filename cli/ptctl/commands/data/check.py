@@ -1,4 +1,4 @@
-"""`ptctl data check`: what a job's data are to its model, found by the trainer's own code in a child process."""
+"""`ptctl data check`: show a job's data as the model sees it, with the trainer's own code in a child process."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ ptctl data check -f job.yaml --set data.train.uri=file:///data/new.parquet
 @click.command("check", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
 @job_file()
 @assignments
-@click.option("--part", type=click.Choice(["train", "eval"]), help="Only data.train or data.eval.")
-@click.option("--examples", "count", type=click.IntRange(min=0), default=3, help="Rows to show with their mask (3).")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option("--part", type=click.Choice(["train", "eval"]), help="Show only data.train or data.eval.")
+@click.option(
+    "--examples", "count", type=click.IntRange(min=0), default=3, help="Rows to show with their loss mask (3)."
+)
+@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @pass_app
 def check(app: App, filename: str, assignments: tuple[str, ...], part: str | None, count: int, form: str) -> int:
-    """Show a job's data as its model will see them.
+    """Show a job's data as the model will see it.
 
-    Files, format, tokens per row, what is cut, dropped or cannot be read, and examples in which colour (or
-    brackets) marks what is learned. Nothing is trained; only tokenizer and data are fetched. Exit code 1 if a run
-    would end on these data. Needs the trainer's packages: pip install 'posttrain[trainer]'.
+    Shows the files, their format, the tokens per row, what is cut, dropped or unreadable, and examples in which colour
+    (or brackets) marks the trained tokens. Nothing is trained; only tokenizer and data are fetched. Exit code 1 if a
+    run would fail on this data. Needs the trainer's packages: pip install 'posttrain[trainer]'.
     """
     from ptctl.jobs.file import check as checked
-    from ptctl.jobs.file import read_changed
+    from ptctl.jobs.file import read_with_changes
     from ptctl.trainer_process import run_trainer
 
-    job = read_changed(filename, assignments)
+    job = read_with_changes(filename, assignments)
     only = [] if part is None else ["--part", part]
     return run_trainer(app, checked(job, filename), "data", "--examples", str(count), "--output", form, *only)

@@ -7,11 +7,11 @@ import click
 from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
 
 COMMANDS = {
-    "up": Lazy("ptctl.commands.local.up:up", "Start the cluster, with the jobs it had."),
-    "status": Lazy("ptctl.commands.local.status:status", "Tell whether it runs, and where."),
-    "env": Lazy("ptctl.commands.local.env:env", "Print what points kubectl and ptctl at it."),
-    "down": Lazy("ptctl.commands.local.down:down", "Stop the cluster; its jobs are kept."),
-    "reset": Lazy("ptctl.commands.local.reset:reset", "Stop the cluster and forget everything in it."),
+    "up": Lazy("ptctl.commands.local.up:up", "Start the cluster with the jobs that it had."),
+    "status": Lazy("ptctl.commands.local.status:status", "Show whether the cluster runs, and where."),
+    "env": Lazy("ptctl.commands.local.env:env", "Print the command that points kubectl and ptctl at it."),
+    "down": Lazy("ptctl.commands.local.down:down", "Stop the cluster and keep its jobs."),
+    "reset": Lazy("ptctl.commands.local.reset:reset", "Stop the cluster and delete everything in it."),
 }
 
 MOVED = {
@@ -40,8 +40,8 @@ ptctl local down
     no_args_is_help=True,
 )
 def local() -> None:
-    """A small cluster on this machine, for trying things.
+    """Run a small cluster on this machine, to try things out.
 
-    An API server, the controllers and the real operator as local processes, pods as well: no Docker, no root. Its
-    files are in $POSTTRAIN_LOCAL_DIR, else ~/.posttrain/local. For production there is GKE.
+    The API server, the controllers, the real operator and the pods are local processes: no Docker, no root. The
+    cluster's files are in $POSTTRAIN_LOCAL_DIR, else ~/.posttrain/local. For production use GKE.
     """

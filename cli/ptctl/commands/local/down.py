@@ -1,4 +1,4 @@
-"""`ptctl local down`."""
+"""`ptctl local down`: stop the embedded cluster."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ptctl.ui.lazy_group import SETTINGS
 
 
 @click.command("down", cls=Verb, context_settings=SETTINGS, examples="ptctl local down")
-@click.option("--now", is_flag=True, help="Give jobs two seconds, not time to save a checkpoint.")
+@click.option("--now", is_flag=True, help="Give jobs two seconds instead of time to save a checkpoint.")
 @pass_app
 def down(app: App, now: bool) -> None:
-    """Stop the cluster; its jobs are kept.
+    """Stop the cluster and keep its jobs.
 
-    Trainers that run get time to save a checkpoint; `ptctl local up` goes on with their jobs.
+    Running trainers get time to save a checkpoint; `ptctl local up` resumes their jobs.
     """
     from ptctl import local_cluster
 

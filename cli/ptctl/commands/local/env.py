@@ -1,4 +1,4 @@
-"""`ptctl local env`: one line for the shell, so that kubectl and ptctl use the embedded cluster."""
+"""`ptctl local env`: one shell line that points kubectl and ptctl at the embedded cluster."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ptctl local env --shell fish | source
 
 @click.command("env", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
 @click.option(
-    "--shell", type=click.Choice(("bash", "zsh", "fish")), default="bash", show_default=True, help="Whose syntax."
+    "--shell", type=click.Choice(("bash", "zsh", "fish")), default="bash", show_default=True, help="Syntax to print."
 )
 @pass_app
 def env(app: App, shell: str) -> None:
-    """Print what points kubectl and ptctl at it."""
+    """Print the command that points kubectl and ptctl at it."""
     import shlex
 
     from ptctl import local_cluster

@@ -1,4 +1,4 @@
-"""`ptctl local reset`."""
+"""`ptctl local reset`: delete the embedded cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ptctl.ui.lazy_group import SETTINGS
 @click.command("reset", cls=Verb, context_settings=SETTINGS, examples="ptctl local reset")
 @pass_app
 def reset(app: App) -> None:
-    """Stop the cluster and forget everything in it.
+    """Stop the cluster and delete everything in it.
 
-    Run directories (`output.uri`) are outside it and stay.
+    Run directories (`output.uri`) are elsewhere and are kept.
     """
     from ptctl import local_cluster
 
-    was_there = local_cluster.reset(app.console.say)
-    app.console.say("the cluster is stopped and forgotten" if was_there else "there is no cluster on this machine")
+    existed = local_cluster.reset(app.console.say)
+    app.console.say("the cluster is stopped and deleted" if existed else "there is no cluster on this machine")

@@ -1,4 +1,4 @@
-"""`ptctl local status`."""
+"""`ptctl local status`: show the state of the embedded cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ ptctl local status -o json
 
 
 @click.command("status", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
-@click.option("-o", "--output", "form", type=click.Choice(("json",)), help="For scripts.")
+@click.option("-o", "--output", "form", type=click.Choice(("json",)), help="Output format, for scripts.")
 @pass_app
 def status(app: App, form: str | None) -> int:
-    """Tell whether it runs, and where. Exit code 1 if it does not."""
-
+    """Show whether the cluster runs, and where. Exit code 1 if it does not run."""
     import json
     from dataclasses import asdict
 
@@ -27,19 +26,19 @@ def status(app: App, form: str | None) -> int:
     from ptctl.errors import FAILED
     from ptctl.ui.table import table
 
-    found = local_cluster.status()
+    state = local_cluster.status()
     if form == "json":
-        app.console.data(json.dumps(asdict(found), indent=2, default=str))
+        app.console.data(json.dumps(asdict(state), indent=2, default=str))
     else:
         facts = (
-            ("phase", found.phase),
-            ("message", found.message),
-            ("server", found.server),
-            ("kubeconfig", str(found.kubeconfig)),
-            ("files", str(found.data_dir)),
+            ("phase", state.phase),
+            ("message", state.message),
+            ("server", state.server),
+            ("kubeconfig", str(state.kubeconfig)),
+            ("files", str(state.data_dir)),
         )
         app.console.data("\n".join(f"{key + ':':<11} {value}" for key, value in facts if value))
-        rows = [(c.name, str(c.pid or ""), str(c.restarts), c.detail) for c in found.components]
+        rows = [(c.name, str(c.pid or ""), str(c.restarts), c.detail) for c in state.components]
         if rows:
             app.console.data(f"\n{table(('COMPONENT', 'PID', 'RESTARTS', 'DETAIL'), rows)}")
-    return 0 if found.phase == "ready" else FAILED
+    return 0 if state.phase == "ready" else FAILED

@@ -1,4 +1,4 @@
-"""`ptctl local up`."""
+"""`ptctl local up`: start the embedded cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ eval "$(ptctl local env)" && kubectl get nodes
 @click.command("up", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
 @pass_app
 def up(app: App) -> None:
-    """Start the cluster, with the jobs it had. If it is up already, nothing happens."""
+    """Start the cluster with the jobs that it had. Does nothing if it is already up."""
     from ptctl import local_cluster
 
     info = local_cluster.up(app.console.say)
-    app.console.say("the cluster is up" if info.started else "the cluster was up already")
-    app.console.say(f"kubeconfig: {info.kubeconfig}\nto use it:  {local_cluster.USE_IT}\nto stop it: ptctl local down")
+    app.console.say("the cluster is up" if info.started else "the cluster is already up")
+    app.console.say(
+        f"kubeconfig: {info.kubeconfig}\nto use it:  {local_cluster.ENV_COMMAND}\nto stop it: ptctl local down"
+    )

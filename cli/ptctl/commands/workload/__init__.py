@@ -7,7 +7,7 @@ import click
 from ptctl.ui.lazy_group import SETTINGS, Lazy, LazyGroup
 
 _SUBMIT = "Submit"
-_LOOK = "Look"
+_INSPECT = "Inspect"
 _CHANGE = "Change"
 
 COMMANDS = {
@@ -15,24 +15,28 @@ COMMANDS = {
     "render": Lazy(
         "ptctl.commands.workload.render:render", "Print every manifest that the operator would create.", _SUBMIT
     ),
-    "list": Lazy("ptctl.commands.workload.list:list_jobs", "List jobs.", _LOOK),
-    "get": Lazy("ptctl.commands.workload.get:get", "Show one or several jobs, also as YAML or JSON.", _LOOK),
-    "describe": Lazy("ptctl.commands.workload.describe:describe", "Tell everything about a job, for reading.", _LOOK),
-    "logs": Lazy("ptctl.commands.workload.logs:logs", "Print what the trainer writes, all ranks merged.", _LOOK),
-    "metrics": Lazy("ptctl.commands.workload.metrics:metrics", "Print a run's metrics, as a table or a curve.", _LOOK),
-    "samples": Lazy(
-        "ptctl.commands.workload.samples:samples", "Print prompts, completions and rewards of a step.", _LOOK
+    "list": Lazy("ptctl.commands.workload.list:list_jobs", "List jobs.", _INSPECT),
+    "get": Lazy("ptctl.commands.workload.get:get", "Show one or several jobs, also as YAML or JSON.", _INSPECT),
+    "describe": Lazy("ptctl.commands.workload.describe:describe", "Show everything about a job on one page.", _INSPECT),
+    "logs": Lazy("ptctl.commands.workload.logs:logs", "Print the trainer's logs, all ranks merged.", _INSPECT),
+    "metrics": Lazy(
+        "ptctl.commands.workload.metrics:metrics", "Print a run's metrics, as a table or a curve.", _INSPECT
     ),
-    "tensorboard": Lazy("ptctl.commands.workload.tensorboard:tensorboard", "Open TensorBoard on a run.", _LOOK),
-    "connect": Lazy("ptctl.commands.workload.connect:connect", "Reach the chips of a headless Pathways job.", _LOOK),
+    "samples": Lazy(
+        "ptctl.commands.workload.samples:samples", "Print prompts, completions and rewards of a step.", _INSPECT
+    ),
+    "tensorboard": Lazy("ptctl.commands.workload.tensorboard:tensorboard", "Open TensorBoard on a run.", _INSPECT),
+    "connect": Lazy(
+        "ptctl.commands.workload.connect:connect", "Connect to the chips of a headless Pathways job.", _INSPECT
+    ),
     "wait": Lazy(
-        "ptctl.commands.workload.wait:wait", "Wait until a job is complete, running, suspended or gone.", _CHANGE
+        "ptctl.commands.workload.wait:wait", "Wait until a job is complete, running, suspended or deleted.", _CHANGE
     ),
     "suspend": Lazy(
-        "ptctl.commands.workload.suspend:suspend", "Save a checkpoint, stop the pods, hold no chips.", _CHANGE
+        "ptctl.commands.workload.suspend:suspend", "Save a checkpoint, stop the pods and release the chips.", _CHANGE
     ),
     "resume": Lazy("ptctl.commands.workload.resume:resume", "Continue a suspended job from its checkpoint.", _CHANGE),
-    "delete": Lazy("ptctl.commands.workload.delete:delete", "Delete jobs; their run directories stay.", _CHANGE),
+    "delete": Lazy("ptctl.commands.workload.delete:delete", "Delete jobs and keep their run directories.", _CHANGE),
 }
 
 MOVED = {
@@ -67,4 +71,4 @@ ptctl workload logs llama-gsm8k -f
     no_args_is_help=True,
 )
 def workload() -> None:
-    """Create, watch and end jobs in a cluster."""
+    """Create, watch and delete jobs in a cluster."""

@@ -1,4 +1,4 @@
-"""`ptctl workload connect`: where a program reaches the chips of a headless Pathways job."""
+"""`ptctl workload connect`: how a program reaches the chips of a headless Pathways job."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload connect notebook              # prints the variables for a program in the cluster
-ptctl workload connect notebook --forward    # brings the proxy to this machine; Ctrl-C ends it
+ptctl workload connect notebook --forward    # forwards the proxy to this machine until Ctrl-C
 """
 
 
-@click.command("connect", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.command("connect", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @click.option("--forward", is_flag=True, help="Run kubectl port-forward to the proxy.")
-@click.option("--port", type=click.IntRange(1, 65535), default=29000, show_default=True, help="Port of --forward here.")
-@to_cluster
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=29000, show_default=True, help="Local port for --forward."
+)
+@cluster_options
 @pass_app
 def connect(app: App, target: Target, name: str, forward: bool, port: int) -> None:
-    """Reach the chips of a headless Pathways job.
+    """Connect to the chips of a headless Pathways job.
 
-    Prints the variables that JAX needs in a pod of the cluster; --forward makes the proxy reachable from here.
+    Prints the variables that JAX needs in a pod of the cluster; --forward makes the proxy reachable from this machine.
     """
     import shutil
 
@@ -41,7 +43,7 @@ def connect(app: App, target: Target, name: str, forward: bool, port: int) -> No
         app.console.data(variables(address(job)))
         return
     if shutil.which("kubectl") is None:
-        raise CliError("kubectl is not installed, which forwards the port", "https://kubernetes.io/docs/tasks/tools")
+        raise CliError("kubectl, which forwards the port, is not installed", "https://kubernetes.io/docs/tasks/tools")
     head = head_of(kube, job)
     app.console.say(f"in another terminal: {variables(f'grpc://localhost:{port}')} python …")
     run(command(target, job["metadata"]["namespace"], f"pod/{head}", port, PATHWAYS_PROXY_PORT))

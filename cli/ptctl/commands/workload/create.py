@@ -1,7 +1,7 @@
-"""`ptctl workload create`: a job from flags, from a file, or from a file changed by flags.
+"""`ptctl workload create`: submit a job from flags, from a file, or from a file changed by flags.
 
-Order: file, then flags, then --set; then the API's own rules; then the cluster. What --dry-run=client prints is
-what would be sent.
+Order: file, then flags, then --set; then the API's own rules; then the cluster. --dry-run=client prints exactly what
+would be sent.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import click
 
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.choices import ALGORITHMS, BUILTIN_REWARDS
-from ptctl.ui.command import Headed, Verb
+from ptctl.ui.command import SectionOption, Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import job_file, to_cluster
+from ptctl.ui.options import cluster_options, job_file
 from ptctl.ui.xpk_flags import CREATE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _EXAMPLES = """
 # from a file; - is standard input
 ptctl workload create -f job.yaml
 
-# in XPK's words, with what post-training needs
+# with XPK's flags, and what post-training needs
 ptctl workload create --workload llama-gsm8k --tpu-type v6e-16 --algorithm grpo \\
     --model gs://my-bucket/models/llama-3.1-8b-instruct --data gs://my-bucket/gsm8k/train.jsonl \\
     --reward gsm8k --steps 200 --output gs://my-bucket/runs
@@ -33,22 +33,22 @@ ptctl workload create --workload llama-gsm8k --tpu-type v6e-16 --algorithm grpo 
 # a file with changes, under another name
 ptctl workload create -f job.yaml --workload llama-gsm8k-2 --set training.optimizer.learningRate=2e-6
 
-# look before: what would be sent, and what the server would make of it
+# look first: what would be sent, and what the server would store
 ptctl workload create -f job.yaml --dry-run=client -o yaml
 ptctl workload create -f job.yaml --dry-run=server -o yaml
 """
 
 
 job, training, chips, pods = (
-    partial(click.option, cls=Headed, heading=heading) for heading in ("Job", "Training", "Chips", "Pods")
+    partial(click.option, cls=SectionOption, heading=heading) for heading in ("Job", "Training", "Chips", "Pods")
 )
 
 
-@click.command("create", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=CREATE)
+@click.command("create", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=CREATE)
 @job_file(required=False)
 @job("--workload", metavar="NAME", help="Name of the job.")
-@job("--model", metavar="URI", help="hf://, gs://, file:// or a path; random://tiny for a try.")
-@job("--tokenizer", metavar="URI", help="Tokenizer, if it is not beside the weights.")
+@job("--model", metavar="URI", help="hf://, gs://, file:// or a path; random://tiny to try things out.")
+@job("--tokenizer", metavar="URI", help="Tokenizer, if it is not stored with the weights.")
 @job("--algorithm", type=click.Choice(ALGORITHMS), metavar="NAME", help=f"{', '.join(ALGORITHMS)}.")
 @job("--data", metavar="URI", help="Training data: gs://, hf://datasets/…, file:// or a path.")
 @job("--eval-data", metavar="URI", help="Held-out data.")
@@ -61,12 +61,12 @@ job, training, chips, pods = (
 @training("--learning-rate", type=float, metavar="X", help="Peak learning rate.")
 @job("--output", "output_uri", metavar="URI", help="Results go to URI/NAME: gs://, file:// or a path.")
 @chips("--tpu-type", "--device-type", "tpu_type", metavar="TYPE", help="v5p-128, v6e-16, ...; cpu-1 on a laptop.")
-@chips("--num-slices", type=int, metavar="N", help="Slices of that type.")
+@chips("--num-slices", type=int, metavar="N", help="Number of slices.")
 @pods("--docker-image", metavar="IMAGE", help="Trainer image; by default the operator's.")
-@pods("--docker-image-pull-secret", multiple=True, metavar="NAME", help="Secret to pull it with.")
+@pods("--docker-image-pull-secret", multiple=True, metavar="NAME", help="Secret to pull the image with.")
 @pods("--command", metavar="COMMAND", help="Run this in the image instead of posttrain's trainer.")
 @pods("--env", multiple=True, metavar="NAME=VALUE", help="Environment of the trainer; repeatable.")
-@pods("--env-file", metavar="FILE", help="The same from a file, a line each.")
+@pods("--env-file", metavar="FILE", help="The same from a file, one per line.")
 @chips("--queue", metavar="NAME", help="Kueue LocalQueue.")
 @chips("--priority", metavar="CLASS", help="PriorityClass (XPK makes very-low ... very-high).")
 @pods("--service-account", metavar="NAME", help="ServiceAccount of the pods.")
@@ -78,7 +78,7 @@ job, training, chips, pods = (
 @pods("--ttl-seconds-after-finished", type=int, metavar="N", help="Delete the job this long after its end.")
 @pods("--termination-grace-period-seconds", type=int, metavar="N", help="Time to save a checkpoint.")
 @chips("--headless", is_flag=True, help="Start only the Pathways servers.")
-@chips("--elastic-slices", type=int, metavar="N", help="Slices that Pathways may miss.")
+@chips("--elastic-slices", type=int, metavar="N", help="Slices that Pathways can run without.")
 @chips("--server-image", metavar="IMAGE", help="Image of the Pathways server.")
 @chips("--proxy-server-image", metavar="IMAGE", help="Image of the Pathways proxy.")
 @click.option("--suspend", is_flag=True, help="Create it suspended; `ptctl workload resume` starts it.")
@@ -90,15 +90,15 @@ job, training, chips, pods = (
     flag_value="client",
     default="none",
     metavar="[WHERE]",
-    help="client (alone, too): validate and print; server: ask the API server too; nothing is created.",
+    help="client (or no WHERE): validate and print; server: also ask the API server; nothing is created.",
 )
 @click.option("-o", "form", type=click.Choice(("json", "yaml", "name")), help="Print the object.")
-@to_cluster
+@cluster_options
 @pass_app
 def create(app: App, /, target: Target, filename: str | None, dry_run: str, form: str | None, **flags: Any) -> None:
     """Submit a job, from flags or from a file.
 
-    Flags change what the file says, and --set has the last word. The job is validated before anything is sent.
+    Flags override the file, and --set overrides flags. The job is validated before anything is sent.
     """
     from ptctl.jobs.file import check
 
@@ -110,27 +110,27 @@ def create(app: App, /, target: Target, filename: str | None, dry_run: str, form
     if dry_run == "client":
         _report(app, job, form, "created (client dry run)")
     else:
-        _send(app, target, job, form, dry=dry_run == "server")
+        _submit(app, target, job, form, dry=dry_run == "server")
 
 
 def _job(filename: str | None, flags: dict[str, Any]) -> Manifest:
     from ptctl.jobs.file import read
-    from ptctl.jobs.from_flags import overlay, skeleton
+    from ptctl.jobs.from_flags import apply_flags, empty_job
 
     ctx = click.get_current_context()
-    given = any(value not in (None, False, ()) for value in flags.values())
-    if filename is None and not given:
-        raise click.UsageError("give a job: -f FILE, or flags: --workload, --model, --data, ...", ctx)
+    has_flags = any(value not in (None, False, ()) for value in flags.values())
+    if filename is None and not has_flags:
+        raise click.UsageError("no job: pass -f FILE, or flags: --workload, --model, --data, ...", ctx)
     if filename is None and not flags["workload"]:
-        raise click.UsageError("give the job a name: --workload NAME", ctx)
+        raise click.UsageError("the job has no name: pass --workload NAME", ctx)
     if flags["output_uri"] in ("json", "yaml", "name", "wide"):
-        raise click.UsageError(f"--output is where results go; to print the object: -o {flags['output_uri']}", ctx)
-    job = skeleton() if filename is None else read(filename)
-    overlay(job, flags)
+        raise click.UsageError(f"--output is where results go; to print the object use -o {flags['output_uri']}", ctx)
+    job = empty_job() if filename is None else read(filename)
+    apply_flags(job, flags)
     return job
 
 
-def _send(app: App, target: Target, job: Manifest, form: str | None, *, dry: bool) -> None:
+def _submit(app: App, target: Target, job: Manifest, form: str | None, *, dry: bool) -> None:
     from ptctl.errors import CliError
     from ptkube.errors import AlreadyExists
     from ptkube.resources import POSTTRAINJOBS
@@ -139,25 +139,25 @@ def _send(app: App, target: Target, job: Manifest, form: str | None, *, dry: boo
     name, namespace = job["metadata"]["name"], job["metadata"].get("namespace") or kube.namespace
     body = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
     try:
-        answer = kube.create(POSTTRAINJOBS, body, dry_run=dry)
+        created = kube.create(POSTTRAINJOBS, body, dry_run=dry)
     except AlreadyExists as error:
         raise CliError(
-            f"job {name!r} exists already in namespace {namespace!r}",
-            f"another name with --workload, or first `ptctl workload delete {name}{target.flags} --wait`",
+            f"job {name!r} already exists in namespace {namespace!r}",
+            f"choose another name with --workload, or first run `ptctl workload delete {name}{target.flags} --wait`",
         ) from error
-    _report(app, answer, form, "created (server dry run)" if dry else "created")
+    _report(app, created, form, "created (server dry run)" if dry else "created")
     if not dry and form is None:
         app.console.say(next_commands(name, Target(namespace, target.kubeconfig, target.context), kube.namespace))
 
 
 def _namespace(job: Manifest, target: Target) -> str | None:
-    """The file's namespace, or that of -n; they may not contradict each other."""
+    """Return the namespace of the file or of -n; they must not contradict each other."""
     from ptctl.errors import InputError
 
-    named: str | None = job["metadata"].get("namespace")
-    if named and target.namespace and named != target.namespace:
-        raise InputError(f"metadata.namespace: {named!r} in the file, but -n {target.namespace}")
-    return named or target.namespace
+    file_namespace: str | None = job["metadata"].get("namespace")
+    if file_namespace and target.namespace and file_namespace != target.namespace:
+        raise InputError(f"metadata.namespace: {file_namespace!r} in the file contradicts -n {target.namespace}")
+    return file_namespace or target.namespace
 
 
 def _report(app: App, job: Manifest, form: str | None, done: str) -> None:
@@ -166,9 +166,9 @@ def _report(app: App, job: Manifest, form: str | None, done: str) -> None:
     app.console.data(document([job], form) if form else f"{RESOURCE}/{job['metadata']['name']} {done}")
 
 
-def next_commands(name: str, target: Target, usual_namespace: str) -> str:
-    """What to type next, to be copied; -n only where it is needed."""
-    namespace = target.namespace if target.namespace != usual_namespace else None
+def next_commands(name: str, target: Target, default_namespace: str) -> str:
+    """Return the commands to type next, ready to copy; with -n only where it is needed."""
+    namespace = target.namespace if target.namespace != default_namespace else None
     flags = Target(namespace, target.kubeconfig, target.context).flags
     return f"""
 next:

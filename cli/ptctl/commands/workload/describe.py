@@ -7,18 +7,18 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
 
 @click.command(
-    "describe", cls=Verb, context_settings=SETTINGS, examples="ptctl workload describe llama-gsm8k", foreign=NAMED
+    "describe", cls=Verb, context_settings=SETTINGS, examples="ptctl workload describe llama-gsm8k", replacements=NAMED
 )
 @click.argument("name", shell_complete=complete_names)
-@to_cluster
+@cluster_options
 @pass_app
 def describe(app: App, target: Target, name: str) -> None:
-    """Tell everything about a job, for reading.
+    """Show everything about a job on one page.
 
     Conditions, progress, metrics, the newest failure, capacity attempts, pods, events. For scripts: `get -o json`.
     """

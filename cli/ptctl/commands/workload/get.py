@@ -1,4 +1,4 @@
-"""`ptctl workload get`: jobs by name; `-o yaml` is what a script or a person keeps."""
+"""`ptctl workload get`: jobs by name; `-o yaml` for scripts, or to keep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import all_namespaces, complete_names, output, selector, to_cluster
+from ptctl.ui.options import all_namespaces, cluster_options, complete_names, output, selector
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
@@ -18,23 +18,23 @@ ptctl workload get -o name
 """
 
 
-@click.command("get", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.command("get", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_names)
-@click.option("-w", "--watch", is_flag=True, help="Go on and print every change.")
+@click.option("-w", "--watch", is_flag=True, help="Keep watching and print every change.")
 @output("wide", "json", "yaml", "name")
 @selector
 @all_namespaces
-@to_cluster
+@cluster_options
 @pass_app
 def get(
     app: App, target: Target, names: tuple[str, ...], watch: bool, output: str | None, selector: str | None
 ) -> None:
-    """Show one or several jobs, also as YAML or JSON. Without a name: all."""
+    """Show one or several jobs, also as YAML or JSON. Without a name, show all."""
     from ptctl.jobs.listing import print_jobs, print_named, watch_jobs
     from ptctl.jobs.lookup import Filter
 
     if names and (selector or target.everywhere):
-        raise click.UsageError("names exclude -l and -A.", click.get_current_context())
+        raise click.UsageError("NAME and -l or -A exclude each other.", click.get_current_context())
     if watch:
         watch_jobs(app, target, Filter(selector, names=names), output)
     elif names:

@@ -1,4 +1,4 @@
-"""`ptctl workload list`: one line a job."""
+"""`ptctl workload list`: one line per job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import all_namespaces, output, pattern_filters, selector, to_cluster
+from ptctl.ui.options import all_namespaces, cluster_options, output, pattern_filters, selector
 from ptctl.ui.xpk_flags import LIST
 
 _EXAMPLES = """
@@ -19,13 +19,13 @@ ptctl workload list -l team=search -o json | jq -r '.items[].metadata.name'
 """
 
 
-@click.command("list", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=LIST)
-@click.option("-w", "--watch", is_flag=True, help="Go on and print every change.")
+@click.command("list", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=LIST)
+@click.option("-w", "--watch", is_flag=True, help="Keep watching and print every change.")
 @output("wide", "json", "yaml", "name")
 @selector
 @pattern_filters
 @all_namespaces
-@to_cluster
+@cluster_options
 @pass_app
 def list_jobs(
     app: App,
@@ -38,7 +38,7 @@ def list_jobs(
 ) -> None:
     """List jobs.
 
-    The columns are those of `kubectl get ptj` and more; -o wide has all. A terminal that is too narrow shows fewer.
+    The columns are those of `kubectl get ptj` and more; -o wide has all. A narrow terminal shows fewer.
     """
     from ptctl.jobs.listing import print_jobs, watch_jobs
     from ptctl.jobs.lookup import Filter

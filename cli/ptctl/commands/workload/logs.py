@@ -1,4 +1,4 @@
-"""`ptctl workload logs`: what the trainer writes, of all ranks in one stream."""
+"""`ptctl workload logs`: the trainer's logs, all ranks in one stream."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
 ptctl workload logs llama-gsm8k
 ptctl workload logs llama-gsm8k -f               # follow, through restarts, to the job's end
 ptctl workload logs llama-gsm8k --rank 0 --tail 50
-ptctl workload logs llama-gsm8k --link --rank 3  # where Cloud Logging keeps them, also of pods that are gone
+ptctl workload logs llama-gsm8k --link --rank 3  # the address in Cloud Logging, also for deleted pods
 """
 
 
-@click.command("logs", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.command("logs", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; restarts included.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the logs through restarts until the job ends.")
 @click.option("--rank", type=click.IntRange(0), metavar="N", help="Only this process; rank 0 reports the run.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the newest N lines of each rank.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Start with the newest N lines of each rank.")
 @click.option("--link", is_flag=True, help="Print the address of the logs in Cloud Logging instead.")
-@to_cluster
+@cluster_options
 @pass_app
 def logs(app: App, target: Target, name: str, follow: bool, rank: int | None, tail: int | None, link: bool) -> None:
-    """Print what the trainer writes, all ranks merged.
+    """Print the trainer's logs, all ranks merged.
 
-    With more than one rank each line begins with its rank. Pods that are gone have no logs; what the run measured is
-    in its run directory.
+    With more than one rank each line begins with its rank. Deleted pods have no logs; the run's measurements are in its
+    run directory.
     """
     if link:
         from ptctl.runs.log_links import link_of

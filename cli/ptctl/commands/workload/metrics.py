@@ -1,4 +1,4 @@
-"""`ptctl workload metrics`: what the trainer measured, step by step."""
+"""`ptctl workload metrics`: the trainer's metrics, step by step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
@@ -17,14 +17,16 @@ ptctl workload metrics llama-gsm8k -o json | jq -s 'map(.loss) | min'
 """
 
 
-@click.command("metrics", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.command("metrics", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
-@click.option("--last", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Steps of the table.")
+@click.option(
+    "--last", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of steps in the table."
+)
 @click.option("--plot", metavar="METRIC", help="Draw this metric over all steps.")
 @click.option(
     "-o", "--output", "form", type=click.Choice(("wide", "json")), help="All metrics; every step as JSON lines."
 )
-@to_cluster
+@cluster_options
 @pass_app
 def metrics(app: App, target: Target, name: str, last: int, plot: str | None, form: str | None) -> None:
     """Print a run's metrics, as a table or a curve. Reads the run directory."""
@@ -36,12 +38,12 @@ def metrics(app: App, target: Target, name: str, last: int, plot: str | None, fo
     from ptctl.runs import files, metric_table
 
     job = view(fetch(app.connect(target), target, name))
-    found = files.metrics(files.local_path(job.run_uri, "metrics.jsonl"))
-    if not found:
+    rows = files.metrics(files.local_path(job.run_uri, "metrics.jsonl"))
+    if not rows:
         raise MissingError(f"job {name!r} has no metrics yet (phase {job.phase})")
     if form == "json":
-        app.console.data("\n".join(json.dumps(row) for row in found))
+        app.console.data("\n".join(json.dumps(row) for row in rows))
     elif plot:
-        app.console.data(metric_table.plot(found, plot, app.console.width))
+        app.console.data(metric_table.plot(rows, plot, app.console.width))
     else:
-        app.console.data(metric_table.table(found[-last:], app.console.width, wide=form == "wide"))
+        app.console.data(metric_table.table(rows[-last:], app.console.width, wide=form == "wide"))

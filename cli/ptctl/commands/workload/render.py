@@ -1,4 +1,4 @@
-"""`ptctl workload render`: what the operator would create, by the operator's own code."""
+"""`ptctl workload render`: the manifests that the operator would create, from the operator's own code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ptctl workload create -f job.yaml --num-slices 2 --dry-run=client -o yaml | ptct
 
 @click.command("render", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES)
 @job_file()
-@click.option("-n", "--namespace", metavar="NS", help="Namespace of a job whose file names none.")
-@click.option("--trainer-image", metavar="IMAGE", help="Image of a job that names none (a setting of the operator).")
-@click.option("-o", "--output", "form", type=click.Choice(("yaml", "json")), default="yaml", help="Form of the output.")
+@click.option("-n", "--namespace", metavar="NS", help="Namespace for a job whose file has none.")
+@click.option("--trainer-image", metavar="IMAGE", help="Image for a job that has none (an operator setting).")
+@click.option("-o", "--output", "form", type=click.Choice(("yaml", "json")), default="yaml", help="Output format.")
 @pass_app
 def render(app: App, filename: str, namespace: str | None, trainer_image: str | None, form: str) -> None:
     """Print every manifest that the operator would create.
 
-    Needs no cluster: it is the operator's own code that runs here.
+    Needs no cluster: the operator's own code runs here.
     """
     import json
 

@@ -1,4 +1,4 @@
-"""`ptctl workload resume`: the opposite of suspend."""
+"""`ptctl workload resume`: resume a suspended job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
@@ -16,9 +16,9 @@ ptctl workload wait llama-gsm8k --for running
 """
 
 
-@click.command("resume", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.command("resume", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
-@to_cluster
+@cluster_options
 @pass_app
 def resume(app: App, target: Target, name: str) -> None:
     """Continue a suspended job from its checkpoint."""

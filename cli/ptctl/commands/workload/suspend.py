@@ -1,4 +1,4 @@
-"""`ptctl workload suspend`: give the chips back and keep the run."""
+"""`ptctl workload suspend`: release the chips and keep the run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import complete_names, to_cluster
+from ptctl.ui.options import cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
@@ -16,12 +16,12 @@ ptctl workload wait llama-gsm8k --for suspended      # until the checkpoint is s
 """
 
 
-@click.command("suspend", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.command("suspend", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
-@to_cluster
+@cluster_options
 @pass_app
 def suspend(app: App, target: Target, name: str) -> None:
-    """Save a checkpoint, stop the pods, hold no chips."""
+    """Save a checkpoint, stop the pods and release the chips."""
     from ptctl.jobs.suspension import set_suspend
 
     set_suspend(app, target, name, suspend=True)

@@ -1,4 +1,4 @@
-"""`ptctl workload wait`: for scripts; its exit code is the answer."""
+"""`ptctl workload wait`: wait for a job, for scripts; the exit code is the result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ptctl.ui.app import App, Target, pass_app
 from ptctl.ui.choices import GOAL_PHASES
 from ptctl.ui.command import Verb
 from ptctl.ui.lazy_group import SETTINGS
-from ptctl.ui.options import Duration, complete_names, to_cluster
+from ptctl.ui.options import Duration, cluster_options, complete_names
 from ptctl.ui.xpk_flags import NAMED
 
 _EXAMPLES = """
@@ -18,7 +18,7 @@ ptctl workload wait llama-gsm8k --for deleted
 """
 
 
-@click.command("wait", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, foreign=NAMED)
+@click.command("wait", cls=Verb, context_settings=SETTINGS, examples=_EXAMPLES, replacements=NAMED)
 @click.argument("name", shell_complete=complete_names)
 @click.option(
     "--for",
@@ -26,15 +26,15 @@ ptctl workload wait llama-gsm8k --for deleted
     type=click.Choice(tuple(GOAL_PHASES), case_sensitive=False),
     default="complete",
     show_default=True,
-    help="What.",
+    help="State to wait for.",
 )
-@click.option("--timeout", type=Duration(), default=None, help="At most this long (90s, 15m, 2h30m); 0 looks once.")
-@to_cluster
+@click.option("--timeout", type=Duration(), default=None, help="Longest wait (90s, 15m, 2h30m); 0 checks once.")
+@cluster_options
 @pass_app
 def wait(app: App, target: Target, name: str, goal: str, timeout: float | None) -> None:
-    """Wait until a job is complete, running, suspended or gone.
+    """Wait until a job is complete, running, suspended or deleted.
 
-    Exit code 0 when it is, 1 when it cannot be any more (the job failed), 124 when --timeout passed.
+    Exit code 0 when it is, 1 when it no longer can be (the job failed), 124 when --timeout passed.
     """
     from ptctl.jobs.waiting import wait_for
 

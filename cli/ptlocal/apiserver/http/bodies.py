@@ -1,4 +1,4 @@
-"""Request bodies: media types, size, JSON, YAML and protobuf, with every malformed one refused as a 400 or 415."""
+"""Request bodies: media types, size, JSON, YAML and protobuf; a malformed body is a 400 or 415."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def parse(raw: bytes, content_type: str, accepted: tuple[str, ...] = (JSON, YAML, PROTOBUF)) -> Any:
-    """The decoded body. An empty content type means JSON."""
+    """Return the decoded body. An empty content type means JSON."""
     media = media_type(content_type)
     if media not in accepted:
         raise unsupported_media_type(list(accepted))
@@ -34,6 +34,7 @@ def parse(raw: bytes, content_type: str, accepted: tuple[str, ...] = (JSON, YAML
 
 
 def media_type(content_type: str) -> str:
+    """Return the media type without its parameters."""
     return content_type.split(";")[0].strip().lower() or JSON
 
 
@@ -42,7 +43,7 @@ def _json(raw: bytes) -> Any:
         return json.loads(raw, parse_constant=_not_a_number)
     except RecursionError:
         raise bad_request("the object is nested too deeply") from None
-    except ValueError as error:  # also what is not UTF-8
+    except ValueError as error:  # includes invalid UTF-8
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""What is served, for clients that ask: /api, /apis, resource lists, and the aggregated form kubectl prefers."""
+"""Discovery: /api, /apis, resource lists, and the aggregated form that kubectl prefers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _SUBRESOURCE_VERBS = {
 
 
 def api_versions(address: str) -> Manifest:
+    """Return /api."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -33,6 +34,7 @@ def api_versions(address: str) -> Manifest:
 
 
 def group_list(registry: Registry) -> Manifest:
+    """Return /apis."""
     return {
         "kind": "APIGroupList",
         "apiVersion": "v1",
@@ -41,6 +43,7 @@ def group_list(registry: Registry) -> Manifest:
 
 
 def group(registry: Registry, name: str) -> Manifest | None:
+    """Return one group, or None."""
     versions = registry.groups().get(name)
     return None if versions is None or not name else {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
 
@@ -51,6 +54,7 @@ def _group(name: str, versions: list[str]) -> Manifest:
 
 
 def resource_list(registry: Registry, group_name: str, version: str) -> Manifest | None:
+    """Return the resources of a group version, or None."""
     kinds = [k for k in registry.kinds() if (k.group, k.version) == (group_name, version)]
     if not kinds:
         return None
@@ -72,7 +76,7 @@ def _resources(kind: Kind) -> list[Manifest]:
         main["shortNames"] = list(kind.short_names)
     if kind.categories:
         main["categories"] = list(kind.categories)
-    found = [main]
+    entries = [main]
     for name, of, verbs in _subresources(kind):
         entry: Manifest = {
             "name": f"{kind.plural}/{name}",
@@ -83,19 +87,19 @@ def _resources(kind: Kind) -> list[Manifest]:
         }
         if of[:2] != (kind.group, kind.version):
             entry["group"], entry["version"] = of[0], of[1]
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def _subresources(kind: Kind) -> list[tuple[str, tuple[str, str, str], list[str]]]:
-    found = [(name, _LOG_KIND[name], _SUBRESOURCE_VERBS[name]) for name in kind.subresources]
+    entries = [(name, _LOG_KIND[name], _SUBRESOURCE_VERBS[name]) for name in kind.subresources]
     if kind.has_status:
-        found.append(("status", (kind.group, kind.version, kind.kind), ["get", "patch", "update"]))
-    return found
+        entries.append(("status", (kind.group, kind.version, kind.kind), ["get", "patch", "update"]))
+    return entries
 
 
 def aggregated(registry: Registry, core: bool) -> Manifest:
-    """APIGroupDiscoveryList v2 for /api (core) or /apis."""
+    """Return the APIGroupDiscoveryList v2 of /api (core) or /apis."""
     items = [
         {
             "metadata": {"name": name} if name else {},

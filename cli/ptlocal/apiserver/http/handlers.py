@@ -1,7 +1,7 @@
-"""One function per HTTP verb on a resource: decode, call the writer or the reader, present.
+"""One function per HTTP verb on a resource: decode, call the writer or the reader, format.
 
-Everything runs in the event loop's thread, so a handler's read and write are one atomic step; the only awaits are for
-the request's body and for streaming.
+Everything runs in the event loop's thread, so a handler's read and write are one atomic step; it awaits only the
+request's body and streams.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ Manifest = dict[str, Any]
 
 
 class Handlers:
+    """The verbs on resources."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._subresources = Subresources(cluster)
 
     async def handle(self, request: web.Request, target: Target) -> web.StreamResponse:
+        """Handle a request for a resource."""
         if target.subresource and not (target.subresource == "status" and target.kind.has_status):
             return await self._subresources.handle(request, target)
         if request.method in ("GET", "HEAD"):
@@ -123,7 +126,7 @@ class Handlers:
         return raw_answer(representations.JsonFormat(kind).many(page.bodies, page.meta))
 
     def _stored(self, kind: Kind) -> Kind:
-        """The kind under which objects are stored: events.k8s.io shows core events."""
+        """Return the kind under which objects are stored: events.k8s.io shows core events."""
         return self._cluster.registry.stored_kind(kind)
 
 
@@ -167,8 +170,10 @@ def _answer(
 
 
 def raw_answer(data: bytes, code: int = 200) -> web.Response:
+    """Return a JSON response from bytes."""
     return web.Response(body=data, status=code, content_type="application/json")
 
 
 def json_answer(value: Any, code: int = 200) -> web.Response:
+    """Return a JSON response from a value."""
     return raw_answer(encode(value), code)

@@ -13,6 +13,7 @@ NAME = "posttrain-local"
 
 
 def write_kubeconfig(path: Path, port: int, credentials: Credentials) -> None:
+    """Write the kubeconfig."""
     ca = base64.b64encode(credentials.ca.read_bytes()).decode()
     config = {
         "apiVersion": "v1",

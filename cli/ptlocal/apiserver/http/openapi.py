@@ -1,7 +1,8 @@
-"""OpenAPI v3 documents, one per group and version: what `kubectl explain` shows and how kubectl knows the server
-checks fields itself (the `fieldValidation` parameter of PATCH).
+"""OpenAPI v3 documents, one per group and version.
 
-Paths are as few as clients look at. OpenAPI v2 is served as plain JSON with definitions only.
+`kubectl explain` shows them, and kubectl learns from them that the server validates fields itself (the
+`fieldValidation` parameter of PATCH). They contain only the paths that clients look at. OpenAPI v2 is served as plain
+JSON with definitions only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _QUERY_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force", "pret
 
 
 class Documents:
-    """Documents of the present registry; built when asked for, kept until a definition changes."""
+    """The documents of the current registry; built on request and cached until a definition changes."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -29,6 +30,7 @@ class Documents:
         self._cache: dict[str, bytes] = {}
 
     def index(self) -> bytes:
+        """Return the index of the v3 documents."""
         paths = {}
         for name, versions in self._registry.groups().items():
             for version in versions:
@@ -38,9 +40,11 @@ class Documents:
         return encode({"paths": paths})
 
     def v3(self, path: str) -> bytes | None:
+        """Return the v3 document of a group version, or None."""
         return self._document(path) if self._kinds(path) else None
 
     def v2(self) -> bytes:
+        """Return the v2 document."""
         definitions: Manifest = {}
         for kind in self._registry.kinds():
             definitions.update(_schemas(kind, "#/definitions/"))
@@ -131,7 +135,7 @@ def _custom_schemas(kind: Kind, prefix: str) -> Manifest:
 
 
 def _collect(name: str, prefix: str, found: Manifest) -> None:
-    """A definition and all it refers to, with references as this document writes them."""
+    """Return a definition and everything it refers to, with this document's references."""
     key = f"{_BUILTIN_PREFIX}{name}"
     if key in found:
         return
@@ -142,13 +146,13 @@ def _collect(name: str, prefix: str, found: Manifest) -> None:
 
 
 def _rewrite(schema: Manifest, prefix: str) -> list[str]:
-    """Turn `$ref: X` into `allOf: [{$ref: <prefix>X}]`, in place; returns the names."""
+    """Turn `$ref: X` into `allOf: [{$ref: <prefix>X}]`, in place; return the names."""
     names: list[str] = []
     children = [*schema.get("properties", {}).values()]
     children += [schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), dict)]
     for child in children:
         if child.get("format") == "micro-time":
-            child["format"] = "date-time"  # the server's own name for times that must have six decimals
+            child["format"] = "date-time"  # the name of times with six decimals
         if "$ref" in child:
             names.append(child["$ref"])
             child["allOf"] = [{"$ref": f"{prefix}{_BUILTIN_PREFIX}{child.pop('$ref')}"}]

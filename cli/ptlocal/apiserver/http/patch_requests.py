@@ -1,7 +1,7 @@
 """PATCH: the four media types, over the writer.
 
-Each turns (live object, patch) into a new object; what follows is the same update as a PUT. Server-side apply is the
-fourth and may also create.
+Each turns (live object, patch) into a new object, which is then updated like a PUT. Server-side apply is the fourth and
+may also create.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _MEDIA = (bodies.JSON_PATCH, bodies.MERGE, bodies.APPLY)
 
 @dataclass(frozen=True)
 class Patch:
+    """A patch request."""
+
     media: str
     raw: bytes
     has_manager: bool
@@ -31,12 +33,15 @@ class Patch:
 
 @dataclass(frozen=True)
 class Patched:
+    """The result of a patch."""
+
     obj: Manifest
     is_new: bool = False
     warnings: list[str] = field(default_factory=list)
 
 
-def apply(writer: Writer, target: Target, kind: Kind, patch: Patch, asked: WriteOptions) -> Patched:
+def apply(writer: Writer, target: Target, kind: Kind, patch: Patch, options: WriteOptions) -> Patched:
+    """Apply a patch request."""
     accepted = _MEDIA if kind.is_custom else (*_MEDIA, bodies.STRATEGIC)
     if patch.media not in accepted:
         raise unsupported_media_type(list(accepted))
@@ -44,15 +49,15 @@ def apply(writer: Writer, target: Target, kind: Kind, patch: Patch, asked: Write
         if not patch.has_manager:
             raise invalid_option("PatchOptions", required("fieldManager", "is required for apply patch"))
         sent = bodies.parse(patch.raw, patch.media, (bodies.APPLY,))
-        obj, is_new = server_side_apply.apply(writer, kind, target.space, target.name, sent, asked)
+        obj, is_new = server_side_apply.apply(writer, kind, target.space, target.name, sent, options)
         return Patched(obj, is_new)
-    if asked.force:
+    if options.force:
         raise invalid_option("PatchOptions", forbidden_field("force", "may not be specified for non-apply patch"))
     sent = bodies.parse(patch.raw, patch.media, (patch.media,))
     live = writer.current(kind, target.space, target.name)
     obj = _patched(live, sent, patch.media, kind)
-    warnings = admission.decode(obj, kind, asked.field_validation, is_patched=True)
-    return Patched(writer.update(kind, target.space, target.name, obj, asked), warnings=warnings)
+    warnings = admission.decode(obj, kind, options.field_validation, is_patched=True)
+    return Patched(writer.update(kind, target.space, target.name, obj, options), warnings=warnings)
 
 
 def _patched(live: Manifest, sent: Any, media: str, kind: Kind) -> Manifest:

@@ -1,8 +1,8 @@
-"""GET pods/NAME/log: what a pod's containers printed, read from the kubelet stand-in's files (ptlocal.paths).
+"""GET pods/NAME/log: the output of a pod's containers, from the kubelet stand-in's files (ptlocal.paths).
 
-One file per run of a container, raw bytes as printed. Following polls the file five times a second and ends when the
-pod says that the run is over (or is gone) and the file is read to its end. Left out: per-line times; `timestamps` and
-`sinceTime` use the time at which the server first saw a line only when following, else the file's modification time.
+One file per run of a container, raw bytes. Following polls the file five times a second and ends when the run is over
+(or the pod is gone) and the file is read to its end. Left out: per-line times; `timestamps` and `sinceTime` use the
+time at which the server first read a line when following, else the file's modification time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True)
 class LogRequest:
+    """The parameters of a log request."""
+
     container: str
     restart: int
     follow: bool
@@ -35,7 +37,7 @@ class LogRequest:
 
 
 def log_request(pod: Manifest, query: Mapping[str, str]) -> LogRequest:
-    """What is asked for, checked against the pod; refusals in the words of a kubelet."""
+    """Parse the request and check it against the pod; errors have a kubelet's messages."""
     name = _container_of(pod, query.get("container") or "")
     status = _status_of(pod, name)
     restart = int(status.get("restartCount") or 0)
@@ -87,7 +89,7 @@ def _has_started(status: Manifest) -> bool:
 
 
 def is_over(pod: Manifest | None, request: LogRequest) -> bool:
-    """Whether nothing more will be written to the file of this run."""
+    """Return True if nothing more will be written to the run's file."""
     if pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return True
     status = _status_of(pod, request.container)
@@ -95,7 +97,7 @@ def is_over(pod: Manifest | None, request: LogRequest) -> bool:
 
 
 class LogReader:
-    """The bytes of one run's log, as asked for."""
+    """The requested bytes of one run's log."""
 
     def __init__(self, layout: Layout, pod: Manifest, request: LogRequest) -> None:
         self._path = layout.container_log(pod["metadata"]["uid"], request.container, request.restart)
@@ -104,7 +106,7 @@ class LogReader:
         self._line_open = False
 
     def first(self) -> bytes:
-        """What is there now."""
+        """Return what exists now."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -121,6 +123,7 @@ class LogReader:
         return self._stamped(data)
 
     def more(self) -> bytes:
+        """Return the bytes written since the last call."""
         try:
             with self._path.open("rb") as log:
                 log.seek(self._position)
@@ -149,7 +152,7 @@ def _last_lines(data: bytes, count: int) -> bytes:
 
 
 async def follow(reader: LogReader, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """New bytes until `ended()`; one more read after that, so that the last words are not lost."""
+    """Yield new bytes until `ended()`, and once more after that, so that the last lines are not lost."""
     while True:
         over = ended()
         data = reader.more()

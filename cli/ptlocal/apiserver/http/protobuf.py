@@ -1,7 +1,7 @@
-"""Kubernetes' protobuf bodies, read into the same dicts as JSON.
+"""Kubernetes' protobuf bodies, parsed into the same dicts as JSON.
 
-Field numbers come from protobuf.json. The server never writes protobuf; clients that send it accept JSON answers.
-Go writes empty strings and zero times for fields that were not set, so those are dropped.
+Field numbers come from protobuf.json. The server never writes protobuf; clients that send it accept JSON responses. Go
+writes empty strings and zero times for unset fields, so those are dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ptlocal.apiserver.errors import bad_request
 Manifest = dict[str, Any]
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_GROUPS = {  # API group -> the name its messages have in protobuf.json
+_GROUPS = {  # API group -> its prefix in protobuf.json
     "": "core",
     "batch": "batch",
     "apps": "apps",
@@ -42,7 +42,7 @@ def _messages() -> dict[str, dict[str, list[str]]]:
 
 
 def parse(raw: bytes) -> Manifest:
-    """The object of a body: an envelope of apiVersion, kind and the message."""
+    """Return the object in a body: an envelope of apiVersion, kind and the message."""
     try:
         if not raw.startswith(_MAGIC):
             raise ValueError("the prefix of a Kubernetes protobuf body is missing")
@@ -66,7 +66,7 @@ def _message_name(api_version: str, kind: str) -> str:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """(number, wire type, value): an int for varints and fixed widths, bytes for the rest."""
+    """Yield (number, wire type, value): an int for varints and fixed widths, bytes for the rest."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)

@@ -10,7 +10,7 @@ from ptlocal.apiserver.kinds.registry import Registry
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is about. `namespace` None means all namespaces; `name` "" means the collection."""
+    """The target of a request. `namespace` None means all namespaces; an empty `name` means the collection."""
 
     kind: Kind
     namespace: str | None
@@ -19,10 +19,12 @@ class Target:
 
     @property
     def space(self) -> str:
+        """Return the namespace, or an empty string."""
         return self.namespace or ""
 
 
 def resolve(registry: Registry, path: str) -> Target | None:
+    """Parse a path; return None if it is no resource."""
     parts = [part for part in path.split("/") if part]
     if len(parts) >= 2 and parts[0] == "api":
         group, version, rest = "", parts[1], parts[2:]

@@ -1,6 +1,6 @@
 """The HTTP server: authentication, the paths that are not resources, and errors as metav1.Status.
 
-One catch-all route; what a path means depends on the definitions that exist at that moment.
+One catch-all route; the meaning of a path depends on the definitions that exist at that moment.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 
 class Server:
+    """The HTTP application."""
+
     def __init__(self, cluster: Cluster, token: str) -> None:
         self._cluster = cluster
         self._token = token
@@ -47,6 +49,7 @@ class Server:
         self.address = ""
 
     def application(self) -> web.Application:
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=bodies.MAX_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_shutdown.append(self._end_watches)
@@ -107,7 +110,7 @@ class Server:
             return web.Response(text=self._metrics())
         if path == "/openapi/v2":
             if "protobuf" in request.headers.get("Accept", ""):
-                # kubectl reads nothing else and asks only about kinds it found nowhere: an empty document says so
+                # kubectl reads nothing else, and only for unknown kinds: an empty document tells it so
                 return web.Response(body=b"", content_type="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
             return raw_answer(self._documents.v2())
         if path == "/openapi/v3":

@@ -1,6 +1,6 @@
-"""Everything below an object but /status: pod logs, binding, eviction, namespace finalize, scale; and access reviews.
+"""Subresources except /status: pod logs, binding, eviction, namespace finalize, scale; and access reviews.
 
-Access reviews answer yes: whoever holds the token may do everything here.
+Access reviews always allow: the token allows everything here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ Manifest = dict[str, Any]
 
 
 class Subresources:
+    """The handlers of subresources."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def handle(self, request: web.Request, target: Target) -> web.StreamResponse:
+        """Handle a request for a subresource."""
         if target.subresource not in target.kind.subresources:
             raise no_such_path()
         if target.subresource == "log":
@@ -48,7 +51,7 @@ class Subresources:
         return _json(self._evict(target, body), 201)
 
     def review(self, kind: Kind, sent: Any) -> web.Response:
-        """Any access review: allowed."""
+        """Allow any access review."""
         admission.decode(sent, kind, "Warn")
         status: Manifest = {"allowed": True}
         if kind.plural == "selfsubjectrulesreviews":
@@ -85,7 +88,7 @@ class Subresources:
         return response
 
     def _bind(self, target: Target, binding: Manifest, dry_run: bool) -> Manifest:
-        """What a scheduler does: name the pod's node, once."""
+        """Set the pod's node, once, as a scheduler requests."""
         node = (binding.get("target") or {}).get("name")
         if not node or not isinstance(node, str):
             raise StatusError(422, "Invalid", f'Binding "{target.name}" is invalid: target.name: Required value')

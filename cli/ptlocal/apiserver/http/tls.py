@@ -1,8 +1,8 @@
-"""Who may talk to the server: one bearer token over TLS with a certificate of our own.
+"""Credentials: one bearer token over TLS with a certificate of our own.
 
-TLS although it is loopback only, because kubectl sends no credentials over plain HTTP. The authority, the serving
-certificate and the token are made once and kept in the data directory, readable by its owner alone, so kubeconfigs
-and running clients stay good across restarts. Left out: users, roles, rotation; certificates last ten years.
+TLS even on loopback, because kubectl sends no credentials over plain HTTP. The authority, the serving certificate and
+the token are created once and kept in the data directory, readable only by its owner, so kubeconfigs and running
+clients stay valid across restarts. Left out: users, roles, rotation; certificates last ten years.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _YEARS = 10
 
 
 class Credentials:
-    """The files under `pki`, made where they are missing."""
+    """The files in `pki`, created if they are missing."""
 
     def __init__(self, pki: Path) -> None:
         self.ca = pki / "ca.crt"
@@ -38,6 +38,7 @@ class Credentials:
         self.token = token.read_text().strip()
 
     def context(self) -> ssl.SSLContext:
+        """Return the server's TLS context."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self._key)
         return context
@@ -66,11 +67,11 @@ class Credentials:
             self._key, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         )
         write_private(self.certificate, certificate.public_bytes(pem))
-        write_private(self.ca, ca.public_bytes(pem))  # last: its presence says that all are there
+        write_private(self.ca, ca.public_bytes(pem))  # last: if it exists, all exist
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Atomically, readable by the owner alone from the first byte on."""
+    """Write a file atomically, readable only by its owner from the first byte on."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)

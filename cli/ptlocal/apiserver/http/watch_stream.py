@@ -1,7 +1,7 @@
 """Watches over HTTP: one JSON line per event, bookmarks, and an end after timeoutSeconds.
 
-A watch without a resourceVersion (or with "0") starts with everything that is there as ADDED events. Bookmarks come
-every 30 s and before the end, so that a client that saw no event for an hour still resumes from where it is.
+A watch without a resourceVersion (or with "0") starts with all existing objects as ADDED events. Bookmarks come every
+30 s and before the end, so that a client can resume even after an hour without events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ptlocal.apiserver.http.routes import Target
 from ptlocal.apiserver.output.representations import Format
 from ptlocal.apiserver.storage import read, selectors, watchers
 from ptlocal.apiserver.storage.store import encode
-from ptlocal.apiserver.storage.watchers import Seen
+from ptlocal.apiserver.storage.watchers import WatchEvent
 from ptlocal.apiserver.write_options import flag, whole_number
 
 BOOKMARK_S = 30.0
@@ -28,6 +28,7 @@ _BATCH_BYTES = 256 * 1024
 
 
 async def watch(cluster: Cluster, request: web.Request, target: Target, form: Format) -> web.StreamResponse:
+    """Stream a watch until it times out, ends, or the client goes away."""
     query = request.query
     kind = target.kind
     selector = selectors.parse(kind, query.get("labelSelector"), query.get("fieldSelector"))
@@ -58,8 +59,8 @@ def _first(
     selector: selectors.Selector,
     since: int,
     sends_initial: bool,
-) -> Iterator[Seen]:
-    """What the watch begins with; raises before anything is sent, so that errors have their status code."""
+) -> Iterator[WatchEvent]:
+    """Return the first events; raise before anything is sent, so that errors have their status code."""
     store, kind = cluster.store, target.kind
     if since and not sends_initial:
         yield from watchers.replay(store, kind.storage_key, target.namespace, selector, since)
@@ -67,20 +68,22 @@ def _first(
     if since > store.revision:
         raise watchers.too_new(since, store.revision)
     for row in read.matching(store, kind, target.namespace, selector):
-        yield Seen("ADDED", row.rv, row.body)
+        yield WatchEvent("ADDED", row.rv, row.body)
 
 
 class _Stream:
-    """Events as lines, and the resourceVersion up to which the client has seen everything."""
+    """Formats events as lines, and tracks the resourceVersion up to which the client has all events."""
 
     def __init__(self, form: Format, revision: int) -> None:
         self._form = form
         self.revision = revision
 
-    def line(self, seen: Seen) -> bytes:
-        return b'{"type":"%s","object":%s}\n' % (seen.type.encode(), self._form.watched(seen.body).rstrip())
+    def line(self, event: WatchEvent) -> bytes:
+        """Return the line of one event."""
+        return b'{"type":"%s","object":%s}\n' % (event.type.encode(), self._form.watched(event.body).rstrip())
 
-    def batches(self, events: list[Seen]) -> Iterator[bytes]:
+    def batches(self, events: list[WatchEvent]) -> Iterator[bytes]:
+        """Yield the lines of many events in chunks."""
         batch: list[bytes] = []
         size = 0
         for event in events:
@@ -93,6 +96,7 @@ class _Stream:
             yield b"".join(batch)
 
     def bookmark(self, initial_end: bool = False) -> bytes:
+        """Return the line of a bookmark."""
         meta: dict[str, Any] = {"resourceVersion": str(self.revision)}
         if initial_end:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -127,14 +131,14 @@ async def _live(
         await response.write(stream.bookmark())
 
 
-async def _next(subscription: watchers.Subscription, wait_s: float) -> tuple[list[Seen], str]:
-    """All events that are there, after at most `wait_s`, and why the subscription ended ("" while it goes on)."""
+async def _next(subscription: watchers.Subscription, wait_s: float) -> tuple[list[WatchEvent], str]:
+    """Return the available events after at most `wait_s`, and why the subscription ended ("" while it is active)."""
     try:
         first = await asyncio.wait_for(subscription.queue.get(), wait_s)
     except TimeoutError:
         return [], ""
-    events: list[Seen] = []
-    item: Seen | None = first
+    events: list[WatchEvent] = []
+    item: WatchEvent | None = first
     while item is not None:
         events.append(item)
         if subscription.queue.empty():

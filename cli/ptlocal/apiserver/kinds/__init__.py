@@ -1,1 +1,1 @@
-"""The kinds that are served: built-in ones, and those of CustomResourceDefinitions."""
+"""The served kinds: built-in ones, and those of CustomResourceDefinitions."""

@@ -1,8 +1,8 @@
 """The schemas of the built-in kinds, as linked dicts.
 
-builtin.json names other definitions by `$ref`. Walking code should not know about references, so they are replaced by
-the definition itself: the result is a graph (JSONSchemaProps holds itself), which is fine since only data, which is
-finite, decides how deep a walk goes. OpenAPI documents are written from the unlinked form.
+builtin.json refers to definitions by `$ref`. So that other code need not follow references, they are replaced by the
+definition itself. The result is a graph (JSONSchemaProps contains itself), which is fine because the walked data is
+finite. OpenAPI documents are written from the unlinked form.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ Schema = dict[str, Any]
 
 @cache
 def unlinked() -> dict[str, Schema]:
+    """Return the schemas with `$ref`s."""
     parsed: dict[str, Schema] = json.loads(Path(__file__).with_name("builtin.json").read_text())
     return parsed
 
 
 @cache
 def linked() -> dict[str, Schema]:
+    """Return the schemas with every `$ref` replaced by its definition."""
     definitions: dict[str, Schema] = json.loads(Path(__file__).with_name("builtin.json").read_text())
 
     def link(schema: Schema) -> Schema:
+        """Replace the references in a schema, in place."""
         if "$ref" in schema:
             return definitions[schema["$ref"]]
         for key in ("items", "additionalProperties"):
@@ -41,10 +44,11 @@ def linked() -> dict[str, Schema]:
 
 
 def schema_of(name: str) -> Schema:
+    """Return the linked schema of a definition."""
     return linked()[name]
 
 
 def expanded(name: str) -> Schema:
-    """A copy without references, for embedding in a CRD; only for definitions that do not hold themselves."""
+    """Return a copy without references, to embed in a CRD; only for definitions that do not contain themselves."""
     copy: Schema = json.loads(json.dumps(linked()[name]))
     return copy

@@ -1,4 +1,4 @@
-"""A CustomResourceDefinition's versions as kinds to serve."""
+"""The kinds of a CustomResourceDefinition's versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AGE = Column("Age", "date", ".metadata.creationTimestamp")
 
 
 def kinds_of(crd: Manifest) -> list[Kind]:
-    """The served versions, storage version first."""
+    """Return the kinds of the served versions, storage version first."""
     spec = crd["spec"]
     served = [version for version in spec["versions"] if version.get("served")]
     served.sort(key=lambda version: not version.get("storage"))

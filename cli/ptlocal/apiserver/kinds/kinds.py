@@ -1,6 +1,6 @@
-"""What the server serves: one `Kind` per group, version and plural, and the plain table of the built-in ones.
+"""The server's resources: one `Kind` per group, version and plural, and the table of the built-in ones.
 
-A custom resource becomes a `Kind` too (crds.py), so the verbs know no difference but `is_custom`.
+A custom resource becomes a `Kind` too (custom_resources.py); for the verbs the only difference is `is_custom`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """One served resource. `storage` names the objects: two kinds with the same storage show the same objects."""
+    """One served resource. `storage` identifies its objects: two kinds with the same storage show the same objects."""
 
     group: str
     version: str
@@ -59,21 +59,26 @@ class Kind:
 
     @property
     def api_version(self) -> str:
+        """Return `group/version`, or the version of the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def list_name(self) -> str:
+        """Return the kind of a list."""
         return self.list_kind or f"{self.kind}List"
 
     @property
     def singular_name(self) -> str:
+        """Return the singular name."""
         return self.singular or self.kind.lower()
 
     @property
     def storage_key(self) -> str:
+        """Return the key under which objects are stored."""
         return self.storage or f"{self.group}/{self.plural}"
 
     def named(self, name: str) -> Named:
+        """Return the name that errors use for an object of the kind."""
         return Named(self.group, self.plural, self.kind, name)
 
 
@@ -116,6 +121,7 @@ def _kind(group: str, plural: str, kind: str, definition: str = "", **more: Any)
 
 
 def builtin_kinds() -> list[Kind]:
+    """Return the built-in kinds."""
     rbac = "rbac.authorization.k8s.io"
     review = "authorization.k8s.io"
     return [

@@ -1,6 +1,6 @@
-"""The kinds that are served now: the built-in ones and those of the CustomResourceDefinitions that exist.
+"""The kinds that are currently served: the built-in ones and those of existing CustomResourceDefinitions.
 
-`version` counts changes, so that discovery and OpenAPI documents can be cached by it.
+`version` counts changes, as a cache key for discovery and OpenAPI documents.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from ptlocal.apiserver.kinds.kinds import Kind, builtin_kinds
 
 
 class Registry:
+    """The served kinds."""
+
     def __init__(self) -> None:
         self._builtin = builtin_kinds()
         self._custom: dict[str, list[Kind]] = {}
@@ -23,27 +25,29 @@ class Registry:
         self._rebuild()
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
+        """Return the kind, or None if it is not served."""
         return self._by_path.get((group, version, plural))
 
     def of_storage(self, storage_key: str) -> Kind | None:
-        """Some served version of a stored resource."""
+        """Return any served version of a stored resource."""
         return self._by_storage.get(storage_key)
 
     def stored_kind(self, kind: Kind) -> Kind:
-        """The kind itself, or for another view of the same objects the one they are stored as."""
+        """Return the kind under which the objects are stored: another one for a view of the same objects."""
         return self._by_storage[kind.storage_key] if kind.storage else kind
 
     def kinds(self) -> list[Kind]:
+        """Return all served kinds."""
         return self._kinds
 
     def groups(self) -> dict[str, list[str]]:
-        """Group -> versions, preferred first."""
-        found: dict[str, list[str]] = {}
+        """Return group -> versions, preferred first."""
+        groups: dict[str, list[str]] = {}
         for kind in self._kinds:
-            versions = found.setdefault(kind.group, [])
+            versions = groups.setdefault(kind.group, [])
             if kind.version not in versions:
                 versions.append(kind.version)
-        return found
+        return groups
 
     def _rebuild(self) -> None:
         self._kinds = [*self._builtin, *(kind for kinds in self._custom.values() for kind in kinds)]

@@ -1,1 +1,1 @@
-"""How objects are shown: tables, printer columns, ages, other versions of an API."""
+"""Output of objects: tables, printer columns, ages, other versions of an API."""

@@ -1,4 +1,4 @@
-"""Times as kubectl's tables show them."""
+"""Times in the form of kubectl's tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 
 def parse_time(timestamp: Any) -> datetime | None:
+    """Parse an RFC 3339 time; None if it is not one."""
     try:
         then = datetime.fromisoformat(str(timestamp))
     except ValueError:
@@ -15,12 +16,13 @@ def parse_time(timestamp: Any) -> datetime | None:
 
 
 def age(timestamp: Any) -> str:
-    """Time since, in kubectl's short form: 42s, 5m12s, 3h, 2d4h."""
+    """Return the time since in kubectl's short form: 42s, 5m12s, 3h, 2d4h."""
     then = parse_time(timestamp)
     return "<unknown>" if then is None else duration((datetime.now(UTC) - then).total_seconds())
 
 
 def duration(seconds: float) -> str:
+    """Format seconds in kubectl's short form."""
     s = int(seconds)
     if s < -1:
         return "<invalid>"

@@ -1,4 +1,4 @@
-"""events.k8s.io/v1 as another view of core/v1 events: the same objects, some fields under other names."""
+"""events.k8s.io/v1 as another view of core/v1 events: the same objects with some fields renamed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _BACK = {new: old for old, new in _RENAMED.items()}
 
 
 def to_new(event: Manifest) -> Manifest:
+    """Convert a core/v1 event to events.k8s.io/v1."""
     return {_RENAMED.get(key, key): value for key, value in event.items()}
 
 
 def to_core(event: Manifest) -> Manifest:
+    """Convert an events.k8s.io/v1 event to core/v1."""
     return {_BACK.get(key, key): value for key, value in event.items()}

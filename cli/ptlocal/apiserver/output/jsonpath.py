@@ -1,4 +1,4 @@
-"""The part of kubectl's JSONPath that printer columns use: `.a.b`, `['a.b/c']`, `[0]`, `[*]`, `[?(@.type=="X")]`."""
+"""The subset of kubectl's JSONPath in printer columns: `.a.b`, `['a.b/c']`, `[0]`, `[*]`, `[?(@.type=="X")]`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Step = Callable[[list[Any]], list[Any]]
 
 
 def find(path: str, value: Any) -> list[Any]:
-    """Everything the path reaches; nothing where the path is not understood."""
+    """Return everything that the path selects; nothing if the path is not supported."""
     found = [value]
     for step in _steps(path):
         found = step(found)

@@ -1,4 +1,4 @@
-"""The columns of the built-in kinds, as kubectl users know them. One function per kind gives an object's cells."""
+"""The printer columns of the built-in kinds. One function per kind returns an object's cells."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _NONE = "<none>"
 
 
 def columns_of(storage_key: str) -> tuple[Column, ...]:
+    """Return the columns of a kind."""
     return _PRINTERS.get(storage_key, _DEFAULT)[0]
 
 
 def cells_of(storage_key: str, obj: Manifest) -> list[Any]:
+    """Return the cells of an object."""
     return _PRINTERS.get(storage_key, _DEFAULT)[1](obj)
 
 
@@ -26,7 +28,7 @@ def _age_of(obj: Manifest) -> str:
 
 
 def _columns(*names: str) -> tuple[Column, ...]:
-    """`Name`, `Name:integer`, and a `*` in front for those that only -o wide shows."""
+    """Parse columns: `Name`, `Name:integer`, and a leading `*` for those that only -o wide shows."""
     made = []
     for name in names:
         title, _, kind = name.lstrip("*").partition(":")
@@ -35,7 +37,7 @@ def _columns(*names: str) -> tuple[Column, ...]:
 
 
 def pod_state(pod: Manifest) -> str:
-    """The STATUS column: the phase, or what keeps the pod from running, or how its containers ended."""
+    """Return the STATUS column: the phase, why the pod does not run, or how its containers ended."""
     status = pod.get("status") or {}
     reason = str(status.get("reason") or status.get("phase") or "Unknown")
     running = False

@@ -1,7 +1,7 @@
-"""Stored bodies as answers: plain JSON, Tables for `kubectl get`, or metadata only, by the Accept header.
+"""Response formats of stored bodies by the Accept header: plain JSON, Tables for `kubectl get`, or metadata only.
 
 Plain JSON never parses a body: the stored bytes get apiVersion and kind in front and are joined. Items of a list of a
-built-in kind carry neither, as on a real server.
+built-in kind have neither, as on a real server.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ Manifest = dict[str, Any]
 
 
 class Format(Protocol):
-    """How one client wants its answer: `body` is an object as it is stored, `meta` the list's own metadata."""
+    """A response format. `body` is an object as stored, `meta` the list's metadata."""
 
-    def one(self, body: bytes) -> bytes: ...
+    def one(self, body: bytes) -> bytes:
+        """Format one object."""
 
-    def many(self, bodies: Iterable[bytes], meta: Manifest) -> bytes: ...
+    def many(self, bodies: Iterable[bytes], meta: Manifest) -> bytes:
+        """Format a list."""
 
-    def watched(self, body: bytes) -> bytes: ...
+    def watched(self, body: bytes) -> bytes:
+        """Format the object of a watch event."""
 
-    def bookmark(self, meta: Manifest) -> bytes: ...
+    def bookmark(self, meta: Manifest) -> bytes:
+        """Format the object of a bookmark."""
 
 
 def choose(accept: str, kind: Kind, include_object: str = "Metadata") -> Format:
-    """The first acceptable of what the client asks for."""
+    """Return the first acceptable format of the client's list."""
     for entry in (accept or "*/*").split(","):
         media, *parameters = [part.strip() for part in entry.split(";")]
         if media not in ("application/json", "*/*", "application/*"):
             continue
-        given = dict(p.split("=", 1) for p in parameters if "=" in p)
-        shown_as = given.get("as", "")
-        if shown_as and (given.get("g") != "meta.k8s.io" or given.get("v") != "v1"):
+        media_params = dict(p.split("=", 1) for p in parameters if "=" in p)
+        shown_as = media_params.get("as", "")
+        if shown_as and (media_params.get("g") != "meta.k8s.io" or media_params.get("v") != "v1"):
             continue
         if shown_as == "Table":
             return TableFormat(kind, include_object)
@@ -50,22 +54,28 @@ def choose(accept: str, kind: Kind, include_object: str = "Metadata") -> Format:
 
 
 class JsonFormat:
+    """Plain JSON."""
+
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
         self._prefix = encode({"apiVersion": kind.api_version, "kind": kind.kind})[:-1] + b","
 
     def one(self, body: bytes) -> bytes:
+        """Format one object."""
         return self._prefix + self._view(body)[1:]
 
     def many(self, bodies: Iterable[bytes], meta: Manifest) -> bytes:
+        """Format a list."""
         head = encode({"kind": self._kind.list_name, "apiVersion": self._kind.api_version, "metadata": meta})
         shown = (self.one(body) if self._kind.is_custom else self._view(body) for body in bodies)
         return head[:-1] + b',"items":[' + b",".join(shown) + b"]}\n"
 
     def watched(self, body: bytes) -> bytes:
+        """Format the object of a watch event."""
         return self.one(body)
 
     def bookmark(self, meta: Manifest) -> bytes:
+        """Format the object of a bookmark."""
         return self._prefix + encode({"metadata": {**meta, "creationTimestamp": None}})[1:]
 
     def _view(self, body: bytes) -> bytes:
@@ -75,40 +85,50 @@ class JsonFormat:
 
 
 class PartialFormat:
+    """Metadata only."""
+
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
 
     def one(self, body: bytes) -> bytes:
+        """Format one object."""
         return encode(tables.partial(json.loads(body)))
 
     def many(self, bodies: Iterable[bytes], meta: Manifest) -> bytes:
+        """Format a list."""
         items = [tables.partial(json.loads(body)) for body in bodies]
         return encode(
             {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items}
         )
 
     def watched(self, body: bytes) -> bytes:
+        """Format the object of a watch event."""
         return self.one(body)
 
     def bookmark(self, meta: Manifest) -> bytes:
+        """Format the object of a bookmark."""
         return encode(tables.partial({"metadata": meta}))
 
 
 class TableFormat:
+    """Tables for `kubectl get`."""
+
     def __init__(self, kind: Kind, include_object: str) -> None:
         self._kind = kind
         self._include = include_object
         self._sent_columns = False
 
     def one(self, body: bytes) -> bytes:
+        """Format one object."""
         obj = json.loads(body)
         return encode(self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]}))
 
     def many(self, bodies: Iterable[bytes], meta: Manifest) -> bytes:
+        """Format a list."""
         return encode(self._table([json.loads(body) for body in bodies], meta))
 
     def watched(self, body: bytes) -> bytes:
-        """Column definitions go only with a watch's first event."""
+        """Format the object of a watch event; only the first one has column definitions."""
         obj = json.loads(body)
         table = self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]})
         if self._sent_columns:
@@ -117,6 +137,7 @@ class TableFormat:
         return encode(table)
 
     def bookmark(self, meta: Manifest) -> bytes:
+        """Format the object of a bookmark."""
         table = self._table([], meta)
         table["rows"] = [{"cells": [], "object": {"metadata": {**meta, "creationTimestamp": None}}}]
         return encode(table)

@@ -1,6 +1,6 @@
-"""Tables, the form in which kubectl asks for lists: columns by kind, one row per object.
+"""Tables, the form in which kubectl requests lists: columns by kind, one row per object.
 
-Custom resources bring their columns; those of the built-in kinds are in printers.py.
+Custom resources bring their own columns; those of the built-in kinds are in printer_columns.py.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ _NAME = {
 
 
 def partial(obj: Manifest) -> Manifest:
+    """Return the object's metadata only."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
 def table(kind: Kind, objects: list[Manifest], meta: Manifest, include: str) -> Manifest:
+    """Return the table of the objects."""
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -50,7 +52,7 @@ def _definitions(kind: Kind) -> list[Manifest]:
         {"name": c.name, "type": c.type, "format": c.format, "description": c.description, "priority": c.priority}
         for c in columns
     ]
-    if kind.plural == "events":  # what happened matters more than what the record of it is called
+    if kind.plural == "events":  # an event's content matters more than its name
         return [*made, {**_NAME, "priority": 1}]
     return [_NAME, *made]
 

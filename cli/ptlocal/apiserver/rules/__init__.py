@@ -1,7 +1,7 @@
-"""What the server does to built-in kinds beyond their schema: defaults, immutable fields, cross-field checks.
+"""The server's rules for built-in kinds beyond their schema: defaults, immutable fields, cross-field checks.
 
-One file per kind (or per few small ones) and one plain table. Custom resources need none: their schema says it all.
-Left out: everything that nobody in this project relies on; a real API server checks far more of a pod.
+One file per kind (or per few small ones) and one plain table. Custom resources need none: their schema has everything.
+Left out: everything that nothing in this project relies on; a real API server checks far more of a pod.
 """
 
 from __future__ import annotations
@@ -27,4 +27,5 @@ _TABLE: dict[str, Rules] = {
 
 
 def rules_of(storage_key: str) -> Rules:
+    """Return the rules of a kind."""
     return _TABLE.get(storage_key, NO_RULES)

@@ -1,4 +1,4 @@
-"""The seam between the verbs and a kind's rules: four functions over plain dicts."""
+"""The interface between the verbs and a kind's rules: four functions over plain dicts."""
 
 from __future__ import annotations
 
@@ -38,4 +38,5 @@ IMMUTABLE = "field is immutable"
 
 
 def unchanged(path: str, new: object, old: object) -> list[FieldError]:
+    """Return an error if the immutable field changes."""
     return [] if new == old else [invalid_value(path, new, IMMUTABLE)]

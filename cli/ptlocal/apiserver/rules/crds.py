@@ -95,7 +95,7 @@ def _version_errors(versions: list[Manifest]) -> list[FieldError]:
 
 
 def _schema_errors(schema: Any, path: str, is_root: bool = False) -> list[FieldError]:
-    """Only what would break the walks over the schema later; a real server checks more."""
+    """Return errors that would break later walks over the schema; a real server checks more."""
     if not isinstance(schema, dict):
         return [invalid_value(path, schema, "must be an object")]
     found: list[FieldError] = []

@@ -1,4 +1,4 @@
-"""What a job controller may write into a Job's status: finished jobs are finished for good and consistent."""
+"""Checks of a Job's status writes: a finished job stays finished, and the status is consistent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _CONDITIONS = "status.conditions"
 
 
 def errors_in(status: Manifest, old: Manifest) -> list[FieldError]:
+    """Return the errors in the status."""
     now, before = _true(status), _true(old)
     found: list[FieldError] = []
     finished = bool({"Complete", "Failed"} & now)

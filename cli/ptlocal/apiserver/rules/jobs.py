@@ -1,4 +1,4 @@
-"""Jobs: defaults, the generated selector and pod labels, and the template that never changes."""
+"""Jobs: defaults, the generated selector and pod labels, and the immutable template."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[Fie
 
 
 def _frozen(template: Manifest, suspended: bool) -> Manifest:
-    """While a job is suspended a queue controller may still choose nodes for its pods."""
+    """Return the immutable part: while a job is suspended a queue controller may still choose its nodes."""
     if not suspended:
         return template
     kept = copy.deepcopy(template)

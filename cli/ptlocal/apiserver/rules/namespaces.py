@@ -1,4 +1,4 @@
-"""Namespaces: the name label, and the `kubernetes` finalizer that holds one until it is empty (sweeper.py)."""
+"""Namespaces: the name label, and the `kubernetes` finalizer until one is empty (namespace_finalizer.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds with only a rule or two."""
+"""The kinds with only one or two rules."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _validate_event(event: Manifest) -> list[FieldError]:
 
 
 def _default_event(event: Manifest) -> None:
-    """Fields that are always there, as Go writes them."""
+    """Set the fields that Go always writes."""
     for key in ("firstTimestamp", "lastTimestamp", "eventTime"):
         event.setdefault(key, None)
     event.setdefault("source", {})

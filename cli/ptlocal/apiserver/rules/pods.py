@@ -1,4 +1,4 @@
-"""Pods: the defaults clients read back, the frozen spec, and container states that only go forward."""
+"""Pods: the defaults that clients read back, the immutable spec, and container states that only advance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOLERATED_S = 300
 
 
 def default_spec(spec: Manifest) -> None:
-    """Defaults of a pod template too; in place."""
+    """Fill in defaults of a pod spec or template, in place."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
@@ -90,7 +90,7 @@ def _default(pod: Manifest) -> None:
 
 
 def _default_status(status: Manifest) -> None:
-    """Fields that clients read without asking whether they are there."""
+    """Set the fields that clients read unconditionally."""
     for key in ("containerStatuses", "initContainerStatuses"):
         for container in status.get(key) or []:
             for name, zero in (("image", ""), ("imageID", ""), ("ready", False), ("restartCount", 0)):
@@ -135,6 +135,7 @@ def _validate(pod: Manifest) -> list[FieldError]:
 
 
 def validate_spec(spec: Manifest, path: str) -> list[FieldError]:
+    """Return the errors in a pod spec."""
     found: list[FieldError] = []
     if not spec.get("containers"):
         found.append(required(f"{path}.containers"))
@@ -181,7 +182,7 @@ def _validate_update(new: Manifest, old: Manifest, subresource: str) -> list[Fie
 
 
 def _frozen(spec: Manifest, old: Manifest) -> Any:
-    """The part of a pod's spec that may not change."""
+    """Return the immutable part of a pod's spec."""
     kept = copy.deepcopy(spec)
     for container in _all_containers(kept):
         container.pop("image", None)

@@ -1,4 +1,4 @@
-"""Services: a made-up cluster address (nothing routes to it here), ports, and what cannot change."""
+"""Services: a made-up cluster address (nothing routes to it), ports, and immutable fields."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Objects at rest: the store, watches, lists, selectors."""
+"""Storage: the store, watches, lists, selectors."""

@@ -26,13 +26,14 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a list. `meta` has its resourceVersion and, if there is more, where to go on."""
+    """A part of a list. `meta` has its resourceVersion and, if there is more, the continue token."""
 
     bodies: list[bytes]
     meta: Manifest
 
 
 def read_page(store: Store, kind: Kind, namespace: str | None, query: Mapping[str, str]) -> Page:
+    """Return a page of a list."""
     selector = selectors.parse(kind, query.get("labelSelector"), query.get("fieldSelector"))
     limit = whole_number(query, "limit") or 0
     revision, after = store.revision, ("", "")
@@ -53,6 +54,7 @@ def read_page(store: Store, kind: Kind, namespace: str | None, query: Mapping[st
 def matching(
     store: Store, kind: Kind, namespace: str | None, selector: Selector, after: tuple[str, str] = ("", "")
 ) -> Iterator[Row]:
+    """Yield the rows that match a selector."""
     for row in store.rows(kind.storage_key, namespace, after):
         if selector.is_everything or selector.matches(row.selectable):
             yield row

@@ -1,7 +1,7 @@
-"""Label and field selectors, and the small record of an object that they are matched against.
+"""Label and field selectors, and the small record of an object that they match.
 
-Every stored object has a `Selectable`: its labels and the values of the fields its kind can be selected by. It is
-kept beside the body in the database, so that a list or a watch filters without parsing bodies.
+Every stored object has a `Selectable`: its labels and the values of the fields that its kind can be selected by. The
+database stores it next to the body, so that a list or a watch filters without parsing bodies.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _EXISTS = re.compile(rf"^(!?)\s*({_KEY})$")
 
 @dataclass(frozen=True)
 class Selectable:
-    """What a selector can ask of one object: its labels, and those of its fields that the kind offers."""
+    """What selectors can match of one object: its labels, and the fields that its kind offers."""
 
     labels: Mapping[str, str]
     fields: Mapping[str, str]
 
     @classmethod
     def of(cls, kind: Kind, obj: Mapping[str, Any]) -> Selectable:
+        """Return the record of an object."""
         meta = obj["metadata"]
         fields = {"metadata.name": meta.get("name", ""), "metadata.namespace": meta.get("namespace", "")}
         for label, path in kind.fields.items():
@@ -41,18 +42,23 @@ class Selectable:
 
 @dataclass(frozen=True)
 class Selector:
+    """A label and field selector."""
+
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
     @property
     def is_everything(self) -> bool:
+        """Return True if it matches every object."""
         return not self.labels and not self.fields
 
     def matches(self, what: Selectable) -> bool:
+        """Return True if the object matches."""
         return all(r(what.labels) for r in self.labels) and all(r(what.fields) for r in self.fields)
 
 
 def parse(kind: Kind, labels: str | None, fields: str | None) -> Selector:
+    """Parse the selectors of a request."""
     return Selector(
         tuple(_label_requirement(part) for part in _split(labels or "")),
         tuple(_field_requirement(kind, part) for part in (fields or "").split(",") if part.strip()),

@@ -1,13 +1,13 @@
-"""All state, in one SQLite file: the objects, and a journal of the last changes that watches replay.
+"""All state, in one SQLite file: the objects, and a journal of recent changes for watches to replay.
 
-One idea: a write is one transaction that takes the next resourceVersion, changes the object and appends to the
-journal, and only then is anybody told. The resourceVersion is the journal's key, so it grows for ever, across
-restarts. With WAL and synchronous=NORMAL a commit survives kill -9 of this process at any moment; a power cut may lose
-the last writes, but never tears one.
+One idea: a write is one transaction that takes the next resourceVersion, changes the object and appends to the journal;
+listeners are notified only after it. The resourceVersion is the journal's key, so it grows for ever, across restarts.
+With WAL and synchronous=NORMAL a commit survives kill -9 of this process at any moment; a power cut may lose the last
+writes, but never part of one.
 
-Bodies are stored as JSON without apiVersion and kind, which depend on the version an object is asked for in. Nothing
-is cached in memory: SQLite's page cache is fast enough, and 1,000 jobs must not cost hundreds of megabytes.
-Left out: conversion between versions of a kind beyond renaming apiVersion.
+Bodies are stored as JSON without apiVersion and kind, which depend on the requested version. Nothing is cached in
+memory: SQLite's page cache is fast enough, and 1,000 jobs must not cost hundreds of megabytes. Left out: conversion
+between versions of a kind beyond renaming apiVersion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ptlocal.apiserver.kinds.kinds import Kind
 from ptlocal.apiserver.storage.selectors import Selectable
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
-JOURNAL_LENGTH = 20_000  # how many changes back a watch may resume; older ones are answered with 410
+JOURNAL_LENGTH = 20_000  # how many changes back a watch may resume; older ones get a 410
 _PRUNE_EVERY = 1_000
 
 _TABLES = """
@@ -39,8 +39,11 @@ CREATE INDEX IF NOT EXISTS journal_by_object ON journal (resource, namespace, na
 
 @dataclass(frozen=True)
 class Row:
-    """One stored object. `rv`: the resourceVersion of its last write; `selectable`: what selectors ask, kept beside
-    the body so that a list need not parse it."""
+    """One stored object.
+
+    `rv`: the resourceVersion of its last write; `selectable`: what selectors match, stored next to the body so that a
+    list need not parse it.
+    """
 
     namespace: str
     name: str
@@ -51,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Change:
-    """One line of the journal. `old` is the object before, None where it was not there or is no longer known."""
+    """One entry of the journal. `old` is the object before; None if it did not exist or is no longer known."""
 
     rv: int
     resource: str
@@ -65,6 +68,8 @@ class Change:
 
 
 class Store:
+    """The database."""
+
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode=WAL")
@@ -77,12 +82,15 @@ class Store:
         self._oldest: int = row[1] or 2
 
     def close(self) -> None:
+        """Close the database."""
         self._db.close()
 
     def subscribe(self, listener: Callable[[Change], None]) -> None:
+        """Call the listener after every change."""
         self._listeners.append(listener)
 
     def get(self, resource: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return the object, or None."""
         row = self._db.execute(
             "SELECT body FROM objects WHERE resource=? AND namespace=? AND name=?", (resource, namespace, name)
         ).fetchone()
@@ -91,7 +99,7 @@ class Store:
     def rows(
         self, resource: str, namespace: str | None = None, after: tuple[str, str] = ("", ""), limit: int | None = None
     ) -> Iterator[Row]:
-        """Objects in order of namespace and name, from behind `after`."""
+        """Yield objects in order of namespace and name, starting after `after`."""
         where, values = _where(resource, namespace, after)
         query = f"SELECT namespace, name, rv, selectable, body FROM objects WHERE {where} ORDER BY namespace, name"
         if limit is not None:
@@ -100,10 +108,12 @@ class Store:
             yield Row(space, name, rv, _selectable(selectable), body)
 
     def count(self, resource: str, namespace: str | None = None, after: tuple[str, str] = ("", "")) -> int:
+        """Return the number of objects."""
         where, values = _where(resource, namespace, after)
         return int(self._db.execute(f"SELECT count(*) FROM objects WHERE {where}", values).fetchone()[0])
 
     def resources_in(self, namespace: str) -> list[str]:
+        """Return the resources that have objects in the namespace."""
         rows = self._db.execute("SELECT DISTINCT resource FROM objects WHERE namespace=?", (namespace,))
         return [row[0] for row in rows]
 
@@ -159,9 +169,11 @@ class Store:
         return obj
 
     def can_replay_from(self, rv: int) -> bool:
+        """Return True if the journal has all changes since."""
         return rv >= self._oldest - 1
 
     def changes_since(self, rv: int, resource: str, namespace: str | None) -> Iterator[Change]:
+        """Yield the changes since."""
         where, values = "rv > ? AND resource=?", [rv, resource]
         if namespace is not None:
             where, values = where + " AND namespace=?", [*values, namespace]
@@ -184,7 +196,7 @@ class Store:
             )
 
     def body_before(self, change: Change) -> bytes:
-        """The object as it was before a replayed change, or the changed one where that is no longer known."""
+        """Return the object before a replayed change, or the changed one if that is no longer known."""
         row = self._db.execute(
             "SELECT body FROM journal WHERE resource=? AND namespace=? AND name=? AND rv<? ORDER BY rv DESC LIMIT 1",
             (change.resource, change.namespace, change.name, change.rv),
@@ -192,11 +204,11 @@ class Store:
         return row[0] if row else change.body
 
     def forget_resource(self, resource: str) -> None:
-        """Drop what is left of a kind whose definition was deleted."""
+        """Remove the remaining objects of a kind whose definition was deleted."""
         self._db.execute("DELETE FROM objects WHERE resource=?", (resource,))
 
     def reindex(self, kind: Kind) -> None:
-        """Compute the selectable fields again, after a kind's definition changed them."""
+        """Recompute the selectable fields after a kind's definition changed them."""
         for row in list(self.rows(kind.storage_key)):
             packed = _packed(Selectable.of(kind, json.loads(row.body)))
             self._db.execute(
@@ -212,6 +224,7 @@ def _where(resource: str, namespace: str | None, after: tuple[str, str]) -> tupl
 
 
 def encode(value: Any) -> bytes:
+    """Encode as compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 

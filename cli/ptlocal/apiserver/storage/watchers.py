@@ -1,7 +1,7 @@
 """Watches: replay from the journal, then live changes, through a selector.
 
-The one idea: what a watcher sees of a change depends on whether the object matched its selector before and after, so
-an object that begins to match is ADDED and one that stops is DELETED, whatever really happened to it.
+The one idea: a watcher's event depends on whether the object matched its selector before and after the change, so an
+object that starts to match is ADDED and one that stops is DELETED, whatever the change was.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ptlocal.apiserver.errors import StatusError, expired
 from ptlocal.apiserver.storage.selectors import Selector
 from ptlocal.apiserver.storage.store import Change, Store, encode
 
-QUEUE_LENGTH = 10_000  # a watcher this far behind is cut off and must list again
+QUEUE_LENGTH = 10_000  # a watcher this far behind is disconnected and must list again
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A change as one watcher sees it."""
+class WatchEvent:
+    """A change as an event of one watch."""
 
     type: str
     rv: int
@@ -29,34 +29,36 @@ class Seen:
 
 
 class Subscription:
-    """One watch's queue; None in it says that the watch is over, and `end_reason` why.
+    """One watch's queue; None in it marks the end of the watch, and `end_reason` says why.
 
-    Whoever reads too slowly is cut off as lagging and lists again, so that the queue stays bounded.
+    A slow reader is disconnected as lagging and must list again, so that the queue stays bounded.
     """
 
     def __init__(self, namespace: str | None, selector: Selector) -> None:
-        self.queue: asyncio.Queue[Seen | None] = asyncio.Queue()
+        self.queue: asyncio.Queue[WatchEvent | None] = asyncio.Queue()
         self._namespace = namespace
         self._selector = selector
         self.end_reason = ""
 
     def offer(self, change: Change, store: Store) -> None:
+        """Queue the change if it concerns this watch."""
         if self._namespace is not None and change.namespace != self._namespace:
             return
-        if self.end_reason or (seen := see(change, self._selector, store)) is None:
+        if self.end_reason or (event := event_for(change, self._selector, store)) is None:
             return
         if self.queue.qsize() >= QUEUE_LENGTH:
             self.end("lagging")
         else:
-            self.queue.put_nowait(seen)
+            self.queue.put_nowait(event)
 
     def end(self, reason: str) -> None:
+        """End the watch."""
         self.end_reason = reason
         self.queue.put_nowait(None)
 
 
 class Hub:
-    """Hands every change to the subscriptions on its resource."""
+    """Distributes every change to the subscriptions of its resource."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,11 +66,13 @@ class Hub:
         store.subscribe(self._on_change)
 
     def subscribe(self, resource: str, namespace: str | None, selector: Selector) -> Subscription:
+        """Start a subscription."""
         subscription = Subscription(namespace, selector)
         self._subscriptions[resource].add(subscription)
         return subscription
 
     def unsubscribe(self, resource: str, subscription: Subscription) -> None:
+        """End a subscription."""
         self._subscriptions[resource].discard(subscription)
 
     def end(self, resource: str) -> None:
@@ -77,6 +81,7 @@ class Hub:
             subscription.end("ended")
 
     def end_all(self) -> None:
+        """End all watches."""
         for resource in list(self._subscriptions):
             self.end(resource)
 
@@ -85,23 +90,24 @@ class Hub:
             subscription.offer(change, self._store)
 
 
-def replay(store: Store, resource: str, namespace: str | None, selector: Selector, since: int) -> Iterator[Seen]:
-    """What happened after `since`; 410 where the journal no longer reaches back so far."""
+def replay(store: Store, resource: str, namespace: str | None, selector: Selector, since: int) -> Iterator[WatchEvent]:
+    """Yield the events after `since`. Raises a 410 if the journal does not reach back that far."""
     if since > store.revision:
         raise too_new(since, store.revision)
     if not store.can_replay_from(since):
         raise expired(f"too old resource version: {since} ({store.revision})")
     for change in store.changes_since(since, resource, namespace):
-        seen = see(change, selector, store)
-        if seen is not None:
-            yield seen
+        event = event_for(change, selector, store)
+        if event is not None:
+            yield event
 
 
-def too_new(asked: int, current: int) -> StatusError:
+def too_new(requested: int, current: int) -> StatusError:
+    """Return the error for a resourceVersion in the future."""
     return StatusError(
         504,
         "Timeout",
-        f"Too large resource version: {asked}, current: {current}",
+        f"Too large resource version: {requested}, current: {current}",
         {
             "retryAfterSeconds": 1,
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
@@ -109,17 +115,18 @@ def too_new(asked: int, current: int) -> StatusError:
     )
 
 
-def see(change: Change, selector: Selector, store: Store) -> Seen | None:
+def event_for(change: Change, selector: Selector, store: Store) -> WatchEvent | None:
+    """Return the change as an event of a watch with this selector, or None."""
     matched = change.before is not None and selector.matches(change.before)
     if change.type == "DELETED":
-        return Seen("DELETED", change.rv, change.body) if matched else None
+        return WatchEvent("DELETED", change.rv, change.body) if matched else None
     matches = selector.matches(change.now)
     if matches:
-        return Seen("MODIFIED" if matched else "ADDED", change.rv, change.body)
+        return WatchEvent("MODIFIED" if matched else "ADDED", change.rv, change.body)
     if not matched:
         return None
     old = change.old_body if change.old_body is not None else store.body_before(change)
-    return Seen("DELETED", change.rv, _with_revision(old, change.rv))
+    return WatchEvent("DELETED", change.rv, _with_revision(old, change.rv))
 
 
 def _with_revision(body: bytes, rv: int) -> bytes:

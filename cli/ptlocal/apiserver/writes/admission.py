@@ -1,7 +1,7 @@
-"""From a decoded body to an object fit to store: unknown fields, nulls, defaults, schema, kind's own rules, metadata.
+"""Turn a decoded body into an object fit to store: unknown fields, nulls, defaults, schema, rules, metadata.
 
-The order is a real API server's: decoding problems (wrong type, unknown field with fieldValidation=Strict) are a 400,
-then defaults are filled in, then everything wrong is reported together as a 422.
+The order is a real API server's: decoding errors (wrong type, unknown field with fieldValidation=Strict) are a 400,
+then defaults are filled in, then all other errors are reported together as a 422.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOT_CHECKED = FieldError(
 
 
 def decode(obj: Any, kind: Kind, field_validation: FieldValidation, *, is_patched: bool = False) -> list[str]:
-    """Check type, kind and unknown fields, in place; returns warnings."""
+    """Check type, kind and unknown fields, in place; return warnings."""
     if not isinstance(obj, dict):
         raise bad_request(_cannot(kind, "the body must be an object"))
     obj.setdefault("apiVersion", kind.api_version)
@@ -81,7 +81,7 @@ def _without_meta(obj: Manifest) -> Manifest:
 
 
 def fill_in(obj: Manifest, kind: Kind) -> None:
-    """Defaults, in place."""
+    """Fill in defaults, in place."""
     if kind.is_custom:
         defaulting.apply_defaults(obj, kind.schema)
     elif "spec" in kind.schema["properties"] and not isinstance(obj.get("spec"), dict):
@@ -91,21 +91,21 @@ def fill_in(obj: Manifest, kind: Kind) -> None:
 
 
 def check(obj: Manifest, kind: Kind, old: Manifest | None = None, subresource: str = "") -> None:
-    """Refuse what is wrong, all of it at once."""
-    found: list[FieldError] = []
+    """Refuse an invalid object, with all errors at once."""
+    errors: list[FieldError] = []
     if old is None or obj["metadata"] != old["metadata"]:
-        found += object_meta.errors_in(obj["metadata"], kind)
+        errors += object_meta.errors_in(obj["metadata"], kind)
     if old is not None:
-        found += object_meta.added_finalizers(obj["metadata"], old["metadata"])
-    found += _schema_errors(obj, kind, old)
-    if not found:
+        errors += object_meta.added_finalizers(obj["metadata"], old["metadata"])
+    errors += _schema_errors(obj, kind, old)
+    if not errors:
         rules = rules_of(kind.storage_key)
         if old is None or subresource == "":
-            found += rules.validate(obj)
+            errors += rules.validate(obj)
         if old is not None:
-            found += rules.validate_update(obj, old, subresource)
-    if found:
-        raise invalid(kind.named(obj["metadata"].get("name", "")), found)
+            errors += rules.validate_update(obj, old, subresource)
+    if errors:
+        raise invalid(kind.named(obj["metadata"].get("name", "")), errors)
 
 
 def _schema_errors(obj: Manifest, kind: Kind, old: Manifest | None) -> list[FieldError]:
@@ -113,11 +113,11 @@ def _schema_errors(obj: Manifest, kind: Kind, old: Manifest | None) -> list[Fiel
         before = validation.MISSING if old is None else _without_meta(old)
         return validation.errors(_without_meta(obj), kind.schema, "", before)
     before = validation.MISSING if old is None else old
-    found = validation.errors(_without_meta(obj), kind.schema, "", before if old is None else _without_meta(old))
+    errors = validation.errors(_without_meta(obj), kind.schema, "", before if old is None else _without_meta(old))
     walk = _rules_of(kind)
-    if walk.has_rules and any(error.reason in _BLOCKING for error in found):
-        return [*found, _NOT_CHECKED]
-    return found + walk.errors(obj, before)
+    if walk.has_rules and any(error.reason in _BLOCKING for error in errors):
+        return [*errors, _NOT_CHECKED]
+    return errors + walk.errors(obj, before)
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,6 @@
-"""What a deletion makes of an object: gone at once, or marked and held by finalizers or a grace period. Pure.
+"""The effect of a deletion on an object: removed at once, or kept by finalizers or a grace period. Pure.
 
-The finalizers that a propagation policy sets are for the garbage collector, an ordinary client.
+The finalizers of a propagation policy are for the garbage collector, an ordinary client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Manifest = dict[str, Any]
 
 
 def outcome(old: Manifest, kind: Kind, options: DeleteOptions) -> tuple[Manifest, bool]:
-    """The object after a request to delete it, and whether it is gone."""
+    """Return the object after a delete request, and True if it is removed."""
     _check_preconditions(kind, old, options)
     obj = copy.deepcopy(old)
     meta = obj["metadata"]
@@ -33,7 +33,7 @@ def outcome(old: Manifest, kind: Kind, options: DeleteOptions) -> tuple[Manifest
 
 
 def is_finished(obj: Manifest, kind: Kind) -> bool:
-    """Deletion was asked for and nothing holds the object any more."""
+    """Return True if deletion was requested and nothing keeps the object any more."""
     meta = obj["metadata"]
     return (
         bool(meta.get("deletionTimestamp"))
@@ -66,10 +66,10 @@ def _check_preconditions(kind: Kind, old: Manifest, options: DeleteOptions) -> N
 
 
 def _set_policy_finalizers(meta: Manifest, policy: str, explicit: bool) -> None:
-    """The garbage collector, an ordinary client, acts on these."""
+    """Set the finalizers that the garbage collector, an ordinary client, acts on."""
     finalizers = list(meta.get("finalizers") or [])
     if not explicit and any(f in finalizers for f in ("foregroundDeletion", "orphan")):
-        return  # asked for before, and not asked for otherwise now
+        return  # requested before, and unchanged by this request
     finalizers = [f for f in finalizers if f not in ("foregroundDeletion", "orphan")]
     if policy == "Foreground":
         finalizers.append("foregroundDeletion")
@@ -79,22 +79,22 @@ def _set_policy_finalizers(meta: Manifest, policy: str, explicit: bool) -> None:
 
 
 def _hold_definition(kind: Kind, meta: Manifest) -> None:
-    """A definition stays until its objects are gone."""
+    """Keep a definition until its objects are gone."""
     if kind.storage_key == custom_resources.STORAGE_KEY and not meta.get("deletionTimestamp"):
         meta["finalizers"] = [*(meta.get("finalizers") or []), custom_resources.CLEANUP_FINALIZER]
 
 
 def _grace_s(kind: Kind, obj: Manifest, options: DeleteOptions) -> int:
-    """Only pods die gracefully, and only those that a node may be running."""
+    """Return the grace period: only for pods that a node may be running."""
     if kind.storage_key != "/pods":
         return 0
     if not obj["spec"].get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
-    given = options.grace_s
+    requested = options.grace_s
     if obj["metadata"].get("deletionTimestamp"):
-        left = int(obj["metadata"]["deletionGracePeriodSeconds"])
-        return left if given is None else min(given, left)
-    return max(given if given is not None else int(obj["spec"].get("terminationGracePeriodSeconds", 30)), 0)
+        remaining = int(obj["metadata"]["deletionGracePeriodSeconds"])
+        return remaining if requested is None else min(requested, remaining)
+    return max(requested if requested is not None else int(obj["spec"].get("terminationGracePeriodSeconds", 30)), 0)
 
 
 def _mark_deleted(meta: Manifest, kind: Kind, obj: Manifest, grace_s: int) -> None:

@@ -20,7 +20,7 @@ MISSING: Any = object()
 
 @dataclass
 class Difference:
-    """Between two states of one object, by path; a part that is owned on its own counts, not what it lies in."""
+    """The changed fields between two states of an object; of nested fields those that are owned separately."""
 
     added: Paths = field(default_factory=set)
     modified: Paths = field(default_factory=set)
@@ -28,7 +28,7 @@ class Difference:
 
 
 def children(value: Any, schema: Schema) -> dict[str, tuple[Any, Schema]] | None:
-    """The parts that are owned on their own, by path element; None for a leaf."""
+    """Return the separately owned parts by path element; None for a leaf."""
     if isinstance(value, dict):
         if schema.get("x-kubernetes-map-type") == "atomic":
             return None
@@ -45,19 +45,19 @@ def _items(value: list[Any], schema: Schema) -> dict[str, tuple[Any, Schema]] | 
     kind = schema.get("x-kubernetes-list-type")
     items = schema.get("items") or {}
     if kind == "set":
-        found = {f"v:{_json(item)}": (item, items) for item in value}
+        parts = {f"v:{_json(item)}": (item, items) for item in value}
     elif kind == "map":
         keyed = [(item_key(item, schema), item) for item in value]
         if any(key is None for key, _ in keyed):
             return None
-        found = {f"k:{key}": (item, items) for key, item in keyed}
+        parts = {f"k:{key}": (item, items) for key, item in keyed}
     else:
         return None
-    return found if len(found) == len(value) else None
+    return parts if len(parts) == len(value) else None
 
 
 def item_key(item: Any, schema: Schema) -> str | None:
-    """The identity of a list item: its map keys as JSON, defaults included; None where it has none of them."""
+    """Return the identity of a list item, its map keys as JSON with defaults; None if it has none of them."""
     if not isinstance(item, dict):
         return None
     properties = (schema.get("items") or {}).get("properties") or {}
@@ -75,40 +75,41 @@ def _json(value: Any) -> str:
 
 
 def stated(value: Any, schema: Schema, path: Path = ()) -> Paths:
-    """The fields an applied configuration states."""
+    """Return the fields that an applied configuration states."""
     parts = children(value, schema)
     if not parts:
         return {path} if path else set()
-    found: Paths = set()
+    paths: Paths = set()
     for element, (item, item_schema) in parts.items():
         here = (*path, element)
-        found |= stated(item, item_schema, here)
+        paths |= stated(item, item_schema, here)
         if element.startswith("k:"):
-            found.add(here)
-    return found
+            paths.add(here)
+    return paths
 
 
 def difference(old: Any, new: Any, schema: Schema) -> Difference:
-    found = Difference()
-    _compare(old, new, schema, (), found)
-    return found
+    """Return the difference between two states of an object."""
+    changes = Difference()
+    _compare(old, new, schema, (), changes)
+    return changes
 
 
-def _compare(old: Any, new: Any, schema: Schema, path: Path, found: Difference) -> None:
+def _compare(old: Any, new: Any, schema: Schema, path: Path, changes: Difference) -> None:
     if old is MISSING:
-        found.added.update(_nodes(new, schema, path))
+        changes.added.update(_nodes(new, schema, path))
     elif new is MISSING:
-        found.removed.update(_nodes(old, schema, path))
+        changes.removed.update(_nodes(old, schema, path))
     elif type(old) is not type(new) or old != new:
         before, after = children(old, schema), children(new, schema)
         if before is None or after is None:
-            found.modified.add(path)
+            changes.modified.add(path)
             return
         nothing: tuple[Any, Schema] = (MISSING, {})
         for element in {**before, **after}:
             was, is_now = before.get(element, nothing), after.get(element, nothing)
             item_schema = is_now[1] if is_now[0] is not MISSING else was[1]
-            _compare(was[0], is_now[0], item_schema, (*path, element), found)
+            _compare(was[0], is_now[0], item_schema, (*path, element), changes)
 
 
 def _nodes(value: Any, schema: Schema, path: Path) -> Iterator[Path]:
@@ -119,6 +120,7 @@ def _nodes(value: Any, schema: Schema, path: Path) -> Iterator[Path]:
 
 
 def to_fields_v1(paths: Paths) -> dict[str, Any]:
+    """Encode paths as FieldsV1."""
     tree: dict[str, Any] = {}
     for path in sorted(paths):
         node = tree
@@ -140,21 +142,22 @@ def _drop_leaf_dots(node: dict[str, Any]) -> None:
 
 
 def from_fields_v1(tree: Any, path: Path = ()) -> Paths:
+    """Parse FieldsV1."""
     if not isinstance(tree, dict):
         return set()
     if not tree:
         return {path} if path else set()
-    found: Paths = set()
+    paths: Paths = set()
     for element, child in tree.items():
         if element == ".":
-            found.add(path)
+            paths.add(path)
         else:
-            found |= from_fields_v1(child, (*path, element))
-    return found
+            paths |= from_fields_v1(child, (*path, element))
+    return paths
 
 
 def shown(path: Path) -> str:
-    """As error messages print it: `.spec.containers[name="c"].image`."""
+    """Format a path for error messages: `.spec.containers[name="c"].image`."""
     text = ""
     for element in path:
         kind, _, rest = element.partition(":")
@@ -168,4 +171,5 @@ def shown(path: Path) -> str:
 
 
 def is_under(path: Path, root: Path) -> bool:
+    """Return True if the path is below the root."""
     return path[: len(root)] == root

@@ -1,7 +1,7 @@
-"""Who owns which field: metadata.managedFields, kept on every write as a real server does.
+"""Field ownership: metadata.managedFields, kept on every write as on a real server.
 
-An ordinary write takes the fields it changes from everybody else. Server-side apply (applying.py) builds on the same
-`Managers`. Left out: folding the oldest entries together when there are more than ten, and versions other than the
+An ordinary write takes the fields that it changes from all other managers. Server-side apply (server_side_apply.py)
+uses the same `Managers`. Left out: merging the oldest entries when there are more than ten, and versions other than the
 one an entry was written in.
 """
 
@@ -52,7 +52,7 @@ class Manager:
 
 @dataclass
 class Entry:
-    """What one manager owns, and when it said so last (RFC 3339)."""
+    """The fields that one manager owns, and when it last set one (RFC 3339)."""
 
     paths: Paths
     time: str
@@ -62,24 +62,26 @@ Managers = dict[Manager, Entry]
 
 
 def whole_schema(kind: Kind) -> Schema:
-    """The schema of the whole object: a CRD's says nothing about metadata."""
+    """Return the schema of the whole object: a CRD's schema has no metadata."""
     properties = {**(kind.schema.get("properties") or {}), "metadata": builtin_schemas.schema_of("ObjectMeta")}
     return {**kind.schema, "properties": properties}
 
 
 def decode(entries: Any) -> Managers:
-    found: Managers = {}
+    """Parse managedFields."""
+    managers: Managers = {}
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("manager") and entry.get("operation"):
             manager = Manager(
                 entry["manager"], entry["operation"], entry.get("apiVersion", ""), entry.get("subresource", "")
             )
-            found[manager] = Entry(field_sets.from_fields_v1(entry.get("fieldsV1")), entry.get("time", ""))
-    return found
+            managers[manager] = Entry(field_sets.from_fields_v1(entry.get("fieldsV1")), entry.get("time", ""))
+    return managers
 
 
 def encode(managers: Managers) -> list[Manifest]:
-    made = []
+    """Return managedFields."""
+    entries_v1 = []
     for manager, entry in sorted(managers.items(), key=lambda m: (m[0].operation, m[1].time, m[0].name)):
         if not entry.paths:
             continue
@@ -93,12 +95,12 @@ def encode(managers: Managers) -> list[Manifest]:
         }
         if manager.subresource:
             fields["subresource"] = manager.subresource
-        made.append(fields)
-    return made
+        entries_v1.append(fields)
+    return entries_v1
 
 
 def ownable(paths: Paths, kind: Kind, subresource: str) -> Paths:
-    """Without the fields nobody owns, and those that this endpoint cannot change."""
+    """Remove fields that nobody can own, and those that this endpoint cannot change."""
     kept = {path for path in paths if path not in _NEVER_OWNED}
     status: Path = ("f:status",)
     if subresource == "status":
@@ -109,7 +111,7 @@ def ownable(paths: Paths, kind: Kind, subresource: str) -> Paths:
 
 
 def own_changes(obj: Manifest, old: Manifest | None, kind: Kind, options: WriteOptions, sent: Any) -> None:
-    """Set managedFields after an ordinary write, in place. `sent` is what the client's object carried there."""
+    """Set managedFields after an ordinary write, in place. `sent` is the client's value of the field."""
     managers = _base(old, sent)
     schema = whole_schema(kind)
     changed = field_sets.difference(_bare(old) if old is not None else {}, _bare(obj), schema)
@@ -126,21 +128,21 @@ def own_changes(obj: Manifest, old: Manifest | None, kind: Kind, options: WriteO
 
 
 def _base(old: Manifest | None, sent: Any) -> Managers:
-    """An empty list, or one empty entry, is a client's way to reset ownership; anything else valid replaces it."""
+    """Return the ownership before the write; a client resets it with an empty list or entry, or replaces it."""
     if sent in ([], [{}]):
         return {}
-    given = decode(sent)
-    return given or (decode(old["metadata"].get("managedFields")) if old else {})
+    reset = decode(sent)
+    return reset or (decode(old["metadata"].get("managedFields")) if old else {})
 
 
 def _bare(obj: Manifest) -> Manifest:
-    """Without what is never owned, so that it need not be walked."""
+    """Remove what is never owned, so that it need not be walked."""
     meta = {key: value for key, value in obj["metadata"].items() if ("f:metadata", f"f:{key}") not in _NEVER_OWNED}
     return {**{key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}, "metadata": meta}
 
 
 def release(managers: Managers, removed: Paths) -> None:
-    """Nobody owns what is gone, nor what was in it."""
+    """Release the ownership of removed fields and everything in them."""
     if not removed:
         return
     for entry in managers.values():
@@ -150,14 +152,14 @@ def release(managers: Managers, removed: Paths) -> None:
 
 
 def store(obj: Manifest, managers: Managers, old: Manifest | None) -> None:
-    """Write the entries; unchanged ownership keeps its times, so that a write that changes nothing stays one."""
-    known = decode(old["metadata"].get("managedFields")) if old else {}
+    """Write the entries; unchanged ownership keeps its times, so that a no-op write stays one."""
+    old_managers = decode(old["metadata"].get("managedFields")) if old else {}
     for manager, entry in managers.items():
-        before = known.get(manager)
+        before = old_managers.get(manager)
         if before is not None and before.paths == entry.paths:
             entry.time = before.time
-    made = encode(managers)
-    if made:
-        obj["metadata"]["managedFields"] = made
+    entries_v1 = encode(managers)
+    if entries_v1:
+        obj["metadata"]["managedFields"] = entries_v1
     else:
         obj["metadata"].pop("managedFields", None)

@@ -1,7 +1,7 @@
-"""Empties what is being deleted: namespaces, and custom resources whose definition goes away.
+"""Empty what is being deleted: namespaces, and custom resources of a deleted definition.
 
-Both hold a finalizer until nothing is left in them; objects with finalizers of their own, and pods with a grace
-period, take their time. Runs after every deletion and at start, so it needs no state of its own.
+Both keep a finalizer until they are empty; objects with finalizers of their own, and pods with a grace period, take
+their time. Runs after every deletion and at start, so it needs no state of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BACKGROUND = DeleteOptions(propagation="Background")
 
 
 class Sweeper:
-    """`has_work` while a pass left something: the next deletion anywhere may be the one it waits for."""
+    """Empties namespaces and definitions. `has_work` while a pass left something that a later deletion may release."""
 
     def __init__(self, store: Store, registry: Registry, writer: Writer) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class Sweeper:
         self.has_work = False
 
     def sweep(self) -> None:
-        """One pass over everything that is being deleted."""
+        """Run one pass over everything that is being deleted."""
         self.has_work = False
         for row in list(self._store.rows("/namespaces")):
             if b'"deletionTimestamp"' in row.body:

@@ -47,7 +47,7 @@ _LABEL_VALUE_RULE = (
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 MAX_ANNOTATIONS_BYTES = 256 * 1024
-_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words; nothing that looks like another letter
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so no words; no characters that look alike
 _SERVER_SET = (
     "uid",
     "creationTimestamp",
@@ -60,15 +60,17 @@ _SERVER_SET = (
 
 
 def now(plus_s: float = 0.0) -> str:
+    """Return the current time as RFC 3339."""
     return (datetime.now(UTC) + timedelta(seconds=plus_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def generated_name(prefix: str) -> str:
+    """Return the prefix with a random suffix."""
     return prefix[:58] + "".join(random.choices(_SUFFIX_LETTERS, k=5))
 
 
 def stamp_new(meta: Manifest, kind: Kind) -> None:
-    """What every new object gets, in place."""
+    """Set the metadata of a new object, in place."""
     for key in _SERVER_SET:
         meta.pop(key, None)
     meta["uid"] = str(uuid.uuid4())
@@ -78,7 +80,7 @@ def stamp_new(meta: Manifest, kind: Kind) -> None:
 
 
 def keep_server_set(meta: Manifest, old: Mapping[str, Any]) -> None:
-    """An update cannot change what the server set, in place."""
+    """Restore the metadata that only the server sets, in place: an update cannot change it."""
     for key in (*_SERVER_SET, "generateName"):
         meta.pop(key, None)
         if key in old:
@@ -86,22 +88,24 @@ def keep_server_set(meta: Manifest, old: Mapping[str, Any]) -> None:
 
 
 def tidy(meta: Manifest) -> None:
-    """Empty maps and lists are absent ones, as Go's omitempty has it, in place."""
+    """Remove empty maps and lists, like Go's omitempty, in place."""
     for key in ("labels", "annotations", "finalizers", "ownerReferences", "managedFields", "generateName"):
         if key in meta and not meta[key]:
             del meta[key]
 
 
 def errors_in(meta: Manifest, kind: Kind) -> list[FieldError]:
-    found = name_errors(meta.get("name", ""), kind)
-    found += _label_errors(meta.get("labels") or {}, "metadata.labels")
-    found += _annotation_errors(meta.get("annotations") or {})
-    found += _owner_errors(meta.get("ownerReferences") or [])
-    found += _finalizer_errors(meta.get("finalizers") or [])
-    return found
+    """Return the errors in the metadata."""
+    errors = name_errors(meta.get("name", ""), kind)
+    errors += _label_errors(meta.get("labels") or {}, "metadata.labels")
+    errors += _annotation_errors(meta.get("annotations") or {})
+    errors += _owner_errors(meta.get("ownerReferences") or [])
+    errors += _finalizer_errors(meta.get("finalizers") or [])
+    return errors
 
 
 def name_errors(name: str, kind: Kind) -> list[FieldError]:
+    """Return the errors in the name."""
     path = "metadata.name"
     if not name:
         return [required(path, "name or generateName is required")]
@@ -116,67 +120,68 @@ def name_errors(name: str, kind: Kind) -> list[FieldError]:
 
 
 def _matching(path: str, value: str, pattern: re.Pattern[str], rule: str, most: int) -> list[FieldError]:
-    found = []
+    errors = []
     if len(value) > most:
-        found.append(invalid_value(path, value, f"must be no more than {most} bytes"))
+        errors.append(invalid_value(path, value, f"must be no more than {most} bytes"))
     if not pattern.fullmatch(value):
-        found.append(invalid_value(path, value, rule))
-    return found
+        errors.append(invalid_value(path, value, rule))
+    return errors
 
 
 def qualified_name_errors(path: str, name: str) -> list[FieldError]:
+    """Return the errors in a label or annotation key."""
     prefix, slash, rest = name.rpartition("/")
-    found = []
+    errors = []
     if slash and not prefix:
-        found.append(invalid_value(path, name, "prefix part must be non-empty"))
+        errors.append(invalid_value(path, name, "prefix part must be non-empty"))
     elif slash and not _SUBDOMAIN_RE.fullmatch(prefix):
-        found.append(invalid_value(path, name, f"prefix part {_SUBDOMAIN_RULE}"))
+        errors.append(invalid_value(path, name, f"prefix part {_SUBDOMAIN_RULE}"))
     if not rest:
-        found.append(invalid_value(path, name, "name part must be non-empty"))
+        errors.append(invalid_value(path, name, "name part must be non-empty"))
     elif len(rest) > 63:
-        found.append(invalid_value(path, name, "name part must be no more than 63 bytes"))
+        errors.append(invalid_value(path, name, "name part must be no more than 63 bytes"))
     if not _QUALIFIED_RE.fullmatch(rest):
-        found.append(invalid_value(path, name, _QUALIFIED_RULE))
-    return found
+        errors.append(invalid_value(path, name, _QUALIFIED_RULE))
+    return errors
 
 
 def _label_errors(labels: Mapping[str, str], path: str) -> list[FieldError]:
-    found = []
+    errors = []
     for key, value in labels.items():
-        found += qualified_name_errors(path, key)
+        errors += qualified_name_errors(path, key)
         if len(value) > 63:
-            found.append(invalid_value(path, value, "must be no more than 63 bytes"))
+            errors.append(invalid_value(path, value, "must be no more than 63 bytes"))
         if not _LABEL_VALUE_RE.fullmatch(value):
-            found.append(invalid_value(path, value, _LABEL_VALUE_RULE))
-    return found
+            errors.append(invalid_value(path, value, _LABEL_VALUE_RULE))
+    return errors
 
 
 def _annotation_errors(annotations: Mapping[str, str]) -> list[FieldError]:
-    found = []
+    errors = []
     for key in annotations:
-        found += qualified_name_errors("metadata.annotations", key.lower())
+        errors += qualified_name_errors("metadata.annotations", key.lower())
     total = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if total > MAX_ANNOTATIONS_BYTES:
-        found.append(
+        errors.append(
             FieldError(
                 "metadata.annotations",
                 "FieldValueTooLong",
                 f"Too long: may not be more than {MAX_ANNOTATIONS_BYTES} bytes",
             )
         )
-    return found
+    return errors
 
 
 def _owner_errors(owners: list[Manifest]) -> list[FieldError]:
-    found = []
+    errors = []
     for owner in owners:
         for key, word in (("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")):
             if not owner.get(key):
                 path = f"metadata.ownerReferences.{key}"
-                found.append(invalid_value(path, owner.get(key, ""), f"{word} must not be empty"))
+                errors.append(invalid_value(path, owner.get(key, ""), f"{word} must not be empty"))
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
-        found.append(
+        errors.append(
             invalid_value(
                 "metadata.ownerReferences",
                 owners,
@@ -185,26 +190,26 @@ def _owner_errors(owners: list[Manifest]) -> list[FieldError]:
                 f"and {controllers[1].get('name')}",
             )
         )
-    return found
+    return errors
 
 
 def _finalizer_errors(finalizers: list[str]) -> list[FieldError]:
-    found = []
+    errors = []
     for index, name in enumerate(finalizers):
-        found += qualified_name_errors("metadata.finalizers", name)
+        errors += qualified_name_errors("metadata.finalizers", name)
         if "/" not in name and name not in ("foregroundDeletion", "orphan", "kubernetes") and "." not in name:
-            found.append(
+            errors.append(
                 invalid_value(
                     f"metadata.finalizers[{index}]",
                     name,
                     "name is neither a standard finalizer name nor is it fully qualified",
                 )
             )
-    return found
+    return errors
 
 
 def added_finalizers(meta: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
-    """Finalizers may only go away once deletion has begun."""
+    """Return an error for new finalizers: once deletion has begun they may only be removed."""
     if not old.get("deletionTimestamp"):
         return []
     added = [f for f in meta.get("finalizers") or [] if f not in (old.get("finalizers") or [])]

@@ -1,7 +1,7 @@
 """Create, update and delete: the semantics of every write, over a store, without HTTP.
 
-Each verb reads as its steps: take the object as it is, prepare, check, own (managedFields), store. Nothing awaits
-between reading and storing, so in the server's one thread every write is atomic.
+Each verb has the same steps: load the object, prepare, check, own (managedFields), store. Nothing awaits between
+reading and storing, so in the server's one thread every write is atomic.
 """
 
 from __future__ import annotations
@@ -34,23 +34,27 @@ _GENERATE_TRIES = 8
 
 
 class Writer:
+    """The verbs that write."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        found = self._store.get(kind.storage_key, namespace, name)
-        return None if found is None else {"apiVersion": kind.api_version, "kind": kind.kind, **found}
+        """Return the object, or None."""
+        stored = self._store.get(kind.storage_key, namespace, name)
+        return None if stored is None else {"apiVersion": kind.api_version, "kind": kind.kind, **stored}
 
     def current(self, kind: Kind, namespace: str, name: str) -> Manifest:
-        found = self.find(kind, namespace, name)
-        if found is None:
+        """Return the object, or raise a 404."""
+        obj = self.find(kind, namespace, name)
+        if obj is None:
             raise not_found(kind.named(name))
-        return found
+        return obj
 
     def create(
         self, kind: Kind, namespace: str, obj: Manifest, options: WriteOptions, *, managed: list[Manifest] | None = None
     ) -> Manifest:
-        """`managed`: the managedFields that server-side apply worked out."""
+        """Create an object. `managed`: the managedFields from server-side apply."""
         meta = obj["metadata"]
         _place(kind, namespace, meta)
         if meta.get("resourceVersion") and not options.dry_run:
@@ -101,7 +105,7 @@ class Writer:
         requires_version: bool = False,
         managers: Managers | None = None,
     ) -> Manifest:
-        """Replace an object by a decoded one. `managers`: the owners that server-side apply worked out."""
+        """Replace an object by a decoded one. `managers`: the owners from server-side apply."""
         old = self.current(kind, namespace, name)
         meta = obj["metadata"]
         _place(kind, namespace, meta)
@@ -127,7 +131,7 @@ class Writer:
         return self._store.write(kind, obj, "MODIFIED")
 
     def change(self, kind: Kind, namespace: str, name: str, edit: Callable[[Manifest], None]) -> Manifest:
-        """The server's own edit of an object (its status, a finalizer): no checks, no field ownership."""
+        """Edit an object on the server's behalf (its status, a finalizer): no checks, no field ownership."""
         old = self.current(kind, namespace, name)
         obj = copy.deepcopy(old)
         edit(obj)
@@ -137,7 +141,7 @@ class Writer:
         return self._store.write(kind, obj, "DELETED" if deletion.is_finished(obj, kind) else "MODIFIED")
 
     def delete(self, kind: Kind, namespace: str, name: str, options: DeleteOptions) -> tuple[Manifest, bool]:
-        """The object as it was or is now, and whether it is gone."""
+        """Delete an object; return it as it was or is now, and True if it is removed."""
         old = self.current(kind, namespace, name)
         obj, is_gone = deletion.outcome(old, kind, options)
         if options.dry_run or (obj == old and not is_gone):
@@ -147,12 +151,12 @@ class Writer:
     def _refuse_missing_namespace(self, kind: Kind, namespace: str, meta: Manifest) -> None:
         if not kind.namespaced:
             return
-        found = self._store.get("/namespaces", "", namespace)
-        if found is None:
+        parent = self._store.get("/namespaces", "", namespace)
+        if parent is None:
             raise StatusError(
                 404, "NotFound", f'namespaces "{namespace}" not found', {"name": namespace, "kind": "namespaces"}
             )
-        if found["metadata"].get("deletionTimestamp"):
+        if parent["metadata"].get("deletionTimestamp"):
             error = forbidden(
                 kind.named(meta.get("name") or meta.get("generateName") or ""),
                 f"unable to create new content in namespace {namespace} because it is being terminated",
@@ -183,7 +187,7 @@ class Writer:
 
 
 def _place(kind: Kind, namespace: str, meta: Manifest) -> None:
-    """The URL decides the namespace; a body that says another is refused."""
+    """Set the namespace from the URL; refuse a body with another one."""
     if not kind.namespaced:
         meta.pop("namespace", None)
         return
@@ -193,7 +197,7 @@ def _place(kind: Kind, namespace: str, meta: Manifest) -> None:
 
 
 def _merge_by_subresource(kind: Kind, obj: Manifest, old: Manifest, subresource: str) -> Manifest:
-    """The main endpoint cannot change status, and /status changes nothing else."""
+    """Keep what the endpoint cannot change: status for the main one, everything else for /status."""
     if subresource == "status":
         kept = copy.deepcopy(old)
         if "status" in obj:

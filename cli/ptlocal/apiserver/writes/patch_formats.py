@@ -1,7 +1,7 @@
 """JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch, as pure functions.
 
-The strategic one reads the merge keys that the built-in kinds' schemas carry; a real server refuses it for custom
-resources, and so does this one. Left out of it: $retainKeys, which is accepted and dropped.
+The strategic one uses the merge keys in the built-in kinds' schemas; like a real server, this one refuses it for custom
+resources. Left out of it: $retainKeys, which is accepted and dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ Schema = dict[str, Any]
 
 
 def merge(target: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, dict) else {}
@@ -27,6 +28,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
+    """Apply a JSON patch. Raises a 4xx StatusError."""
     if not isinstance(operations, list):
         raise bad_request("json patch must be a list of operations")
     result = copy.deepcopy(target)
@@ -61,8 +63,8 @@ def _operate(doc: Any, operation: dict[str, Any]) -> Any:
         raise bad_request(f"json patch: operation {op} needs a value")
     value = operation.get("value")
     if op == "test":
-        found = _at(doc, path, missing=None)
-        if found != value or isinstance(found, bool) != isinstance(value, bool):
+        current = _at(doc, path, missing=None)
+        if current != value or isinstance(current, bool) != isinstance(value, bool):
             raise ValueError("test failed")
         return doc
     if op == "replace":
@@ -126,7 +128,7 @@ def _remove(doc: Any, path: list[str]) -> Any:
 
 
 def strategic(target: Any, patch: Any, schema: Schema) -> Any:
-    """Like merge, but lists with a merge key are merged by it, and `$patch` directives are obeyed."""
+    """Apply a strategic merge patch: lists with a merge key are merged by it, `$patch` directives are followed."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     directive = patch.get("$patch")
@@ -182,10 +184,10 @@ def _key_of(item: Any, key: str) -> Any:
 
 
 def _ordered(named: list[Any], live: list[Any]) -> list[Any]:
-    """Items the patch names keep its order; others of the live list go where they stood relative to those."""
+    """Order a merged list: items of the patch in its order, other live items relative to those as before."""
     left, right = list(dict.fromkeys(named)), [name for name in live if name not in named]
-    made = []
+    result = []
     while left and right:
         comes_later = left[0] in live and live.index(left[0]) > live.index(right[0])
-        made.append((right if comes_later else left).pop(0))
-    return made + left + right
+        result.append((right if comes_later else left).pop(0))
+    return result + left + right

@@ -1,8 +1,8 @@
-"""Server-side apply: a configuration states the fields its manager wants, and the server works out the rest.
+"""Server-side apply: a configuration states the fields that its manager wants, and the server computes the rest.
 
-Steps: merge the configuration into the live object along the schema; drop what this manager stated last time and no
-longer states, unless somebody else owns it; a field that would change and belongs to another manager is a conflict,
-unless forced. What results is stored like any update.
+Steps: merge the configuration into the live object along the schema; drop what this manager stated before and no longer
+states, unless another manager owns it; a field that would change and belongs to another manager is a conflict, unless
+forced. The result is stored like any update.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ def apply(
     namespace: str,
     name: str,
     sent: Any,
-    asked: WriteOptions,
+    options: WriteOptions,
 ) -> tuple[Manifest, bool]:
-    """The stored object, and whether it is new."""
+    """Apply a configuration; return the stored object, and True if it is new."""
     _decode(sent, kind, name, namespace)
     live = writer.find(kind, namespace, name)
     schema = managed_fields.whole_schema(kind)
-    mine = Manager(asked.manager, "Apply", kind.api_version, asked.subresource)
-    wanted = managed_fields.ownable(field_sets.stated(sent, schema), kind, asked.subresource)
+    own_manager = Manager(options.manager, "Apply", kind.api_version, options.subresource)
+    own_fields = managed_fields.ownable(field_sets.stated(sent, schema), kind, options.subresource)
     if live is None:
-        if asked.subresource:
+        if options.subresource:
             raise not_found(kind.named(name))
-        entries = managed_fields.encode({mine: Entry(wanted, object_meta.now())})
-        return writer.create(kind, namespace, sent, asked, managed=entries), True
+        entries = managed_fields.encode({own_manager: Entry(own_fields, object_meta.now())})
+        return writer.create(kind, namespace, sent, options, managed=entries), True
     managers = _known_managers(live, kind, schema)
-    last = managers.pop(mine, Entry(set(), "")).paths
+    last = managers.pop(own_manager, Entry(set(), "")).paths
     merged = merge(live, sent, schema)
-    _drop(merged, schema, _unwanted(last - wanted, wanted, managers))
+    _drop(merged, schema, _unwanted(last - own_fields, own_fields, managers))
     changed = field_sets.difference(live, merged, schema)
-    taken = managed_fields.ownable(changed.added | changed.modified, kind, asked.subresource)
-    _settle_conflicts(managers, taken, asked.force)
-    managed_fields.release(managers, managed_fields.ownable(changed.removed, kind, asked.subresource))
-    managers[mine] = Entry(wanted, object_meta.now())
+    changed_fields = managed_fields.ownable(changed.added | changed.modified, kind, options.subresource)
+    _settle_conflicts(managers, changed_fields, options.force)
+    managed_fields.release(managers, managed_fields.ownable(changed.removed, kind, options.subresource))
+    managers[own_manager] = Entry(own_fields, object_meta.now())
     merged["metadata"]["resourceVersion"] = sent["metadata"].get("resourceVersion")
     merged["metadata"].pop("managedFields", None)
-    return writer.update(kind, namespace, name, merged, asked, managers=managers), False
+    return writer.update(kind, namespace, name, merged, options, managers=managers), False
 
 
 def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
@@ -79,7 +79,7 @@ def _decode(sent: Any, kind: Kind, name: str, namespace: str) -> None:
 
 
 def _known_managers(live: Manifest, kind: Kind, schema: Schema) -> Managers:
-    """Objects that nobody is known to own were owned by everybody before."""
+    """Return the field managers; fields of an object without managedFields get one synthetic earlier manager."""
     if "managedFields" in live["metadata"]:
         return managed_fields.decode(live["metadata"]["managedFields"])
     everything = managed_fields.ownable(field_sets.stated(live, schema), kind, "")
@@ -87,7 +87,7 @@ def _known_managers(live: Manifest, kind: Kind, schema: Schema) -> Managers:
 
 
 def merge(live: Any, sent: Any, schema: Schema) -> Any:
-    """What is sent wins; maps, sets and keyed lists are merged by their parts."""
+    """Merge the configuration into the live object; maps, sets and keyed lists are merged by their parts."""
     before, stated = field_sets.children(live, schema), field_sets.children(sent, schema)
     if before is None or stated is None or type(live) is not type(sent):
         return copy.deepcopy(sent)
@@ -100,7 +100,7 @@ def merge(live: Any, sent: Any, schema: Schema) -> Any:
 
 
 def _interleaved(live: list[str], sent: list[str]) -> list[str]:
-    """Items as sent keep their order, and items of others stay before the shared item they stood before."""
+    """Keep the configuration's order, and other items before the shared item that they preceded."""
     order: list[str] = []
     shared = [element for element in sent if element in live]
     waiting = list(sent)
@@ -112,14 +112,14 @@ def _interleaved(live: list[str], sent: list[str]) -> list[str]:
                 order.append(waiting.pop(0))
             order.append(waiting.pop(0))
             shared.pop(0)
-        # else: shared, but its turn comes later
+        # else: shared, and added later
     return order + waiting
 
 
-def _unwanted(candidates: Paths, wanted: Paths, managers: Managers) -> Paths:
-    """Of the fields this manager gave up, those that nobody owns, themselves or in part."""
+def _unwanted(candidates: Paths, own_fields: Paths, managers: Managers) -> Paths:
+    """Return the fields that this manager gave up and nobody else owns, themselves or in part."""
     kept: Paths = set()
-    for paths in (wanted, *(entry.paths for entry in managers.values())):
+    for paths in (own_fields, *(entry.paths for entry in managers.values())):
         for path in paths:
             kept.update(path[:length] for length in range(1, len(path) + 1))
     return candidates - kept

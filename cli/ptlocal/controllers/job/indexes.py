@@ -6,14 +6,16 @@ from collections.abc import Iterable
 
 
 def parse_indexes(text: str) -> set[int]:
-    found: set[int] = set()
+    """Parse "0-2,4" into a set."""
+    indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        indexes.update(range(int(first), int(last or first) + 1))
+    return indexes
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
+    """Format a set as "0-2,4"."""
     runs: list[list[int]] = []
     for index in sorted(set(indexes)):
         if runs and index == runs[-1][1] + 1:

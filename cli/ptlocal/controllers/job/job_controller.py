@@ -1,4 +1,4 @@
-"""Applies what `decide` decided for one Job: the thin shell of the Job controller."""
+"""Apply the decision for one Job: the thin shell of the Job controller."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ptlocal.controllers.job.job_pods import build_pod, is_tracked, without_fina
 
 
 class JobController:
+    """Reconciles Jobs."""
+
     def __init__(self, kube: Kube, jobs: Informer, pods: Informer) -> None:
         self.worker: Worker[Key] = Worker("job-controller", self.reconcile)
         self._kube = kube
@@ -22,6 +24,7 @@ class JobController:
         pods.listen(self._pod_changed)
 
     def reconcile(self, key: Key) -> float | None:
+        """Apply the decision for one Job; return the seconds until the next look, or None."""
         namespace, name = key
         job = self._jobs.get(namespace, name)
         self._release_orphans(namespace, name, job)
@@ -35,7 +38,7 @@ class JobController:
 
     def _apply(self, job: Manifest, decision: Decision) -> None:
         if decision.status is not None:
-            # the status goes first: a pod may be let go only when its end is on record
+            # the status goes first: a pod is released only after its end is recorded
             self._jobs.record(self._kube.replace_status(JOBS, {**job, "status": decision.status}))
         for pod in decision.release:
             self._release(pod)
@@ -77,7 +80,7 @@ class JobController:
             return
 
     def _release_orphans(self, namespace: str, name: str, job: Manifest | None) -> None:
-        """Pods whose Job is gone must not be held by our finalizer."""
+        """Remove our finalizer from pods whose Job is gone."""
         uid = job["metadata"]["uid"] if job else None
         for pod in self._pods.items(namespace):
             owner = _owning_job(pod)

@@ -1,7 +1,7 @@
-"""What to do about one Job: a pure function from the Job and its pods to what to write.
+"""Decide what to do about one Job: a pure function from the Job and its pods to what to write.
 
-A Job that fails first gets FailureTarget, then loses its running pods, then becomes Failed. How pods are counted once
-and only once is the affair of `tally`.
+A failing Job first gets FailureTarget, then its running pods are deleted, then it becomes Failed. `status_counts`
+counts each pod exactly once.
 
 Left out: successPolicy, backoffLimitPerIndex, parallelism above completions for elastic Jobs.
 """
@@ -22,7 +22,7 @@ from ptlocal.controllers.job.job_pods import (
     is_terminal,
     is_tracked,
 )
-from ptlocal.controllers.job.status_counts import Tally, number
+from ptlocal.controllers.job.status_counts import PodCounts, number
 
 _BACKOFF_S = 10.0
 _LONGEST_BACKOFF_S = 600.0
@@ -31,7 +31,7 @@ _DEFAULT_BACKOFF_LIMIT = 6
 
 @dataclass
 class Decision:
-    """Writes in this order: status, release (finalizers), delete, create."""
+    """Writes, in this order: status, release (finalizers), delete, create."""
 
     status: Manifest | None = None
     release: list[Manifest] = field(default_factory=list)
@@ -43,12 +43,12 @@ class Decision:
 
 
 def decide(job: Manifest, pods: list[Manifest], now: str) -> Decision:
-    """`pods` are those whose controller is this Job."""
-    return _Round(job, pods, now).decide()
+    """Return the decision. `pods` are those whose controller is this Job."""
+    return _Evaluation(job, pods, now).decide()
 
 
-class _Round:
-    """One look at one Job. Fields are what the steps share; each step fills part of the decision."""
+class _Evaluation:
+    """One evaluation of one Job. The steps share its fields; each fills part of the decision."""
 
     def __init__(self, job: Manifest, pods: list[Manifest], now: str) -> None:
         self.job = job
@@ -67,9 +67,10 @@ class _Round:
         self.completions = completions if completions is not None or self.spec.get("parallelism") else 1
         default = "Failed" if self.spec.get("podFailurePolicy") else "TerminatingOrFailed"
         waits_for_end = (self.spec.get("podReplacementPolicy") or default) == "Failed"
-        self.tally = Tally(self.status, number(self.completions, 0) if self.indexed else None, waits_for_end)
+        self.pod_counts = PodCounts(self.status, number(self.completions, 0) if self.indexed else None, waits_for_end)
 
     def decide(self) -> Decision:
+        """Run the steps."""
         if is_deleting(self.job):
             self.decision.release = [pod for pod in self.pods if is_tracked(pod)]
             return self.decision
@@ -78,8 +79,8 @@ class _Round:
             self.decision.delete = self.active
             self._expire()
             return self.decision
-        self.tally.settle(self.pods)
-        self.decision.release, fatal = self.tally.count(self.pods, self.spec.get("podFailurePolicy"))
+        self.pod_counts.settle(self.pods)
+        self.decision.release, fatal = self.pod_counts.count(self.pods, self.spec.get("podFailurePolicy"))
         self._judge(fatal)
         self._suspend_or_start()
         self._manage_pods()
@@ -97,7 +98,7 @@ class _Round:
         limit = number(self.spec.get("backoffLimit"), _DEFAULT_BACKOFF_LIMIT)
         if fatal:
             self._fail_target("PodFailurePolicy", fatal)
-        elif self.tally.total("failed") > limit or self._restarts_exceed(limit):
+        elif self.pod_counts.total("failed") > limit or self._restarts_exceed(limit):
             self._fail_target("BackoffLimitExceeded", "Job has reached the specified backoff limit")
         elif self._past_deadline():
             self._fail_target("DeadlineExceeded", "Job was active longer than specified deadline")
@@ -105,13 +106,13 @@ class _Round:
             self._set("SuccessCriteriaMet", "True", "CompletionsReached", _REACHED)
 
     def _has_succeeded(self) -> bool:
-        succeeded = self.tally.total("succeeded")
+        succeeded = self.pod_counts.total("succeeded")
         if self.completions is not None:
             return succeeded >= int(self.completions)
         return succeeded > 0 and not self.active
 
     def _restarts_exceed(self, limit: int) -> bool:
-        """With restartPolicy OnFailure the kubelet restarts containers in place; those count too."""
+        """Return True if restarts exceed the limit, including in-place restarts with restartPolicy OnFailure."""
         if self.spec["template"]["spec"].get("restartPolicy") != "OnFailure":
             return False
         restarts = sum(
@@ -158,11 +159,11 @@ class _Round:
         if self.spec.get("suspend"):
             self._delete_uncounted(self.active)
             return
-        occupied = self.active + (self.leaving if self.tally.waits_for_end else [])
+        occupied = self.active + (self.leaving if self.pod_counts.waits_for_end else [])
         remaining = self.parallelism
         if self.completions is not None:
-            remaining = min(remaining, int(self.completions) - self.tally.total("succeeded"))
-        elif self.tally.total("succeeded"):
+            remaining = min(remaining, int(self.completions) - self.pod_counts.total("succeeded"))
+        elif self.pod_counts.total("succeeded"):
             remaining = len(occupied)  # a work queue winds down after the first success
         surplus = len(occupied) - remaining
         if surplus > 0:
@@ -171,20 +172,20 @@ class _Round:
             self.decision.create = self._missing(-surplus, occupied)
 
     def _delete_uncounted(self, pods: list[Manifest]) -> None:
-        """Pods that the Job itself no longer wants are no failures."""
+        """Delete pods without counting them: the Job no longer wants them, so they are no failures."""
         self.decision.release += [pod for pod in pods if is_tracked(pod)]
         self.decision.delete += pods
 
     def _missing(self, count: int, occupied: list[Manifest]) -> list[int | None]:
         if not self.indexed:
             return [None] * count
-        taken = self.tally.completed | {index_of(pod) for pod in occupied}
+        taken = self.pod_counts.completed | {index_of(pod) for pod in occupied}
         free: list[int | None] = [i for i in range(number(self.completions, 0)) if i not in taken]
         return free[:count]
 
     def _backing_off(self) -> bool:
-        """Ten seconds after a failed pod, doubling with each further one, up to ten minutes."""
-        failures = self.tally.total("failed")
+        """Return True during back-off: ten seconds after a failed pod, doubling up to ten minutes."""
+        failures = self.pod_counts.total("failed")
         ended = [t for t in (finished_at(pod) for pod in self.pods if pod_phase(pod) == "Failed") if t]
         if not failures or not ended:
             return False
@@ -200,7 +201,7 @@ class _Round:
         return self._is_true("FailureTarget") or self._is_true("SuccessCriteriaMet")
 
     def _finish(self) -> None:
-        """Complete or Failed stands only when every pod has ended and been counted."""
+        """Set Complete or Failed once every pod has ended and been counted."""
         waiting = self.status.get("uncountedTerminatedPods") or {}
         if not self._target() or self.active or self.leaving or any(waiting.values()):
             return
@@ -233,7 +234,7 @@ class _Round:
         self.status.setdefault("uncountedTerminatedPods", {})
         for kind in ("active", "succeeded", "failed"):
             if not self.status.get(kind) and kind not in self.old_status:
-                self.status.pop(kind, None)  # Kubernetes leaves these zeros out
+                self.status.pop(kind, None)  # Kubernetes omits these zeros
         if not self.status.get("completedIndexes"):
             self.status.pop("completedIndexes", None)
 

@@ -1,4 +1,4 @@
-"""Pods of a Job: how one is built, and what can be read from one."""
+"""Pods of a Job: build one, and read the state of one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import copy
 from ptkube.objects import container_statuses, holds, is_deleting, pod_phase
 from ptkube.resources import JOBS, Manifest
 
-FINALIZER = "batch.kubernetes.io/job-tracking"  # holds a finished pod until it has been counted
+FINALIZER = "batch.kubernetes.io/job-tracking"  # keeps a finished pod until it is counted
 INDEX = "batch.kubernetes.io/job-completion-index"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -15,7 +15,7 @@ _NO_INDEX = -1
 
 
 def build_pod(job: Manifest, index: int | None) -> Manifest:
-    """The pod of one completion index, or of none for a NonIndexed Job."""
+    """Return the pod of one completion index, or of none for a NonIndexed Job."""
     meta, template = job["metadata"], job["spec"]["template"]
     pod_meta = template.get("metadata") or {}
     labels = {
@@ -66,36 +66,40 @@ def _add_index_env(container: Manifest) -> None:
 
 
 def index_of(pod: Manifest) -> int:
-    """-1 for a pod without a completion index."""
+    """Return the completion index, or -1 for a pod without one."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX)
     return int(text) if text is not None and text.isdigit() else _NO_INDEX
 
 
 def is_tracked(pod: Manifest) -> bool:
+    """Return True if the pod has the Job controller's finalizer."""
     return FINALIZER in (pod["metadata"].get("finalizers") or [])
 
 
 def is_terminal(pod: Manifest) -> bool:
+    """Return True if the pod has succeeded or failed."""
     return pod_phase(pod) in ("Succeeded", "Failed")
 
 
 def is_active(pod: Manifest) -> bool:
+    """Return True if the pod is neither finished nor being deleted."""
     return not is_terminal(pod) and not is_deleting(pod)
 
 
 def is_ready(pod: Manifest) -> bool:
+    """Return True if the pod is Ready."""
     return holds(pod, "Ready")
 
 
 def finished_at(pod: Manifest) -> str | None:
-    """When the last container of the pod ended, as far as anybody knows."""
+    """Return when the last container of the pod ended, as far as known."""
     times = [(s.get("state") or {}).get("terminated", {}).get("finishedAt") for s in container_statuses(pod)]
-    known = [str(t) for t in (*times, pod["metadata"].get("deletionTimestamp")) if t]
-    return max(known, default=None)
+    times_known = [str(t) for t in (*times, pod["metadata"].get("deletionTimestamp")) if t]
+    return max(times_known, default=None)
 
 
 def without_finalizer(pod: Manifest) -> Manifest:
-    """The merge patch that lets go of a pod. It names the version, so that no other finalizer gets lost."""
+    """Return the merge patch that removes our finalizer; with the version, so that no other finalizer is lost."""
     meta = pod["metadata"]
     rest = [name for name in meta.get("finalizers") or [] if name != FINALIZER]
     return {"metadata": {"finalizers": rest or None, "resourceVersion": meta["resourceVersion"]}}

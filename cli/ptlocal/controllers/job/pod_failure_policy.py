@@ -1,4 +1,4 @@
-"""podFailurePolicy: which rule a failed pod meets. The messages are Kubernetes' own, JobSet's patterns match on them.
+"""podFailurePolicy: which rule a failed pod matches. The messages are Kubernetes' own; JobSet's patterns match on them.
 
 Left out: the action FailIndex (it needs backoffLimitPerIndex); such a rule counts the failure.
 """
@@ -13,14 +13,14 @@ from ptkube.resources import Manifest
 
 @dataclass(frozen=True)
 class Verdict:
-    """`message` is set when the whole Job fails; `counts` says whether backoffLimit is charged."""
+    """The result. `message` is set if the whole Job fails; `counts` says if backoffLimit is charged."""
 
     counts: bool = True
     message: str | None = None
 
 
 def judge(policy: Manifest | None, pod: Manifest) -> Verdict:
-    """The first rule that matches decides; without one the failure counts."""
+    """Return the verdict of the first matching rule; without one the failure counts."""
     for index, rule in enumerate((policy or {}).get("rules") or []):
         what = _match(rule, pod)
         if what is None:
@@ -54,7 +54,7 @@ def _exit_code_match(requirement: Manifest, pod: Manifest) -> Manifest | None:
     for status in container_statuses(pod):
         code = (status.get("state") or {}).get("terminated", {}).get("exitCode")
         if not code or (only and status["name"] != only):
-            continue  # still running, or exit code 0, which no rule may match
+            continue  # still running, or exit code 0, which no rule can match
         if (code in requirement["values"]) == (requirement["operator"] == "In"):
             return status
     return None

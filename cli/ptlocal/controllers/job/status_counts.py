@@ -1,8 +1,8 @@
-"""Counts finished pods of a Job into its status, each exactly once, also when the controller dies at any point.
+"""Count finished pods of a Job in its status, each exactly once, even if the controller dies at any point.
 
-As in Kubernetes: a pod keeps a finalizer until its count stands in the status. A failure first stands among
-`uncountedTerminatedPods`, by uid; when the pod has been let go it moves into the total. A success of an Indexed Job
-needs no such step, because its index says whether it was counted.
+As in Kubernetes, a pod keeps a finalizer until its count is in the status. A failure is first listed by uid in
+`uncountedTerminatedPods`, and moves into the total once the pod is released. A success of an Indexed Job needs no such
+step, because its index shows if it was counted.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from ptlocal.controllers.job.job_pods import index_of, is_terminal, is_tracked
 from ptlocal.controllers.job.pod_failure_policy import judge
 
 
-class Tally:
-    """Works on `status` in place. `indexes` is the number of completions of an Indexed Job, else None."""
+class PodCounts:
+    """Counts pods in `status`, in place. `indexes` is the number of completions of an Indexed Job, else None."""
 
     def __init__(self, status: Manifest, indexes: int | None, waits_for_end: bool) -> None:
         self._status = status
         self._indexes = indexes
         self.waits_for_end = waits_for_end
-        """podReplacementPolicy Failed: a pod on its way out counts, and is replaced, only when it has ended."""
+        """podReplacementPolicy Failed: a terminating pod counts, and is replaced, only when it has ended."""
         self.completed = parse_indexes(status.get("completedIndexes") or "")
 
     def total(self, kind: str) -> int:
-        """`succeeded` or `failed`, with those whose pod is still held."""
+        """Return `succeeded` or `failed`, including pods that are not released yet."""
         waiting = (self._status.get("uncountedTerminatedPods") or {}).get(kind) or []
         return number(self._status.get(kind), 0) + len(waiting)
 
     def settle(self, pods: list[Manifest]) -> None:
-        """What was waiting and has been let go belongs to the totals now."""
+        """Move released pods from the waiting list into the totals."""
         uncounted = self._status.get("uncountedTerminatedPods")
         if not uncounted:
             return
-        held = {pod["metadata"]["uid"] for pod in pods if is_tracked(pod)}
+        tracked = {pod["metadata"]["uid"] for pod in pods if is_tracked(pod)}
         rest: Manifest = {}
         for kind in ("succeeded", "failed"):
             uids = uncounted.get(kind) or []
-            waiting = [uid for uid in uids if uid in held]
+            waiting = [uid for uid in uids if uid in tracked]
             self._status[kind] = number(self._status.get(kind), 0) + len(uids) - len(waiting)
             if waiting:
                 rest[kind] = waiting
         self._status["uncountedTerminatedPods"] = rest
 
     def count(self, pods: list[Manifest], policy: Manifest | None) -> tuple[list[Manifest], str | None]:
-        """Take finished pods into the status. Returns those to let go, and why the policy fails the Job if it does."""
+        """Count finished pods. Return those to release, and why the policy fails the Job if it does."""
         counted, fatal = [], None
         for pod in pods:
             if not is_tracked(pod) or not self._has_ended(pod):
@@ -83,4 +83,5 @@ class Tally:
 
 
 def number(value: int | None, default: int) -> int:
+    """Return the value, or the default for None."""
     return default if value is None else int(value)

@@ -1,1 +1,1 @@
-"""The JobSet controller: `decide` is pure, `controller` applies what it decided."""
+"""The JobSet controller: `jobset_decision` is pure, `jobset_controller` applies its decisions."""

@@ -1,4 +1,4 @@
-"""Builders of what a JobSet owns: its child Jobs and its headless Service."""
+"""Build the objects that a JobSet owns: its child Jobs and its headless Service."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ptlocal import jobset_names
 
 
 def child_job(jobset: Manifest, replicated: Manifest, index: int) -> Manifest:
+    """Return the child Job of one replica."""
     meta = jobset["metadata"]
     template = replicated["template"]
     stamp = _stamp(jobset, replicated, index)
@@ -33,6 +34,7 @@ def child_job(jobset: Manifest, replicated: Manifest, index: int) -> Manifest:
 
 
 def headless_service(jobset: Manifest) -> Manifest:
+    """Return the headless Service that gives the pods their host names."""
     meta = jobset["metadata"]
     return {
         "apiVersion": "v1",
@@ -51,6 +53,7 @@ def headless_service(jobset: Manifest) -> Manifest:
 
 
 def owner_reference(jobset: Manifest) -> Manifest:
+    """Return the owner reference to the JobSet."""
     return {
         "apiVersion": JOBSETS.api_version,
         "kind": JOBSETS.kind,
@@ -62,7 +65,7 @@ def owner_reference(jobset: Manifest) -> Manifest:
 
 
 def _stamp(jobset: Manifest, replicated: Manifest, index: int) -> dict[str, str]:
-    """The set that JobSet writes both as labels and as annotations, on Job and pod template alike."""
+    """Return the values that JobSet writes both as labels and as annotations, on Job and pod template."""
     meta, jobs = jobset["metadata"], jobset["spec"]["replicatedJobs"]
     position = jobs.index(replicated)
     group = [job for job in jobs if job["groupName"] == replicated["groupName"]]

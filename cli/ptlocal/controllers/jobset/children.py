@@ -1,4 +1,4 @@
-"""The child Jobs of a JobSet, sorted by what became of them, and the counts its status shows."""
+"""The child Jobs of a JobSet, sorted by state, and the counts in its status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ptlocal import jobset_names
 
 @dataclass
 class Children:
-    """`previous` are of an earlier restart attempt and on their way out; the rest belong to the present one."""
+    """Child Jobs by state. `previous` are of an earlier restart attempt and being deleted; the rest are current."""
 
     active: list[Manifest] = field(default_factory=list)
     successful: list[Manifest] = field(default_factory=list)
@@ -19,11 +19,13 @@ class Children:
     previous: list[Manifest] = field(default_factory=list)
 
     def names(self) -> set[str]:
+        """Return the names of the current attempt's Jobs."""
         jobs = [*self.active, *self.successful, *self.failed, *self.previous]
         return {str(job["metadata"]["name"]) for job in jobs}
 
 
 def sort_children(jobset: Manifest, jobs: list[Manifest]) -> Children:
+    """Sort the Jobs by state."""
     children = Children()
     attempt = int(jobset["status"]["restarts"])
     for job in jobs:
@@ -39,15 +41,17 @@ def sort_children(jobset: Manifest, jobs: list[Manifest]) -> Children:
 
 
 def replicated_job_of(job: Manifest) -> str:
+    """Return the name of the Job's replicated Job."""
     return label(job, jobset_names.REPLICATED_JOB)
 
 
 def is_suspended(job: Manifest) -> bool:
+    """Return True if the Job is suspended."""
     return bool(job["spec"].get("suspend"))
 
 
 def replicated_jobs_status(jobset: Manifest, children: Children) -> list[Manifest]:
-    """One row per replicated Job, in spec order."""
+    """Return the status row of each replicated Job, in spec order."""
     rows = {
         replicated["name"]: {
             "name": replicated["name"],

@@ -1,4 +1,4 @@
-"""What JobSet's mutating webhook fills in, for API servers where that webhook does not run."""
+"""The defaults of JobSet's mutating webhook, for API servers where that webhook does not run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ptlocal.jobset_names import DEFAULT_GROUP
 
 
 def with_defaults(jobset: Manifest) -> Manifest:
-    """A copy in which every field that the controller reads has its value."""
+    """Return a copy in which every field that the controller reads is set."""
     jobset = copy.deepcopy(jobset)
     spec = jobset["spec"]
     spec.setdefault("suspend", False)

@@ -1,8 +1,8 @@
-"""The failure policy: which rule a failed child Job meets, and what its action does to the status.
+"""The failure policy: which rule a failed child Job matches, and how its action changes the status.
 
-First rule that any failed Job matches wins, in rule order; without a match the JobSet restarts within maxRestarts.
-Left out, because they are behind alpha gates in JobSet 0.12: RestartJob, RestartJobAndIgnoreMaxRestarts and the
-in-place restart strategy; they fail the JobSet and say so.
+The first rule that any failed Job matches wins; without a match the JobSet restarts within maxRestarts. Left out,
+because they are behind alpha gates in JobSet 0.12: RestartJob, RestartJobAndIgnoreMaxRestarts and the in-place restart
+strategy; they fail the JobSet with a message.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ RESTART_FREE = "RestartJobSetAndIgnoreMaxRestarts"
 
 
 def apply_failure_policy(jobset: Manifest, failed: list[Manifest], draft: StatusDraft) -> None:
+    """Apply the matching rule's action to the status."""
     first = min(failed, key=_failed_at)
     policy = jobset["spec"].get("failurePolicy")
     if policy is None:
@@ -39,7 +40,7 @@ def apply_failure_policy(jobset: Manifest, failed: list[Manifest], draft: Status
 
 
 def matching_rule(rules: list[Manifest], failed: list[Manifest]) -> tuple[Manifest | None, Manifest | None]:
-    """The first rule that applies to any failed Job, with the Job that failed first among those it applies to."""
+    """Return the first rule that applies to any failed Job, with the first Job that failed among them."""
     for rule in rules:
         matched = [job for job in failed if _applies(rule, job)]
         if matched:
@@ -54,13 +55,13 @@ def _applies(rule: Manifest, job: Manifest) -> bool:
     targets = rule.get("targetReplicatedJobs") or []
     return (
         (not reasons or condition.get("reason") in reasons)
-        and (not patterns or any(_found(p, str(condition.get("message") or "")) for p in patterns))
+        and (not patterns or any(_matches(p, str(condition.get("message") or "")) for p in patterns))
         and (not targets or replicated_job_of(job) in targets)
     )
 
 
-def _found(pattern: str, message: str) -> bool:
-    """JobSet's patterns are RE2, searched anywhere; Python's syntax covers them, a broken one matches nothing."""
+def _matches(pattern: str, message: str) -> bool:
+    """Return True if the pattern occurs. Python's syntax covers JobSet's RE2; an invalid pattern matches nothing."""
     try:
         return re.search(pattern, message) is not None
     except re.error:

@@ -1,4 +1,4 @@
-"""Applies what `decide` decided for one JobSet: the thin shell of the JobSet controller."""
+"""Apply the decision for one JobSet: the thin shell of the JobSet controller."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ptlocal.controllers.jobset.jobset_decision import Decision, decide
 
 
 class JobSetController:
+    """Reconciles JobSets."""
+
     def __init__(self, kube: Kube, jobsets: Informer, jobs: Informer, services: Informer) -> None:
         self.worker: Worker[Key] = Worker("jobset-controller", self.reconcile)
         self._kube = kube
@@ -24,6 +26,7 @@ class JobSetController:
         services.listen(self._owner_changed)
 
     def reconcile(self, key: Key) -> float | None:
+        """Apply the decision for one JobSet; return the seconds until the next look, or None."""
         namespace, name = key
         jobset = self._jobsets.get(namespace, name)
         if jobset is None:
@@ -58,15 +61,15 @@ class JobSetController:
         try:
             informer.record(self._kube.create(informer.resource, body))
         except AlreadyExists:
-            return  # ours, made just now, or somebody else's: the next event tells
+            return  # ours, created just now, or somebody else's: the next event decides
         except ApiError as error:
             self._events.record(jobset, "Warning", reason, f"{body['metadata']['name']}: {error.message}")
             raise
 
     def _resume(self, job: Manifest, template: Manifest) -> None:
-        """Kueue may have changed the template while the JobSet was suspended: scheduling fields are carried over.
+        """Resume a Job with the scheduling fields that Kueue may have changed while the JobSet was suspended.
 
-        The API server lets a Job's template change only while it never started, hence the reset of startTime.
+        The API server lets a Job's template change only if the Job never started, hence the reset of startTime.
         """
         if (job.get("status") or {}).get("startTime"):
             meta = job["metadata"]
@@ -80,7 +83,7 @@ class JobSetController:
         self._jobs.record(self._kube.patch(JOBS, meta["name"], meta["namespace"], patch))
 
     def _delete(self, resource: Resource, item: Manifest) -> None:
-        """Foreground: the next attempt's Job has the same name and may start only when the old pods are gone."""
+        """Delete a Job in the foreground: the next attempt's Job has the same name and must wait for the old pods."""
         meta = item["metadata"]
         try:
             self._kube.delete(resource, meta["name"], meta["namespace"], propagation="Foreground", uid=meta["uid"])
@@ -95,7 +98,7 @@ class JobSetController:
 
 
 def _scheduling_fields(job: Manifest, template: Manifest) -> Manifest:
-    """What a queueing system may have put into the JobSet's template; stamps of the child Job stay."""
+    """Return what a queueing system may have set in the JobSet's template; the child Job's own stamps stay."""
     meta, spec = template.get("metadata") or {}, template["spec"]
     merged: Manifest = {
         "metadata": {
@@ -107,6 +110,6 @@ def _scheduling_fields(job: Manifest, template: Manifest) -> Manifest:
     old = job["spec"]["template"]["spec"]
     for kind in ("tolerations", "schedulingGates"):
         if spec.get(kind):
-            known = old.get(kind) or []
-            merged["spec"][kind] = known + [entry for entry in spec[kind] if entry not in known]
+            old_entries = old.get(kind) or []
+            merged["spec"][kind] = old_entries + [entry for entry in spec[kind] if entry not in old_entries]
     return merged

@@ -1,6 +1,6 @@
-"""What to do about one JobSet: a pure function from what is observed to what to write.
+"""Decide what to do about one JobSet: a pure function from what is observed to what to write.
 
-Reads in the real controller's order: finished? old attempt gone? failed? succeeded? then create, suspend or resume.
+Checks in the real controller's order: finished, old attempt deleted, failed, succeeded; then create, suspend or resume.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ptlocal.controllers.jobset.failure_policy import apply_failure_policy
 
 @dataclass
 class Decision:
-    """Writes, in the order the controller makes them; `status` is None where it would not change."""
+    """Writes, in the order the controller makes them; `status` is None if unchanged."""
 
     delete_jobs: list[Manifest] = field(default_factory=list)
     create_service: Manifest | None = None
@@ -41,11 +41,12 @@ class Decision:
 
 
 def is_ours(jobset: Manifest) -> bool:
+    """Return True if the JobSet is managed by the built-in controller."""
     return (jobset["spec"].get("managedBy") or jobset_names.CONTROLLER) == jobset_names.CONTROLLER
 
 
 def decide(observed: Manifest, jobs: list[Manifest], *, has_service: bool, now: str) -> Decision:
-    """`jobs` are those whose controller is this JobSet, of any restart attempt."""
+    """Return the decision. `jobs` are those whose controller is this JobSet, of any restart attempt."""
     if is_deleting(observed) or not is_ours(observed):
         return Decision()
     jobset = with_defaults(observed)

@@ -1,7 +1,7 @@
-"""Is a real JobSet controller at work on this cluster? Then ours steps aside.
+"""Detect a real JobSet controller on this cluster, to which ours yields.
 
-Signs: its webhooks are registered (JobSets cannot even be created without it then), its leader election Lease is being
-renewed, or its Deployment asks for replicas.
+Signs: its webhooks are registered (without it JobSets cannot even be created), its leader election Lease is being
+renewed, or its Deployment requests replicas.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _PART_OF = "app.kubernetes.io/part-of=jobset"
 
 
 def jobset_controller_is_installed(kube: Kube, now: str) -> bool:
+    """Return True if a real JobSet controller is installed."""
     if any(item["metadata"]["name"] == _WEBHOOKS for item in _items(kube, MUTATING_WEBHOOKS, None)):
         return True
     leases = _items(kube, LEASES, None)
@@ -25,7 +26,7 @@ def jobset_controller_is_installed(kube: Kube, now: str) -> bool:
 
 
 def lease_is_held(lease: Manifest, now: str) -> bool:
-    """Renewed within twice its duration: two missed renewals mean that the holder is gone."""
+    """Return True if the Lease was renewed within twice its duration: two missed renewals mean a dead holder."""
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity") or not spec.get("renewTime"):
         return False
@@ -35,5 +36,5 @@ def lease_is_held(lease: Manifest, now: str) -> bool:
 def _items(kube: Kube, resource: Resource, labels: str | None) -> list[Manifest]:
     try:
         return kube.list(resource, labels=labels).items
-    except NotFound:  # a server that does not know the kind runs none
+    except NotFound:  # a server without the kind runs none
         return []

@@ -1,4 +1,4 @@
-"""What is executed for a container: arguments, environment and directory, in terms of this machine."""
+"""The command of a container in terms of this machine: arguments, environment and directory."""
 
 from __future__ import annotations
 
@@ -21,34 +21,44 @@ _TERMINATION_PATH = "/dev/termination-log"
 
 @dataclass(frozen=True)
 class Command:
+    """Arguments, environment and working directory of a process."""
+
     argv: list[str]
     env: dict[str, str]
     cwd: Path
 
 
 def command_of(
-    pod: Manifest, container: Manifest, own: Mapping[str, str], rewrite: Rewriter, base: Mapping[str, str], home: Path
+    pod: Manifest,
+    container: Manifest,
+    container_env: Mapping[str, str],
+    rewrite: Rewriter,
+    base: Mapping[str, str],
+    home: Path,
 ) -> Command:
-    """`own` is the container's environment as its spec says, `base` what every container has, `home` its directory
-    if it names none."""
+    """Return the container's command.
+
+    `container_env` is its environment from the spec, `base` that of every container, `home` the default directory.
+    """
     if not container.get("command"):
         message = f"container {container['name']} has no command, and the embedded cluster does not read images"
         raise NotReady(message, "RunContainerError")
-    words = [*container["command"], *(container.get("args") or [])]
-    argv = [rewrite(expand(str(word), own)) for word in words]
+    arguments = [*container["command"], *(container.get("args") or [])]
+    argv = [rewrite(expand(str(argument), container_env)) for argument in arguments]
     if argv[0] in _PYTHONS:
         argv[0] = sys.executable
     hostname = str(pod["spec"].get("hostname") or pod["metadata"]["name"])
-    env = {**base, "HOSTNAME": hostname, **{name: rewrite(value) for name, value in own.items()}}
+    env = {**base, "HOSTNAME": hostname, **{name: rewrite(value) for name, value in container_env.items()}}
     return Command(argv, env, Path(rewrite(container["workingDir"])) if container.get("workingDir") else home)
 
 
 def termination_mount(container: Manifest, file: Path) -> Mount:
-    """The termination message's path is a file of its own, as if mounted."""
+    """Return the mount of the termination message's path, which is a separate file."""
     return Mount(container.get("terminationMessagePath") or _TERMINATION_PATH, str(file))
 
 
 def refuse_unpullable(container: Manifest, *, first_try: bool) -> None:
+    """Raise NotReady for an image of the registry domain whose images cannot be pulled."""
     image = container.get("image") or ""
     if UNPULLABLE in image:
         reason = "ErrImagePull" if first_try else "ImagePullBackOff"
@@ -56,7 +66,7 @@ def refuse_unpullable(container: Manifest, *, first_try: bool) -> None:
 
 
 def base_environment() -> dict[str, str]:
-    """What every container starts from: this interpreter first on PATH, the user's home for its caches."""
+    """Return every container's base environment: this interpreter first on PATH, the user's home for caches."""
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH") or os.defpath])
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "LC_ALL", "TMPDIR", "TZ") if name in os.environ}
     source_roots = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]

@@ -1,4 +1,4 @@
-"""One container of a pod and its runs: start it as a process, signal it, learn how it ended."""
+"""One container of a pod and its runs: start it as a process, signal it, record how it ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KERNEL_COUNTERS = Path("/proc/vmstat")
 
 
 class ContainerRun:
-    """State lives on the kubelet's thread; only `_await_end` runs on another one, and it only leaves a note."""
+    """A container. Its state belongs to the kubelet's thread; `_await_end` runs on another and leaves a note."""
 
     def __init__(self, spec: Manifest, role: Role, folder: Path, log_file: Callable[[int], Path]) -> None:
         self.spec = spec
@@ -46,20 +46,23 @@ class ContainerRun:
 
     @property
     def pid(self) -> int | None:
+        """Return the process id, or None if it does not run."""
         return self._process.pid if self._process else None
 
     @property
     def born(self) -> float:
+        """Return when the process started, in seconds since the epoch."""
         return self._born
 
     def view(self) -> Container:
-        """What the pure lifecycle needs to know."""
+        """Return the state for the pure lifecycle."""
         exit_code = self.terminated["exitCode"] if self.terminated else None
         return Container(
             self.name, self.role, self._process is not None, exit_code, self._ended_monotonic, self.restarts
         )
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, on_end: Callable[[], None]) -> None:
+        """Start the process; `on_end` is called from another thread when it ends."""
         if self.terminated:
             self.restarts += 1
             self.last_terminated, self.terminated = self.terminated, None
@@ -69,7 +72,7 @@ class ContainerRun:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with open(log_file, "ab") as output:
             self._process = processes.start(argv, env, cwd, output, self._error_file)
-        self._born = processes.born(self._process.pid) or time.time()
+        self._born = processes.start_time(self._process.pid) or time.time()
         self._container_id = f"posttrain-local://{self._process.pid}-{self._born:.2f}"
         self._oom_kills = _oom_kills()
         self._killed = self._signalled = False
@@ -79,7 +82,7 @@ class ContainerRun:
         ).start()
 
     def fail_to_start(self, message: str) -> None:
-        """The program could not even be looked for (no such working directory)."""
+        """Record that the program could not be started (no such working directory)."""
         if self.terminated:
             self.restarts += 1
             self.last_terminated = self.terminated
@@ -87,7 +90,7 @@ class ContainerRun:
         self._ended_monotonic = time.monotonic()
 
     def terminate(self) -> bool:
-        """SIGTERM, once; True if that was now."""
+        """Send SIGTERM once; return True if this call sent it."""
         if self._process is None or self._signalled:
             return False
         self._signalled = True
@@ -95,16 +98,17 @@ class ContainerRun:
         return True
 
     def kill(self) -> None:
+        """Send SIGKILL to the process group."""
         if self._process:
             self._killed = True
             processes.signal_group(self._process.pid, signal.SIGKILL)
 
     def collect(self) -> bool:
-        """Take note of an end; True if there was one since the last call."""
+        """Record an end of the process; return True if there was one since the last call."""
         if self._process is None or self._process.returncode is None:
             return False
         process, self._process = self._process, None
-        # a container's end is the end of all its processes, also of those that the program left behind
+        # a container's end also ends all processes that its program left behind
         processes.kill_all(lambda: processes.in_session(process.pid, self._born))
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
         self._ended_monotonic = time.monotonic()
@@ -113,8 +117,8 @@ class ContainerRun:
         )
         return True
 
-    def lose(self, message: str, old_status: Manifest | None) -> None:
-        """The kubelet that ran it died, and the process with it; `old_status` is what was last reported."""
+    def mark_lost(self, message: str, old_status: Manifest | None) -> None:
+        """Record that the process died with its kubelet; `old_status` is the last reported status."""
         state = (old_status or {}).get("state") or {}
         self.restarts = int((old_status or {}).get("restartCount") or 0)
         self._container_id = str((old_status or {}).get("containerID") or "")
@@ -124,7 +128,7 @@ class ContainerRun:
         )
 
     def status(self) -> Manifest:
-        """The containerStatus for the API."""
+        """Return the containerStatus for the API."""
         running = self._process is not None
         state: Manifest = {"waiting": {"reason": self.waiting[0]}}
         if self.waiting[1]:
@@ -196,7 +200,7 @@ def _tail(path: Path, size: int) -> str:
 
 
 def _oom_kills() -> int:
-    """How often the kernel killed for want of memory since boot; 0 where it does not say."""
+    """Return the kernel's number of out-of-memory kills since boot; 0 if it is not available."""
     try:
         lines = _KERNEL_COUNTERS.read_text().splitlines()
     except OSError:
@@ -205,7 +209,7 @@ def _oom_kills() -> int:
 
 
 def write_record(file: Path, boot: float, runs: Sequence[ContainerRun]) -> None:
-    """What is needed to find the processes of this pod after the kubelet died."""
+    """Write what is needed to find the pod's processes after the kubelet dies."""
     record = {"boot": boot, "containers": {r.name: {"pid": r.pid, "born": r.born} for r in runs if r.pid}}
     scratch = file.with_suffix(".new")
     scratch.write_text(json.dumps(record))

@@ -1,8 +1,8 @@
-"""What a container sees: its environment and arguments, with local paths and addresses in place of cluster ones.
+"""A container's environment and arguments, with local paths and addresses instead of the cluster's.
 
-Nothing can be mounted without root, and there is no cluster DNS. So a value that starts with a volume's mountPath
-(also after `--flag=`) gets the volume's local directory instead, and the name of a pod of the same subdomain becomes
-127.0.0.1 with a port that no other job uses. Text inside a shell script or a file is left as it is.
+Nothing can be mounted without root, and there is no cluster DNS. So a value that starts with a volume's mountPath (also
+after `--flag=`) gets the volume's local directory instead, and the name of a pod of the same subdomain becomes
+127.0.0.1 with a port that no other job uses. Text inside a shell script or a file is left unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\$(\$)|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 @dataclass(frozen=True)
 class Mount:
-    """`path` as the pod spec has it, `local` where it lies here."""
+    """A mount: `path` as in the pod spec, `local` on this machine."""
 
     path: str
     local: str
@@ -24,15 +24,16 @@ class Mount:
 
 @dataclass(frozen=True)
 class Rewriter:
-    """Applied to every environment value and argument, after $(VAR) expansion."""
+    """Rewrites every environment value and argument, after $(VAR) expansion."""
 
     mounts: Sequence[Mount] = ()
     subdomain: str = ""
     namespace: str = ""
     port_for: Callable[[str, int], int] = field(default=lambda _, port: port)
-    """(host name, port) -> the port that stands for it on this machine."""
+    """(host name, port) -> its port on this machine."""
 
     def __call__(self, value: str) -> str:
+        """Return the rewritten value."""
         return self._addresses(self._paths(value))
 
     def _paths(self, value: str) -> str:
@@ -55,12 +56,12 @@ class Rewriter:
         return f"127.0.0.1:{self.port_for(host, int(port))}" if port else "127.0.0.1"
 
 
-def expand(text: str, known: Mapping[str, str]) -> str:
-    """$(NAME) from `known`; an unknown one stays as written, $$ is a dollar sign."""
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace $(NAME) by its value; an unknown one is left unchanged, $$ is a dollar sign."""
 
     def replace(match: re.Match[str]) -> str:
         if match.group(1):
             return "$"
-        return known.get(match.group(2), match.group(0))
+        return variables.get(match.group(2), match.group(0))
 
     return _REFERENCE.sub(replace, text)

@@ -1,6 +1,6 @@
-"""Where values come from: literals, the downward API, ConfigMaps and Secrets, resource fields.
+"""Sources of values: literals, the downward API, ConfigMaps and Secrets, resource fields.
 
-`NotReady` says that something the pod refers to is not there (yet); the kubelet shows the sentence and tries again.
+`NotReady` says that something the pod refers to does not exist (yet); the kubelet shows the message and retries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ptlocal.kubelet.container.environment import expand
 
 @dataclass(frozen=True)
 class References:
-    """What a pod may refer to in its namespace."""
+    """Objects in the pod's namespace that it may refer to."""
 
     find: Callable[[str, str], Manifest | None]
     """Kind (ConfigMap or Secret) and name."""
@@ -38,22 +38,22 @@ class NotReady(Exception):
 
 
 def environment(pod: Manifest, container: Manifest, node: Manifest, refs: References) -> dict[str, str]:
-    """envFrom first, env over it, each entry may refer to the ones before it."""
-    known: dict[str, str] = {}
+    """Return the container's variables: env overrides envFrom; each entry may refer to earlier ones."""
+    values: dict[str, str] = {}
     for source in container.get("envFrom") or []:
-        known.update(_env_from(pod, source, refs))
+        values.update(_env_from(pod, source, refs))
     for entry in container.get("env") or []:
         if entry.get("valueFrom"):
             value = _value_from(pod, container, node, entry["valueFrom"], refs)
             if value is not None:
-                known[entry["name"]] = value
+                values[entry["name"]] = value
         else:
-            known[entry["name"]] = expand(str(entry.get("value") or ""), known)
-    return known
+            values[entry["name"]] = expand(str(entry.get("value") or ""), values)
+    return values
 
 
 def keyed_data(kind: str, item: Manifest) -> dict[str, bytes]:
-    """The content of a ConfigMap or Secret, decoded."""
+    """Return the content of a ConfigMap or Secret, decoded."""
     if kind == "Secret":
         data = {key: base64.b64decode(value) for key, value in (item.get("data") or {}).items()}
         return {**data, **{key: value.encode() for key, value in (item.get("stringData") or {}).items()}}
@@ -62,7 +62,7 @@ def keyed_data(kind: str, item: Manifest) -> dict[str, bytes]:
 
 
 def field_value(pod: Manifest, path: str) -> str:
-    """The downward API's fieldRef."""
+    """Return the value of the downward API's fieldRef."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     subscript = _SUBSCRIPT.match(path)
     if subscript:
@@ -87,7 +87,7 @@ def field_value(pod: Manifest, path: str) -> str:
 
 
 def resource_value(pod: Manifest, container: Manifest, node: Manifest, ref: Manifest) -> str:
-    """The downward API's resourceFieldRef: a limit or request, in units of the divisor, rounded up."""
+    """Return the value of a resourceFieldRef: a limit or request in units of the divisor, rounded up."""
     if ref.get("containerName"):
         containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or [])]
         container = next(c for c in containers if c["name"] == ref["containerName"])
@@ -95,7 +95,7 @@ def resource_value(pod: Manifest, container: Manifest, node: Manifest, ref: Mani
     resources = container.get("resources") or {}
     amount = (resources.get(kind) or {}).get(name)
     if amount is None and kind == "limits":
-        amount = node["status"]["allocatable"].get(name, "0")  # no limit means all that the node has
+        amount = node["status"]["allocatable"].get(name, "0")  # no limit means the node's whole capacity
     divisor = parse_quantity(str(ref.get("divisor") or "1")) or 1
     return str(math.ceil(parse_quantity(str(amount or "0")) / divisor))
 

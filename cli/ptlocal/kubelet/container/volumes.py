@@ -20,7 +20,7 @@ _MODE = 0o644
 
 
 def prepare(pod: Manifest, node: Manifest, folder: Path, claims: Path, refs: References) -> dict[str, Path]:
-    """Volume name -> its directory (or the file of a hostPath)."""
+    """Create the pod's volumes; return volume name -> its directory (or the file of a hostPath)."""
     return {
         volume["name"]: _prepare_one(pod, node, volume, folder / volume["name"], claims, refs)
         for volume in pod["spec"].get("volumes") or []
@@ -28,7 +28,7 @@ def prepare(pod: Manifest, node: Manifest, folder: Path, claims: Path, refs: Ref
 
 
 def mounts_of(container: Manifest, volumes: dict[str, Path], env: dict[str, str]) -> list[Mount]:
-    """Where each mountPath of a container lies here. subPaths are made if nobody made them."""
+    """Return the local path of each mountPath of a container. Missing subPaths are created."""
     mounts = []
     for mount in container.get("volumeMounts") or []:
         local = volumes[mount["name"]]
@@ -82,9 +82,9 @@ def _files(pod: Manifest, node: Manifest, source: Manifest, refs: References) ->
     for field, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
         if field in source:
             return _keyed_files(kind, source[field], refs)
-    known = "configMap, secret, emptyDir, projected, downwardAPI, hostPath, persistentVolumeClaim"
+    supported = "configMap, secret, emptyDir, projected, downwardAPI, hostPath, persistentVolumeClaim"
     kinds = ", ".join(key for key in source if key != "name")
-    raise NotReady(f"volume kind {kinds} does not exist in the embedded cluster; accepted: {known}")
+    raise NotReady(f"volume kind {kinds} does not exist in the embedded cluster; accepted: {supported}")
 
 
 def _keyed_files(kind: str, source: Manifest, refs: References) -> Files:
@@ -119,6 +119,6 @@ def _write(folder: Path, files: Files) -> None:
         if not path.resolve().is_relative_to(folder.resolve()):
             raise NotReady(f"path '{name}' leads out of the volume")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # it may be read-only from an earlier try
+        path.unlink(missing_ok=True)  # it may be read-only from an earlier attempt
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)

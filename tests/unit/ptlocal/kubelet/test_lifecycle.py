@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ptlocal.kubelet.lifecycle import Container, advance, restart_pause_s
+from ptlocal.kubelet.lifecycle import Container, advance, restart_delay_s
 
 
 def c(
@@ -66,7 +66,7 @@ def test_stopping_ends_workers_first_and_starts_nothing() -> None:
 
 
 def test_a_crashing_container_comes_back_at_once_and_then_ever_later() -> None:
-    assert [restart_pause_s(n) for n in (0, 1, 2, 5, 6, 20)] == [0, 10, 20, 160, 300, 300]
+    assert [restart_delay_s(n) for n in (0, 1, 2, 5, 6, 20)] == [0, 10, 20, 160, 300, 300]
     step = advance([c("m", code=1, restarts=1, ended=100.0)], "Always", stopping=False, now=104.0)
     assert (step.start, step.backing_off, step.again_s) == ([], ["m"], 6.0)
     step = advance([c("m", code=1, restarts=1, ended=100.0)], "Always", stopping=False, now=110.0)

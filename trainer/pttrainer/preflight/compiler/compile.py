@@ -48,7 +48,7 @@ def _compiled(of: Subject, name: str, level: Level) -> Answer:
     mesh = sharding.make_mesh(of.shape, tpu_topology.devices(of.training_slice))
     devices = max(of.training_slice.devices, of.sampling_slice.devices)  # of one slice: there is one, or all are alike
     is_tpu = not isinstance(of.slice, local_devices.Here)
-    flags = compiler_flags.NEEDED.get(of.slice.generation, {}) | (FAST if level == "fast" else {})
+    flags = compiler_flags.REQUIRED_FLAGS.get(of.slice.generation, {}) | (FAST if level == "fast" else {})
     found: Answer = {}
     with jax.set_mesh(mesh), _level(level):
         programs, made, asked = LOWERED[name](of, mesh), None, None
