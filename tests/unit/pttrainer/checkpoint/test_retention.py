@@ -161,7 +161,7 @@ def test_a_fork_of_another_rank_or_optimizer_is_refused_by_name(run: str) -> Non
 
 def test_a_whole_fork_of_another_algorithm_is_refused_and_of_an_older_trainer_is_not(run: str) -> None:
     newest = fork.find_source(Fork(uri=run), None)
-    with pytest.raises(ConfigError, match=r"another algorithm, which keeps cursor where this one .* batch, drawn; "):
+    with pytest.raises(ConfigError, match=r"another algorithm, with state cursor where this one .* batch, drawn; "):
         fork.restore_full(newest, like(adamw(0)), {"drawn", "batch"})
     assert fork.restore_full(newest, like(adamw(0)), {"cursor", "ahead"}).step == 7
 

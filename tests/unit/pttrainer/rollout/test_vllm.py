@@ -294,7 +294,7 @@ def test_a_prompt_is_given_no_more_room_than_its_row_has() -> None:
 def test_half_an_answer_is_none(change: dict[str, Any], words: str) -> None:
     good = {"index": 0, "token_ids": [5, 6], "logprobs": {"token_logprobs": [-1.0, -2.0]}, "finish_reason": "stop"}
     ask = VllmRequest((1, 2, 3), 1, 0, SAMPLING, (257,))
-    assert reply_of({"choices": [good]}, ask).said[0] == ([5, 6], [-1.0, -2.0], True)
+    assert reply_of({"choices": [good]}, ask).samples[0] == ([5, 6], [-1.0, -2.0], True)
     with pytest.raises(VllmUnavailable, match=words):
         reply_of({"choices": [good | change]}, ask)
     for document in ({}, [], {"choices": []}, {"error": {"message": "no"}}, None):
@@ -360,7 +360,7 @@ def test_an_engine_in_this_process_that_does_not_start_is_one_sentence(
 
 def test_a_missing_package_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"vllm cannot be imported here .*hint: spec.image with .*rollout.vllm.endpoint"
+        ConfigError, match=r"vllm cannot be imported here .*hint: set spec.image to one with .*rollout.vllm.endpoint"
     ):
         vllm.vllm_engine(context(tmp_path, base()[0])[0], Vllm())
 

@@ -166,7 +166,7 @@ def test_a_stopped_process_that_goes_on_when_another_writes_there_ends_and_write
     first.send_signal(signal.SIGCONT)
     code, errors = end(first)
     assert code == ExitCode.OUTPUT_CONFLICT, errors
-    assert f"ptctl train on {hosts[1]}, pid {second.pid} has written there since" in errors
+    assert f"ptctl train on {hosts[1]}, pid {second.pid} has held the lease since" in errors
     until(lambda: len(lines(place)) > len(before) + 3)
     assert set(lines(place)[len(before) :]) == {hosts[1]}
     assert held(place).token == token
@@ -243,7 +243,7 @@ def test_who_was_away_writes_nothing_before_the_lease_is_renewed(
     other = Lease(holder="pod run-0 (namespace team)", token="other", acquired="2026-01-01T00:00:00Z")
     assert place.write_if(LEASE, other.model_dump_json(by_alias=True).encode(), there.generation) is not None
     for write in (place.write, place.append, storage.below(place, "export").write):
-        with pytest.raises(OutputConflict, match=r"pod run-0 \(namespace team\) has written there since 2026-01-01"):
+        with pytest.raises(OutputConflict, match=r"pod run-0 \(namespace team\) has held the lease since 2026-01-01"):
             write("a", b"3")
     with pytest.raises(OutputConflict):
         place.remove("a")

@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
     ),
     "epochs instead": (
         [("training.steps", None), ("training.epochs", 3)],
-        "spec.training.epochs: was 12 steps, is 3; accepted: spec.training.steps, more than the 8 of the newest",
+        "spec.training.epochs: was 12 steps, is 3; accepted: spec.training.steps, more than 8, the step of the newest",
     ),
     "base model": ([("model.uri", "random://tiny")], "spec.model.uri: was file://{home}/model, is random://tiny"),
     "tokenizer": ([("model.tokenizer", "random://tiny")], "spec.model.tokenizer: was unset, is random://tiny"),
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
     ),
     "the same bytes read in another form": (
         [("data.train.uri", "file://{home}/copy.json")],
-        "spec.data.train.uri: was file://{home}/train.jsonl, is file://{home}/copy.json, which",
+        "spec.data.train.uri: was file://{home}/train.jsonl, is file://{home}/copy.json, whose",
     ),
     "held-out data": (
         [("data.eval", {"uri": "file://{home}/other.jsonl"})],
@@ -328,7 +328,7 @@ def test_never_refuses_to_go_on_and_keeps_what_is_there(home: Path) -> None:
     mine = job(home, ("checkpoint.resume", "never"))
     place = begun(mine)
     before = content(place)
-    with pytest.raises(ConfigError, match=r"spec\.checkpoint\.resume: never: file://.*/sums holds a run that has come"):
+    with pytest.raises(ConfigError, match=r"spec\.checkpoint\.resume: never: file://.*/sums holds a run at step"):
         resume_check.compare(mine, place)
     assert content(place) == before
 

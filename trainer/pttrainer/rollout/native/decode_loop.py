@@ -171,7 +171,7 @@ class Decoding:
     def shrink(self, count: int, rows: Rows) -> Rows:
         """Return `count` rows, all active ones among them."""
         chosen = jnp.argsort(~rows.active_B, stable=True)[:count]
-        whole = ("cache", "drawn", "guesses")
+        whole = ("cache", "drawn", "proposer_state")
         per_row_values = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in whole}
         proposer_state = None if self.proposer is None else self.proposer.select_rows(rows.proposer_state, chosen)
         return _with_shardings(
