@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pttrainer.checkpoint.export import Base, Words, Writing, export, export_adapters
+from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params
 from pttrainer.models.lora import adapters
@@ -50,9 +50,9 @@ def adapted(model: Model, params: Params, name: str, *, embeddings: bool = False
 
 def export_both(model: Model, params: Params, base: Path, directory: Path) -> tuple[Path, Path]:
     """Directories of the PEFT export and of the merged one."""
-    words, write = Words(byte_tokenizer(), None), Writing(jax.device_get)
+    words, write = TokenizerFiles(byte_tokenizer(), None), ExportWriter(jax.device_get)
     apart, merged = directory / "apart", directory / "merged"
-    export_adapters(Directory(apart), model, Base(f"file://{base}"), model.trained(params), words, write)
+    export_adapters(Directory(apart), model, BaseModelRef(f"file://{base}"), model.trained(params), words, write)
     export(Directory(merged), model, params, words, write)
     return apart, merged
 

@@ -17,10 +17,10 @@ from jax import Array
 
 from pttrainer.batch import Batch
 from pttrainer.losses import policy_gradient, preference
-from pttrainer.losses.distillation import Guide
+from pttrainer.losses.distillation import Teacher
 from pttrainer.losses.loss_traits import WITHOUT_REFERENCE
 from pttrainer.losses.policy_gradient import Clip
-from pttrainer.losses.preference import Numbers, Side
+from pttrainer.losses.preference import Coefficients, Side
 from pttrainer.models import Model, preset
 
 
@@ -73,14 +73,14 @@ POLICY: dict[str, tuple[str, Clip]] = {
 }
 """Our variant and clip of each case."""
 
-PREFERENCE: dict[str, tuple[str, Numbers]] = {
-    "sigmoid": ("sigmoid", Numbers(0.4)),
-    "robust": ("robust", Numbers(0.4, 0.15)),
-    "hinge": ("hinge", Numbers(0.4)),
-    "ipo": ("ipo", Numbers(0.4)),
-    "simpo": ("simpo", Numbers(2.0, 0.0, 0.6)),
-    "simpo-smoothed": ("simpo", Numbers(2.0, 0.1, 0.6)),
-    "orpo": ("orpo", Numbers(0.4)),
+PREFERENCE: dict[str, tuple[str, Coefficients]] = {
+    "sigmoid": ("sigmoid", Coefficients(0.4)),
+    "robust": ("robust", Coefficients(0.4, 0.15)),
+    "hinge": ("hinge", Coefficients(0.4)),
+    "ipo": ("ipo", Coefficients(0.4)),
+    "simpo": ("simpo", Coefficients(2.0, 0.0, 0.6)),
+    "simpo-smoothed": ("simpo", Coefficients(2.0, 0.1, 0.6)),
+    "orpo": ("orpo", Coefficients(0.4)),
 }
 """ORPO is compared without its likelihood term: TRL's is over prompt and answer, the paper's over the answer."""
 
@@ -120,14 +120,14 @@ def _policy(given: Tensors, case: str, logps_BT: Array) -> Array:
 
 
 def _preference(given: Tensors, case: str, logps_BT: Array) -> Array:
-    name, numbers = PREFERENCE[case]
+    name, coefficients = PREFERENCE[case]
     variant = preference.VARIANTS[name]
     sums_B = jnp.sum(logps_BT * given.mask_BT, axis=1)
     refs_B = given.ref_BT.sum(axis=1) if name not in WITHOUT_REFERENCE else np.zeros(len(sums_B), np.float32)
     P = len(sums_B) // 2
     halves = (slice(P), slice(P, 2 * P))
     chosen, rejected = (Side(sums_B[s], jnp.asarray(refs_B[s]), given.mask_BT.sum(1)[s]) for s in halves)
-    loss_P = variant.loss(chosen, rejected, numbers)
+    loss_P = variant.loss(chosen, rejected, coefficients)
     return jnp.mean(loss_P + chosen.mean_P if name == "orpo" else loss_P)
 
 
@@ -149,6 +149,6 @@ def _divergence(given: Tensors, beta: float, hidden_BTD: Array, head_VD: Array) 
     config = preset("tiny")
     zeros = np.zeros(given.mask_BT.shape, np.int32)
     batch = Batch(zeros, zeros, zeros, zeros, jnp.asarray(given.mask_BT), None)
-    guide = Guide(_Told(config, given), beta, chunk=2)
-    stats = guide.stats({}, Model(config), jnp.asarray(hidden_BTD), jnp.asarray(head_VD), batch)
+    teacher = Teacher(_Told(config, given), beta, chunk=2)
+    stats = teacher.stats({}, Model(config), jnp.asarray(hidden_BTD), jnp.asarray(head_VD), batch)
     return jnp.sum(stats.divergence_BT) / given.mask_BT.sum()

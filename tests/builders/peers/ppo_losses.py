@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from ptapi.spec import Ppo
-from pttrainer.algorithms.ppo import Foretold, learnt_from
+from pttrainer.algorithms.ppo import RolloutValues, with_returns
 from pttrainer.batch import Batch
 from pttrainer.losses import policy_gradient, value_loss
 from pttrainer.losses.policy_gradient import Clip
@@ -56,7 +56,7 @@ def _batch(spec: Ppo) -> Batch:
     ids = np.zeros((B, T), np.int32)
     laid = Batch(ids, ids, ids, ids, MASK_BT, MASK_BT)
     ref = REF_BT if spec.kl_coefficient else None
-    return learnt_from(laid, REWARDS_B, Foretold(OLD_VALUES_BT, OLD_BT, ref, None), spec)[0]
+    return with_returns(laid, REWARDS_B, RolloutValues(OLD_VALUES_BT, OLD_BT, ref, None), spec)[0]
 
 
 def _policy(logps_BT: Array, batch: Batch, spec: Ppo) -> Array:

@@ -20,6 +20,6 @@ def _stopped(*given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    async_compile.Early._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
+    async_compile.BackgroundCompile._compile = lambda *_: threading.Event().wait()  # type: ignore[assignment, method-assign]
     setup._state = _stopped  # type: ignore[assignment]
     sys.exit(__main__.main())

@@ -73,12 +73,21 @@ def steps(
     model = Model(preset("tiny"))
     mesh = sharding.make_mesh(shape) if np.prod(shape) > 1 else single()
     schedule = transformation.schedule(Schedule(), rate, STEPS)
-    held = freeze.held(training.freeze, model.config) if training.freeze else None
+    frozen_mask = freeze.frozen_mask(training.freeze, model.config) if training.freeze else None
     noise = Noise(training.neftune_alpha, training.seed) if training.neftune_alpha else None
-    updates = transformation.build(training.optimizer, schedule, model.logical_axes(), held=held, average=training.ema)
+    updates = transformation.build(
+        training.optimizer, schedule, model.logical_axes(), frozen_mask=frozen_mask, average=training.ema
+    )
     layout = step.layout(model, updates, mesh)
     function = step.train_step(
-        model, algorithm or Likelihood(), updates, schedule, layout, training.micro_batch_size, held=held, noise=noise
+        model,
+        algorithm or Likelihood(),
+        updates,
+        schedule,
+        layout,
+        training.micro_batch_size,
+        frozen_mask=frozen_mask,
+        noise=noise,
     )
     fresh = jax.jit(lambda: step.new_state(model.init(jax.random.key(0)), updates), out_shardings=layout.state)
     return Steps(mesh, layout, function, fresh())

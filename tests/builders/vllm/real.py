@@ -20,7 +20,7 @@ from pathlib import Path
 import jax
 
 from pttrainer.checkpoint import export
-from pttrainer.checkpoint.export import Words, Writing
+from pttrainer.checkpoint.export import ExportWriter, TokenizerFiles
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
 from pttrainer.runtime.io.storage import Directory
@@ -55,8 +55,8 @@ class RealServer:
     def __init__(self, home: Path, *flags: str) -> None:
         model, params = weights(9)
         self._home, self._flags, self.model = home, (*FLAGS, *flags), home / "model"
-        words = Words(byte_tokenizer(), None)
-        export.export(Directory(self.model), model, params, words, Writing(jax.device_get))
+        words = TokenizerFiles(byte_tokenizer(), None)
+        export.export(Directory(self.model), model, params, words, ExportWriter(jax.device_get))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]

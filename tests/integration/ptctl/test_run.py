@@ -135,7 +135,7 @@ def test_train_runs_without_a_cluster(job: Make, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "solo" / "export").is_dir()
     shorter = train("--set", "training.steps=1")
     assert shorter.returncode == 1
-    assert "spec.training.steps: was 2, is 1; the newest checkpoint is of step 2" in shorter.stderr
+    assert "spec.training.steps: was 2, is 1; the newest checkpoint is at step 2" in shorter.stderr
     fresh = train("--set", "training.steps=1", "--fresh")
     assert fresh.returncode == 0, fresh.stderr
     assert (tmp_path / "runs" / "solo.previous-1" / "export").is_dir()

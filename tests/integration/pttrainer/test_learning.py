@@ -75,7 +75,7 @@ def test_a_reward_that_kills_its_process_on_every_sample_ends_a_run_that_goes_on
         "spec.training.maxFailedSteps: 4: 4 steps in a row could not learn, the last of them step 4; ",
         "4 of them for this reason: reward own: 16 of 16 samples have no reward, ",
         "the last: its process died (SIGKILL); ",
-        "the checkpoint that is good: none, no step learned; nothing is exported; hint: ",
+        "last good checkpoint: none, no step learned; nothing is exported; hint: ",
     ):
         assert words in said.message
     assert [line["failed_steps"] for line in runs.metrics(tmp_path / "runs" / "run")] == [1, 2, 3, 4]
@@ -118,7 +118,7 @@ def test_half_of_the_steps_may_fail_and_no_more(tmp_path: Path, rows: Path, bad:
         "spec.training.minLearningShare: 0.5: 3 of 4 steps could not learn; 3 of them for this reason: " in said.message
     )
     assert "samples have no reward, the last: raised ValueError: no" in said.message
-    assert f"the checkpoint that is good: file://{home}/checkpoints/1; " in said.message
+    assert f"last good checkpoint: file://{home}/checkpoints/1; " in said.message
     assert sorted(int(place.name) for place in (home / run_directory.CHECKPOINTS).iterdir()) == [1, 3, 4]
 
 
@@ -163,7 +163,7 @@ def test_weights_that_are_not_finite_or_all_0_fail_a_run_shorter_than_any_limit(
     model = {"uri": f"file://{tmp_path}/model", "tokenizer": "random://bytes"}
     said = failed(sft(tmp_path, "broken", model=model), ExitCode.CONFIG_ERROR)
     assert says in said.message
-    assert "the checkpoint that is good: none, no step learned" in said.message
+    assert "last good checkpoint: none, no step learned" in said.message
 
 
 def test_updates_too_small_for_the_format_of_the_weights_fail_the_run(tmp_path: Path) -> None:

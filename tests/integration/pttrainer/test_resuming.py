@@ -79,10 +79,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "loss": ({"algorithm": {"sft": {"lossOnPrompt": True}}}, "spec.algorithm.sft.lossOnPrompt: was false, is true"),
     "model": ({"model": {"uri": "random://small"}}, "spec.model.uri: was random://tiny, is random://small"),
-    "steps": ({"training": {"steps": 1}}, "spec.training.steps: was 6, is 1; the newest checkpoint is of step"),
+    "steps": ({"training": {"steps": 1}}, "spec.training.steps: was 6, is 1; the newest checkpoint is at step"),
     "data": (
         {"data": "{home}/other.jsonl"},
-        "/other.jsonl, which holds something else: was",
+        "/other.jsonl, whose content differs: was",
     ),
 }
 
@@ -105,7 +105,7 @@ def test_more_steps_and_another_interval_go_on_and_are_named(home: Path, killed:
     path = job(tmp_path, data=tmp_path / "train.jsonl", training={"steps": 8}, checkpoint={"everySteps": 3})
     said = runs.run(path)
     for line in (
-        "spec.training.steps: was 6, is 8; the cosine schedule is laid over all of it",
+        "spec.training.steps: was 6, is 8; the cosine schedule then covers the new length",
         "spec.checkpoint.everySteps: was 2, is 3",
         f"spec.data.train.uri: was file://{home}/train.jsonl, is file://{tmp_path}/train.jsonl",
     ):

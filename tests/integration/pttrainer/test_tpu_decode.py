@@ -21,7 +21,7 @@ from pttrainer.models import Model, ModelConfig
 from pttrainer.models.attention.paged_kv_cache import PagedCache
 from pttrainer.preflight.shapes import tpu_topology
 from pttrainer.rollout.engine import Sampling
-from pttrainer.rollout.native.decode_loop import Padded
+from pttrainer.rollout.native.decode_loop import PaddedPrompts
 from pttrainer.rollout.native.native_engine import NativeEngine, decoding_shapes, decoding_shardings
 from pttrainer.runtime.distributed import sharding
 
@@ -79,7 +79,7 @@ def decoding(model: Model, chip: str, shape: tuple[int, ...], refilled: bool = F
         weights = jax.tree.map(_placed, dict(decoding_shapes(model)), where)
         number, key = _array(mesh, (), jnp.int32), _array(mesh, (), jnp.uint32)
         counts = _array(mesh, (PROMPTS,), jnp.int32)
-        prompts = Padded(_array(mesh, (PROMPTS, PROMPT_SLOTS), jnp.int32), counts, counts, counts)
+        prompts = PaddedPrompts(_array(mesh, (PROMPTS, PROMPT_SLOTS), jnp.int32), counts, counts, counts)
         pool = _made(functions["prefill"].lower(SAMPLES, weights, prompts, key, key, number, number))
         if refilled:
             rows = _made(functions["idle"].lower(ROWS, 256, pool))

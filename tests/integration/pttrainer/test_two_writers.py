@@ -91,7 +91,7 @@ def test_a_trainer_that_was_stopped_writes_nothing_more_once_another_has_taken_o
     first.send_signal(signal.SIGCONT)
     code, errors = end(first)
     assert code == ExitCode.OUTPUT_CONFLICT, errors
-    assert f"pid {second.pid} has written there since" in errors
+    assert f"pid {second.pid} has held the lease since" in errors
     assert "Traceback" not in errors
     said = run_directory.Termination.model_validate_json((home / "log").read_text())
     assert (said.exit_code, said.failure_class) == (ExitCode.OUTPUT_CONFLICT, "OutputConflict")

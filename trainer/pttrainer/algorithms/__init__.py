@@ -1,6 +1,6 @@
-"""The algorithms that the trainer knows: one module each, with `build(context) -> Algorithm` and its `Loss`.
+"""The algorithms of the trainer: one module each, with `build(context) -> Algorithm` and its `Loss`.
 
-Adding one: a module here, a line in the table, a test.
+To add one: a module here, a line in the table, a test.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ MODULES: dict[str, str] = {
     "distill": "pttrainer.algorithms.distill",
     "ppo": "pttrainer.algorithms.ppo",
 }
-"""By the name of the field in `spec.algorithm`. Modules load when they are needed: sft needs no sampler."""
+"""Modules by field name in `spec.algorithm`. They load on demand: sft needs no sampler."""
 
 
 def build(kind: str, context: Context) -> Algorithm:
-    """The algorithm that the job names, ready for its first step."""
+    """Build the algorithm that the job names, ready for its first step."""
     builder: Callable[[Context], Algorithm] = importlib.import_module(MODULES[kind]).build
     return builder(context)
 
 
 def objective(spec: PostTrainJobSpec) -> Objective:
-    """The loss alone of the algorithm that the job names: no data, rewards or weights are read."""
-    made: Objective = importlib.import_module(MODULES[spec.algorithm.kind]).Loss(spec)
-    return made
+    """Build only the loss of the job's algorithm: no data, rewards or weights are read."""
+    loss: Objective = importlib.import_module(MODULES[spec.algorithm.kind]).Loss(spec)
+    return loss

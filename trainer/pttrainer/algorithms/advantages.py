@@ -19,7 +19,7 @@ EPSILON = 1e-4
 
 
 def group(rewards_PG: np.ndarray) -> np.ndarray:
-    """(r − mean) / (std + 1e-4), mean and std of the group."""
+    """Return (r − mean) / (std + 1e-4), with mean and std of the group."""
     centered_PG = centered(rewards_PG)
     counts_P1 = _counts(rewards_PG)
     variance_P1 = np.sum(centered_PG**2, axis=1, keepdims=True) / np.maximum(counts_P1 - 1, 1)
@@ -27,7 +27,7 @@ def group(rewards_PG: np.ndarray) -> np.ndarray:
 
 
 def centered(rewards_PG: np.ndarray) -> np.ndarray:
-    """r − mean of the group."""
+    """Return r − mean of the group."""
     rewards_PG = np.asarray(rewards_PG, np.float64)
     there_PG = ~np.isnan(rewards_PG)
     mean_P1 = np.sum(rewards_PG, axis=1, keepdims=True, where=there_PG) / np.maximum(_counts(rewards_PG), 1)
@@ -36,22 +36,25 @@ def centered(rewards_PG: np.ndarray) -> np.ndarray:
 
 
 def leave_one_out(rewards_PG: np.ndarray) -> np.ndarray:
-    """r − mean of the others of the group; a sample without others gets 0."""
+    """Return r − mean of the others of the group; 0 for a sample without others."""
     counts_P1 = _counts(rewards_PG)
     return np.asarray(centered(rewards_PG) * counts_P1 / np.maximum(counts_P1 - 1, 1))
 
 
 def batch(rewards_PG: np.ndarray) -> np.ndarray:
-    """(r − mean of the group) / (std over the whole batch + 1e-4)."""
+    """Return (r − mean of the group) / (std over the whole batch + 1e-4)."""
     rewards = np.asarray(rewards_PG, np.float64)
-    there = rewards[~np.isnan(rewards)]
-    std = float(np.std(there, ddof=1)) if there.size > 1 else 0.0
+    present = rewards[~np.isnan(rewards)]
+    std = float(np.std(present, ddof=1)) if present.size > 1 else 0.0
     return np.asarray(centered(rewards_PG) / (std + EPSILON))
 
 
 def combined(rewards_KPG: Sequence[np.ndarray], weights_K: Sequence[float]) -> np.ndarray:
-    """Σ weight · z-score of each of K rewards in its group (2601.05242): a reward counts by its weight, whatever its
-    scale. A sample that lacks one of them has none, and is left out of the others' means, too."""
+    """Return Σ weight · z-score of each of K rewards in its group (2601.05242).
+
+    A reward counts by its weight, whatever its scale. A sample that lacks one of the rewards gets none, and is left
+    out of the others' means, too.
+    """
     is_missing_PG = np.any(np.isnan(rewards_KPG), axis=0)
     scored_KPG = [group(np.where(is_missing_PG, np.nan, rewards_PG)) for rewards_PG in rewards_KPG]
     total_PG = sum((w * x for w, x in zip(weights_K, scored_KPG, strict=True)), np.zeros(is_missing_PG.shape))
@@ -64,7 +67,7 @@ ESTIMATORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "leave-one-out": leave_one_out,
     "batch": batch,
 }
-"""By the name in `spec.algorithm.grpo.advantage`."""
+"""Estimators by name in `spec.algorithm.grpo.advantage`."""
 
 
 class Spread(NamedTuple):
@@ -76,7 +79,7 @@ class Spread(NamedTuple):
 
 
 def zero_spread(rewards_PG: np.ndarray) -> Spread:
-    """Counts the groups without spread; a group without any reward is neither right nor wrong."""
+    """Count the groups without spread; a group without any reward is neither right nor wrong."""
     rewards_PG = np.asarray(rewards_PG, np.float64)
     flat_P = ~has_spread(rewards_PG) & (_counts(rewards_PG)[:, 0] > 0)
     best_P = np.max(rewards_PG, axis=1, initial=-np.inf, where=~np.isnan(rewards_PG))
@@ -88,7 +91,7 @@ def _counts(rewards_PG: np.ndarray) -> np.ndarray:
 
 
 def has_spread(rewards_PG: np.ndarray) -> np.ndarray:
-    """True for groups whose rewards are not all equal, [P]."""
+    """Return True for groups whose rewards are not all equal, [P]."""
     there_PG = ~np.isnan(rewards_PG)
     high = np.max(rewards_PG, axis=1, initial=-np.inf, where=there_PG)
     low = np.min(rewards_PG, axis=1, initial=np.inf, where=there_PG)

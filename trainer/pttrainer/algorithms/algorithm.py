@@ -1,8 +1,8 @@
-"""What the loop asks of an algorithm.
+"""The interface between the training loop and an algorithm.
 
 The loop knows weights, optimizer, checkpoints and the clock; an algorithm knows where batches come from and what the
 loss of a token is. The loop gives it a `rollout.context.Context` once, through the algorithm's `build(context)`, and
-then asks, step by step:
+then calls it, step by step:
 
     algorithm.restore(state)                       # only when resuming, before the first step
     for step in range(first, algorithm.total_steps):
@@ -10,8 +10,8 @@ then asks, step by step:
         params, … = train_step(params, …, batch)                # traces algorithm.loss inside one jit
         at a checkpoint: algorithm.state()                      # JSON; belongs to the batches already trained
 
-`next_batch` must depend on (seed, step, params, state) alone, so that a resumed run draws the same batches and the
-same samples: N steps equal N/2, kill, N/2, bit for bit. `params` are donated to the train step: use them inside
+`next_batch` must depend on (seed, step, params, state) alone, so that a resumed run draws the same batches and the same
+samples: N steps equal N/2, kill, N/2, bit for bit. `params` are donated to the train step: use them inside
 `next_batch`, never keep them. An algorithm with several updates per rollout keeps the rest of its rollout in `state()`
 and returns one part of it per call.
 """
@@ -27,7 +27,7 @@ from pttrainer.train_step.objective import Objective
 
 
 class Algorithm(Objective, Protocol):
-    """What the loop asks for."""
+    """The interface that the loop uses."""
 
     total_steps: int
     """Optimizer steps of the whole run."""
@@ -35,19 +35,19 @@ class Algorithm(Objective, Protocol):
     """`next_batch` reads the weights, so it has to wait for the step before and cannot overlap with it."""
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
-        """The batch of step `step` (from 0), and facts about it for the log (reward, completion length, …)."""
+        """Return the batch of step `step` (from 0), and facts for the log (reward, completion length, …)."""
         ...
 
-    def foreseen(self) -> Batch | None:
-        """A batch of the shapes that the next one most likely has; None where nobody knows."""
+    def expected_batch(self) -> Batch | None:
+        """Return a batch of the shapes that the next one most likely has; None if they are unknown."""
         ...
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
-        """Metrics on held-out data, named `eval/…`; empty where there is none."""
+        """Return metrics on held-out data, named `eval/…`; empty without such data."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """What the next `next_batch` needs beside (seed, step, params), as JSON."""
+        """Return what the next `next_batch` needs besides (seed, step, params), as JSON."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:

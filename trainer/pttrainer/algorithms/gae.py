@@ -1,14 +1,14 @@
-"""Generalised advantage estimation (arXiv 1506.02438) over the tokens that a policy said, in float64 on the host.
+"""Generalised advantage estimation (arXiv 1506.02438) over the tokens that a policy sampled, in float64 on the host.
 
-Letters: N rows, T tokens. A row's tokens that count (mask 1) are its steps, wherever they stand: tokens of the prompt,
-of tools and of padding are no steps, and the state after a step is the one before the row's next step.
+Letters: N rows, T tokens. A row's tokens that count (mask 1) are its steps, wherever they are: tokens of the prompt, of
+tools and of padding are no steps, and the state after a step is the one before the row's next step.
 
     δ_t = r_t + γ·V_{t+1} − V_t          A_t = δ_t + γ·λ·A_{t+1}          return_t = A_t + V_t
 
-V after a row's last step is `after_N`: 0 where the episode ended there, the critic's value where it was cut.
+V after a row's last step is `after_N`: 0 if the episode ended there, the critic's value if it was cut.
 
-Left out: advantages of whole samples (`advantages`). Degenerate cases: with γ = λ = 1 A_t is the reward that is still
-to come − V_t; with λ = 0 it is δ_t; a row without steps gets zeros; whitening one token, or equal ones, gives 0.
+Left out: advantages of whole samples (`advantages`). Degenerate cases: with γ = λ = 1 A_t is the remaining reward −
+V_t; with λ = 0 it is δ_t; a row without steps gets zeros; whitening one token, or equal ones, gives 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EPSILON = 1e-8
 def token_rewards(
     rewards_N: np.ndarray, mask_NT: np.ndarray, log_ratio_NT: np.ndarray | None = None, coefficient: float = 0.0
 ) -> np.ndarray:
-    """A row's reward at its last step, and −coefficient · (log π − log π_ref) at every step. Always floating point.
+    """Return a row's reward at its last step, and −coefficient · (log π − log π_ref) at every step, as floats.
 
     A row without a reward (NaN) has no reward at any step.
     """
@@ -44,7 +44,7 @@ def estimate(
     gae_lambda: float,
     after_N: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(advantages, returns), both 0 where the mask is."""
+    """Return (advantages, returns), both 0 where the mask is 0."""
     is_step_NT, values_NT = np.asarray(mask_NT) > 0, np.asarray(values_NT, np.float64)
     N, T = is_step_NT.shape
     advantages_NT = np.zeros((N, T), np.float64)
@@ -60,9 +60,9 @@ def estimate(
 
 
 def whiten(advantages_NT: np.ndarray, mask_NT: np.ndarray) -> np.ndarray:
-    """(A − mean) / √(variance + 1e-8) over all tokens that count, variance with n − 1; 0 elsewhere.
+    """Return (A − mean) / √(variance + 1e-8) over all tokens that count, variance with n − 1; 0 elsewhere.
 
-    One token alone, or none, has no deviation to divide by: it gets 0, as equal ones do.
+    A single token has no deviation to divide by: it gets 0, as equal ones do.
     """
     counts_NT = np.asarray(mask_NT) > 0
     n = int(counts_NT.sum())
@@ -73,7 +73,7 @@ def whiten(advantages_NT: np.ndarray, mask_NT: np.ndarray) -> np.ndarray:
 
 
 def explained_variance(values_NT: np.ndarray, returns_NT: np.ndarray, mask_NT: np.ndarray) -> float:
-    """1 − var(return − V) / var(return): 1 is a perfect critic, 0 one that says the same everywhere, below 0 worse."""
+    """Return 1 − var(return − V) / var(return): 1 for a perfect critic, 0 for a constant one, below 0 for worse."""
     counts_NT = np.asarray(mask_NT) > 0
     if not counts_NT.any():
         return 0.0

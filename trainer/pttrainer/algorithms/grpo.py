@@ -1,17 +1,17 @@
 """Group-relative policy optimisation (arXiv 2402.03300) and its relatives.
 
-A step draws P prompts, samples G completions of each, judges them, and turns the rewards of a group into
-advantages (`advantages`); of several rewards it takes the weighted sum, or that of their z-scores in the group. The
-loss of a token is
+A step draws P prompts, samples G completions of each, scores them, and turns the rewards of a group into advantages
+(`advantages`); of several rewards it takes the weighted sum, or that of their z-scores in the group. The loss of a
+token is
 
-    policy loss (`policy_loss`) · min(exp(old − sampler), 2)  +  β · KL(policy ‖ reference)
+    policy loss (`losses.policy_gradient`) · min(exp(old − sampler), 2)  +  β · KL(policy ‖ reference)
 
-reduced as the variant's paper says, with weights from the mask of the whole step. With `updatesPerBatch` = μ,
-μ optimizer steps use the same samples; `old` log-probs are then computed once, before the first of them.
+reduced as the variant's paper says, with weights from the mask of the whole step. With `updatesPerBatch` = μ, μ
+optimizer steps use the same samples; `old` log-probs are then computed once, before the first of them.
 
-With `rollout.maxStaleness` the samples are of older weights (`rollout.pipeline`); `old` is still the policy at the
-first update, so the second factor corrects for them, too. Degenerate case: with μ = 1 the ratio is 1 everywhere, the
-loss is about 0 and says nothing; watch reward, entropy and gradient norm.
+With `rollout.maxStaleness` the samples are of older weights (`rollout.disaggregated.async_pipeline`); `old` is still
+the policy at the first update, so the second factor corrects for them, too. Degenerate case: with μ = 1 the ratio is 1
+everywhere and the loss is about 0 whatever happens; watch reward, entropy and gradient norm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jax import Array
 from ptapi.spec import Grpo as GrpoSpec
 from ptapi.spec import PostTrainJobSpec
 from pttrainer.algorithms import advantages
-from pttrainer.algorithms.on_policy import Laid, Rewarded
+from pttrainer.algorithms.on_policy import Laid, OnPolicyAlgorithm
 from pttrainer.batch import Batch
 from pttrainer.data.loss_weights import Metric
 from pttrainer.data.prompts import Question
@@ -39,7 +39,7 @@ from pttrainer.rollout.disaggregated.async_pipeline import Drawn
 from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group, Sample
-from pttrainer.rollout.quantiles import figures
+from pttrainer.rollout.quantiles import summary
 from pttrainer.rollout.sampler import Judged, Sampler
 
 
@@ -58,7 +58,7 @@ class Loss:
         self.temperature = spec.rollout.temperature
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """Policy loss with importance correction, and the pull towards the reference."""
+        """Return the policy loss with importance correction and the KL penalty, and metrics."""
         logps_BT, mask_BT = stats.logps_BT, batch.mask_BT
         old_BT = policy_gradient.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = self._variant.loss(logps_BT, old_BT, batch.advantages_BT, mask_BT, self._clip)
@@ -74,14 +74,14 @@ class Loss:
         return loss_BT, metrics
 
 
-FIRST_TOLD = 8
-"""Tries of dynamic sampling in one step after which the log says so."""
+FIRST_NOTED_TRY = 8
+"""Tries of dynamic sampling in one step before the first log line."""
 
 
-class Grpo(Loss, Rewarded):
-    """Batches from rollouts, with advantages of groups."""
+class Grpo(Loss, OnPolicyAlgorithm):
+    """Batches from rollouts, with advantages within groups."""
 
-    compared = 2
+    min_rewarded = 2
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Grpo(Loss, Rewarded):
         evaluation: Evaluation | None,
         shared: int | None = None,
     ) -> None:
-        """shared: slots of prompts that stand once for all of their samples (`rollout.sharing`)."""
+        """Initialise. shared: prompt slots shared by all samples of a prompt (`rollout.prompt_sharing`)."""
         Loss.__init__(self, context.spec)
-        Rewarded.__init__(self, context, train, sampler, evaluation)
+        OnPolicyAlgorithm.__init__(self, context, train, sampler, evaluation)
         self._advantages = advantages.ESTIMATORS[spec.advantage or self._variant.advantage]
         self._shared = shared
         self._weights = {reward.label: reward.weight for reward in context.spec.rewards}
@@ -102,54 +102,54 @@ class Grpo(Loss, Rewarded):
             self._weights[multi_turn.REWARD] = context.spec.environment.reward_weight
 
     def _collect(self, step: int, weights: Params) -> Judged:
-        """Judged groups; with dynamic sampling, groups without spread are replaced as long as tries last."""
+        """Return scored groups; dynamic sampling replaces groups without spread while tries last."""
         judged = self._draw(step, weights)
         if self._spec.dynamic_sampling is None:
             return judged
-        found, replaced, last = judged.groups, 0, judged
+        chosen, replaced, last = judged.groups, 0, judged
         for tries in range(self._spec.dynamic_sampling.max_tries):
-            flat = np.flatnonzero(~advantages.has_spread(self._compared(found)))
-            if not flat.size or missing_rewards.fault(last, self.compared) is not None:
-                break  # rewards that fail take long, and would fail again
-            self._tell_of(step, tries, len(flat), len(found))
+            flat = np.flatnonzero(~advantages.has_spread(self._compared(chosen)))
+            if not flat.size or missing_rewards.fault(last, self.min_rewarded) is not None:
+                break  # failing rewards take long, and would fail again
+            self._note_many_tries(step, tries, len(flat), len(chosen))
             last = more = self._draw(step, weights)
             spread = advantages.has_spread(self._compared(more.groups))
             fresh = [group for group, has_spread in zip(more.groups, spread, strict=True) if has_spread]
             for place, group in zip(flat, fresh, strict=False):
-                found[place] = group
+                chosen[place] = group
                 replaced += 1
-            judged = judged.with_more(found, more)
+            judged = judged.with_more(chosen, more)
         return replace(judged, facts={**judged.facts, "groups/replaced": float(replaced)})
 
-    def _tell_of(self, step: int, tries: int, flat: int, groups: int) -> None:
-        """A step that goes on drawing looks like one that hangs: a line at 8 tries, 16, 32, …"""
-        if tries >= FIRST_TOLD and tries & (tries - 1) == 0:
+    def _note_many_tries(self, step: int, tries: int, flat: int, groups: int) -> None:
+        """Log a line at 8, 16, 32, … tries: a step that keeps sampling looks like one that hangs."""
+        if tries >= FIRST_NOTED_TRY and tries & (tries - 1) == 0:
             self._context.note(
                 f"step {step + 1}: {tries} tries of dynamic sampling, and {flat} of {groups} groups still have equal "
-                "rewards; hint: rewards that differ (a part of the way), other prompts, or a lower "
+                "rewards; hint: use partial credit, other prompts, or a lower "
                 "algorithm.grpo.dynamicSampling.maxTries"
             )
 
     def _draw(self, step: int, weights: Params) -> Judged:
-        """The next prompts, sampled and judged, too long completions punished."""
-        judged = self._deck.draw(step, weights)
+        """Sample and score the next prompts, with the penalty for overlong completions."""
+        judged = self._prompt_stream.draw(step, weights)
         if self._spec.overlong is None:
             return judged
-        return replace(judged, groups=[self._punished(group) for group in judged.groups])
+        return replace(judged, groups=[self._with_penalty(group) for group in judged.groups])
 
-    def _punished(self, group: Group) -> Group:
+    def _with_penalty(self, group: Group) -> Group:
         samples = [sample._replace(reward=sample.reward + self._penalty(sample)) for sample in group.samples]
         return group._replace(samples=samples)
 
     def _penalty(self, sample: Sample) -> float:
-        """DAPO's soft overlong penalty: 0 up to `limit − buffer` tokens, then linearly to −1 at `limit`."""
+        """Return DAPO's soft overlong penalty: 0 up to `limit − buffer` tokens, then linear to −1 at `limit`."""
         if self._spec.overlong is None:
             return 0.0
         limit, buffer = self._sampling.max_new_tokens, self._spec.overlong.buffer_tokens
         return -min(max(sample.length - (limit - buffer), 0) / buffer, 1.0)
 
     def _compared(self, judged: list[Group]) -> np.ndarray:
-        """`rewards_PG` by which the samples of a group are compared."""
+        """Return the `rewards_PG` by which the samples of a group are compared."""
         if self._spec.combine_rewards == "sum":
             return groups.rewards(judged)
         parts = groups.reward_parts(judged)
@@ -157,7 +157,7 @@ class Grpo(Loss, Rewarded):
         summed_PG = advantages.combined(list(parts.values()), [self._weights[name] for name in parts])
         return np.asarray(summed_PG + penalties_PG)
 
-    def _laid_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
+    def _lay_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
         compared_PG = self._compared(judged)
         advantages_PG = self._advantages(compared_PG)
         length = self._context.spec.training.sequence_length
@@ -167,15 +167,15 @@ class Grpo(Loss, Rewarded):
         batch = batch._replace(weight_BT=self._variant.weights(batch.mask_BT, most))
         return Laid(batch, advantages_PG, _group_facts(rewards_PG, compared_PG, advantages_PG))
 
-    def _completed(self, drawn: Drawn, params: Params) -> Drawn:
-        """With the log-probs of before the first update, where there are several."""
+    def _with_policy_terms(self, drawn: Drawn, params: Params) -> Drawn:
+        """Add the log-probs before the first update, if there are several updates."""
         if self._updates == 1:
             return drawn
         return drawn._replace(batch=drawn.batch._replace(old_logps_BT=self._logps(params, drawn.batch)))
 
 
 def build(context: Context) -> Grpo:
-    """Reads prompts and loads rewards; raises ConfigError, DataError or UserCodeError."""
+    """Read the prompts and load the rewards. Raises ConfigError, DataError or UserCodeError."""
     spec = context.spec.algorithm.grpo
     assert spec is not None
     sampler = evaluator.job_sampler(context)
@@ -196,5 +196,5 @@ def _group_facts(rewards_PG: np.ndarray, compared_PG: np.ndarray, advantages_PG:
         "groups/all_right": spread.all_right / spread.groups,
         "groups/all_wrong": spread.all_wrong / spread.groups,
         "groups/dropped": float((~advantages.has_spread(compared_PG)).mean()),
-        **figures("advantage", advantages_PG),
+        **summary("advantage", advantages_PG),
     }

@@ -1,12 +1,12 @@
-"""What all algorithms do alike that learn from rewards of their own completions.
+"""The base of all algorithms that learn from rewards of their own completions.
 
-    prompts in the run's order (`deck`) → samples, rewards → rows → what the trainer thinks of them → μ optimizer steps
-    └─────────── where it is sampled, perhaps some steps ahead (`pipeline`) ───┘
+    prompts in the run's order (`prompt_stream`) → samples, rewards → rows → the trainer's log-probs → μ optimizer steps
+    └─── where it is sampled, perhaps some steps ahead (`async_pipeline`) ───┘
 
-An algorithm says in three places what is its own: which samples a step trains on (`_collect`), what follows from them
-alone (`_laid_out`), and what the weights before a batch's first update add (`_completed`). With `updatesPerBatch` = μ,
-μ optimizer steps use the same samples; a checkpoint between them holds the batch. What the reference says of a batch is
-the same for all: log-probs of the weights that the run started from, held in memory only where the job asks for them.
+An algorithm defines three things: which samples a step trains on (`_collect`), what follows from them alone
+(`_lay_out`), and what the weights before a batch's first update add (`_with_policy_terms`). With `updatesPerBatch` = μ,
+μ optimizer steps use the same samples; a checkpoint between them holds the batch. The reference is the same for all:
+log-probs of the weights that the run started from, held in memory only if the job asks for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.async_pipeline import Drawn, Pipeline
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group
-from pttrainer.rollout.prompt_stream import Deck
+from pttrainer.rollout.prompt_stream import PromptStream
 from pttrainer.rollout.sampler import Judged, Sampler, rollout_facts, training_sampling
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault
@@ -43,13 +43,13 @@ class Laid(NamedTuple):
     facts: Mapping[str, float]
 
 
-class Rewarded(ABC):
-    """Batches from rollouts. temperature: that of sampling, and of the log-probs that are compared with it."""
+class OnPolicyAlgorithm(ABC):
+    """Batches from rollouts. temperature: that of sampling, and of the log-probs compared with it."""
 
     needs_params = True
     temperature: float
-    compared = 1
-    """Samples of a prompt that must have a reward, so that anything follows from it."""
+    min_rewarded = 1
+    """Least samples of a prompt with a reward for it to be of use."""
 
     def __init__(
         self, context: Context, train: list[Question], sampler: Sampler, evaluation: Evaluation | None
@@ -58,33 +58,35 @@ class Rewarded(ABC):
         self._context, self._evaluation, self._updates = context, evaluation, algorithm.updates_per_batch
         self._sampling = training_sampling(context)
         prompts = training.batch_size // algorithm.samples_per_prompt
-        self._deck = Deck(train, sampler, self._sampling, training.seed, prompts, algorithm.samples_per_prompt)
+        self._prompt_stream = PromptStream(
+            train, sampler, self._sampling, training.seed, prompts, algorithm.samples_per_prompt
+        )
         self._reference: Params | None = context.initial_params() if algorithm.reference_coefficient > 0 else None
         self._batch: Batch | None = None
         self._facts: dict[str, float] = {}
         self.fault: Fault | None = None
         self.total_steps = total_steps(training, len(train), prompts, self._updates)
         bound = context.spec.rollout.max_staleness
-        self._ahead = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
+        self._pipeline = Pipeline(bound, self.total_steps, self._is_first_update, context.deliver, self._roll_out)
 
     @abstractmethod
-    def _laid_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
-        """What follows from the samples alone."""
+    def _lay_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
+        """Return the rows, which follow from the samples alone."""
 
     @abstractmethod
-    def _completed(self, drawn: Drawn, params: Params) -> Drawn:
-        """The same with what the weights before its first update say of it. The reference has spoken."""
+    def _with_policy_terms(self, drawn: Drawn, params: Params) -> Drawn:
+        """Add what follows from the weights before the first update; reference log-probs are set."""
 
     def _collect(self, step: int, weights: Params) -> Judged:
-        """The samples of this step."""
-        return self._deck.draw(step, weights)
+        """Return the samples of this step."""
+        return self._prompt_stream.draw(step, weights)
 
-    def _policy(self, params: Params) -> Params:
-        """The weights that sample, of those that `next_batch` is given."""
+    def _policy_params(self, params: Params) -> Params:
+        """Return the weights that sample, out of those passed to `next_batch`."""
         return params
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
-        """A new rollout, or, within its μ updates, the same batch again."""
+        """Return a new rollout or, within its μ updates, the same batch again."""
         if self._batch is None or self._is_first_update(step):
             self._batch, self._facts = self._take(step, params)
             return self._batch, self._facts
@@ -93,62 +95,69 @@ class Rewarded(ABC):
             name: value for name, value in self._facts.items() if not run_directory.is_of_machine(name)
         }
 
-    def foreseen(self) -> Batch | None:
-        """A rollout with a completion of all tokens that are allowed. None with an environment, whose episodes are as
-        long as they become."""
+    def expected_batch(self) -> Batch | None:
+        """Return a rollout whose completions have the maximum length; None with an environment."""
         spec = self._context.spec
         if spec.environment is not None:
             return None
         names = [reward.label for reward in spec.rewards]
-        judged = groups.longest(self._deck.coming, spec.algorithm.samples_per_prompt, self._sampling, names)
-        batch = self._laid_out(judged, groups.rewards(judged)).batch
-        said = {name: batch.mask_BT for name in loss_traits.of_tokens(spec.algorithm) if getattr(batch, name) is None}
-        return batch._replace(**said)
+        judged = groups.longest(self._prompt_stream.upcoming, spec.algorithm.samples_per_prompt, self._sampling, names)
+        batch = self._lay_out(judged, groups.rewards(judged)).batch
+        placeholders = {
+            name: batch.mask_BT for name in loss_traits.of_tokens(spec.algorithm) if getattr(batch, name) is None
+        }
+        return batch._replace(**placeholders)
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
-        """Rewards of greedy completions."""
-        return {} if self._evaluation is None else self._evaluation.run(self._ahead.at_rest(params))
+        """Return the rewards of greedy completions."""
+        return {} if self._evaluation is None else self._evaluation.run(self._pipeline.when_idle(params))
 
     def state(self) -> dict[str, Any]:
-        """Prompts drawn so far, the rollout while it is still in use, and those that were drawn ahead."""
+        """Return the count of prompts drawn, the rollout still in use, and those drawn ahead."""
         in_use = self._batch if self._updates > 1 else None
-        ahead = self._ahead.state()  # first: it waits for what still draws prompts
+        ahead = self._pipeline.state()  # first: it waits for what still draws prompts
         batch = None if in_use is None else batch_json.to_json(in_use)
         fault = step_faults.to_json(self.fault)
-        return {"drawn": self._deck.drawn, "batch": batch, "facts": self._facts, "ahead": ahead, "fault": fault}
+        return {
+            "drawn": self._prompt_stream.drawn,
+            "batch": batch,
+            "facts": self._facts,
+            "ahead": ahead,
+            "fault": fault,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self._deck.drawn = int(state["drawn"])
+        self._prompt_stream.drawn = int(state["drawn"])
         self._batch = None if state["batch"] is None else batch_json.from_json(state["batch"])
         self._facts = dict(state["facts"])
-        self._ahead.restore(state.get("ahead", ()))  # checkpoints of before there was any have none
+        self._pipeline.restore(state.get("ahead", ()))  # older checkpoints have none
         self.fault = step_faults.from_json(state.get("fault"))
 
     def _is_first_update(self, step: int) -> bool:
         return step % self._updates == 0
 
     def _take(self, step: int, params: Params) -> tuple[Batch, dict[str, float]]:
-        """The rollout of this step, with what the reference and the weights of now think of it."""
-        drawn = self._ahead.next(step, self._policy(params))
+        """Return the rollout of this step, with log-probs of the reference and of the current weights."""
+        drawn = self._pipeline.next(step, self._policy_params(params))
         began = time.monotonic()
         batch, facts = drawn.batch, drawn.facts
         if self._reference is not None:
             batch = batch._replace(ref_logps_BT=self._logps(self._reference, batch))
             facts = {**facts, "seconds/reference": time.monotonic() - began}
-        done = self._completed(drawn._replace(batch=batch, facts=facts), params)
+        done = self._with_policy_terms(drawn._replace(batch=batch, facts=facts), params)
         self._context.save_samples(step + 1, done.table)
         self.fault = done.fault
         return done.batch, {**done.facts, "seconds/score": time.monotonic() - began}
 
     def _roll_out(self, step: int, weights: Params) -> Drawn:
-        """Samples and what follows from them alone. weights: wherever they sample."""
+        """Sample, and compute what follows from the samples alone. weights: on the sampling devices."""
         judged = self._collect(step, weights)
         rewards_PG = groups.rewards(judged.groups)
-        laid = self._laid_out(judged.groups, rewards_PG)
+        laid = self._lay_out(judged.groups, rewards_PG)
         table = groups.table(step + 1, judged.groups, laid.advantages_PG, groups.MAX_TABLE_ROWS)
         ended_N = np.array([sample.ended for group in judged.groups for sample in group.samples])
-        facts, fault = {**rollout_facts(judged), **laid.facts}, missing_rewards.fault(judged, self.compared)
+        facts, fault = {**rollout_facts(judged), **laid.facts}, missing_rewards.fault(judged, self.min_rewarded)
         return Drawn(laid.batch, facts, table, rewards_PG.reshape(-1), ended_N, fault)
 
     def _logps(self, params: Params, batch: Batch) -> Any:

@@ -1,18 +1,18 @@
 """Proximal policy optimisation (arXiv 1707.06347) with a critic and generalised advantages (1506.02438).
 
-A step draws prompts, samples completions, judges them, and asks the critic what it expected at every token. A token's
-reward is −β·(log π − log π_ref), the k1 penalty, and the completion's reward is added at its last token; `gae` makes
-advantages and returns of them. With `updatesPerBatch` = μ, μ optimizer steps use the same samples:
+A step draws prompts, samples completions, scores them, and computes the critic's value at every token. A token's reward
+is −β·(log π − log π_ref), the k1 penalty, and the completion's reward is added at its last token; `gae` turns them into
+advantages and returns. With `updatesPerBatch` = μ, μ optimizer steps use the same samples:
 
     policy   −min(w·A, clip(w, 1−ε, 1+ε)·A) · min(exp(old − sampler), 2)         w = exp(log π − old)
     critic   c · ½ · max((V − R)², (clip(V, V_old − ε_V, V_old + ε_V) − R)²)                  (`value_loss`)
 
-Both are means over all tokens that the policy said in completions that have a reward; A is whitened over these tokens.
-A penalty inside the reward has no gradient of its own, so k1, useless as a loss, is the right estimator here.
+Both are means over all tokens that the policy sampled in completions with a reward; A is whitened over these tokens. A
+penalty inside the reward has no gradient of its own, so k1, useless as a loss, is the right estimator here.
 
-What is left out: minibatches within an update (a batch is one step, in `microBatchSize` pieces), a coefficient that
-adapts, a loss on entropy. Degenerate cases: in the first update w is 1 and V = V_old; samples without a reward weigh
-nothing, and a batch without any trains nothing; one token alone has advantage 0 once whitened.
+Left out: minibatches within an update (a batch is one step, in `microBatchSize` pieces), an adaptive coefficient, a
+loss on entropy. Degenerate cases: in the first update w is 1 and V = V_old; samples without a reward weigh nothing, and
+a batch without any trains nothing; a single token has advantage 0 once whitened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jax import Array
 from ptapi.spec import PostTrainJobSpec
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer.algorithms import gae
-from pttrainer.algorithms.on_policy import Laid, Rewarded
+from pttrainer.algorithms.on_policy import Laid, OnPolicyAlgorithm
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.data.loss_weights import Mean, Metric
@@ -46,7 +46,7 @@ from pttrainer.rollout.evaluation import evaluator
 from pttrainer.rollout.evaluation.evaluator import Evaluation
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.native.buckets import slots_for
-from pttrainer.rollout.quantiles import figures
+from pttrainer.rollout.quantiles import summary
 from pttrainer.rollout.sampler import Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.model_files import Note
@@ -56,7 +56,7 @@ from pttrainer.train_step.critic import Critic
 
 
 class Loss:
-    """The clipped policy loss, and the critic's (`Objective`, `Criticised`)."""
+    """The clipped policy loss, and the critic's (`Objective`, `HasCritic`)."""
 
     entropy = True
     level = False
@@ -70,7 +70,7 @@ class Loss:
         self.temperature = spec.rollout.temperature
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """The clipped surrogate with importance correction."""
+        """Return the clipped surrogate with importance correction, and metrics."""
         logps_BT = stats.logps_BT
         old_BT = policy_gradient.old_policy(logps_BT, batch)
         loss_BT, ratio_BT = policy_gradient.token(logps_BT, old_BT, batch.advantages_BT, batch.mask_BT, self._clip)
@@ -79,14 +79,14 @@ class Loss:
         return loss_BT * importance_BT, metrics
 
     def value_loss(self, values_BT: Array, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """The clipped squared error, times the coefficient."""
+        """Return the clipped squared error times the coefficient, and metrics."""
         loss_BT, clipped_BT = value_loss.clipped(values_BT, batch.values_BT, batch.returns_BT, self._spec.value_clip)
         facts: dict[str, Metric] = {"critic/loss": Mean(loss_BT), "critic/clip_fraction": Mean(clipped_BT)}
         return self._spec.value_coefficient * loss_BT, facts
 
 
-class Foretold(NamedTuple):
-    """What was known of a rollout before its first update. after_N: the value of where a completion was cut."""
+class RolloutValues(NamedTuple):
+    """Values and log-probs of a rollout before its first update. after_N: the value where a completion was cut."""
 
     values_NT: np.ndarray
     old_NT: np.ndarray | None
@@ -94,7 +94,7 @@ class Foretold(NamedTuple):
     after_N: np.ndarray | None
 
 
-class Ppo(Loss, Rewarded):
+class Ppo(Loss, OnPolicyAlgorithm):
     """Batches from rollouts, with advantages and returns of tokens."""
 
     def __init__(
@@ -107,15 +107,17 @@ class Ppo(Loss, Rewarded):
         evaluation: Evaluation | None,
     ) -> None:
         Loss.__init__(self, context.spec, critic[0])
-        Rewarded.__init__(self, context, train, sampler, evaluation)
+        OnPolicyAlgorithm.__init__(self, context, train, sampler, evaluation)
         self._source = critic[1]
-        whole = sharding.replicated(context.mesh)
+        replicated = sharding.replicated(context.mesh)
         needs_old = spec.updates_per_batch > 1 or self._reference is not None
-        self._values = steps.value_step(context.model, self.critic, whole, self.temperature, scored=needs_old)
+        self._values = steps.value_step(context.model, self.critic, replicated, self.temperature, scored=needs_old)
 
     def first_critic(self, shardings: Params) -> Params:
-        """A value head that says 0 or goes on from another run's, and for a critic model its first weights; of
-        adapters, such as change nothing yet."""
+        """Return a value head that is 0 or another run's, and a critic model's initial weights.
+
+        Initial adapters change nothing.
+        """
         spec, note = self._spec.critic, self._context.note
         directory = None if self._source is None else self._source.directory
         if spec.kind == "head" and spec.uri is not None:
@@ -131,61 +133,61 @@ class Ppo(Loss, Rewarded):
         weights = {name: part for name, part in self._context.initial_params().items() if name in where}
         return {"value": value, "model": weights}
 
-    def _policy(self, params: Params) -> Params:
-        return critics.split(params)[0]
+    def _policy_params(self, params: Params) -> Params:
+        return critics.split_critic_params(params)[0]
 
-    def _laid_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
-        """Tokens alone: what they are worth follows from the critic."""
+    def _lay_out(self, judged: list[Group], rewards_PG: np.ndarray) -> Laid:
+        """Return the tokens alone: their advantages follow from the critic."""
         length, unknown_PG = self._context.spec.training.sequence_length, np.zeros_like(rewards_PG)
         return Laid(groups.lay_out(judged, unknown_PG, self._context.tokenizer.pad_id, length), unknown_PG, {})
 
-    def _completed(self, drawn: Drawn, params: Params) -> Drawn:
-        """With the critic's values, and the advantages and returns that follow; the table shows a sample's mean."""
-        foretold = self._foretold(drawn.batch, drawn.ended_N, *critics.split(params))
-        batch, facts = learnt_from(drawn.batch, drawn.rewards_N, foretold, self._spec)
+    def _with_policy_terms(self, drawn: Drawn, params: Params) -> Drawn:
+        """Add the critic's values, advantages and returns; the table shows a sample's mean advantage."""
+        values = self._rollout_values(drawn.batch, drawn.ended_N, *critics.split_critic_params(params))
+        batch, facts = with_returns(drawn.batch, drawn.rewards_N, values, self._spec)
         of_samples_N = batch.advantages_BT.sum(axis=1) / np.maximum(batch.mask_BT.sum(axis=1), 1.0)
         table = groups.with_advantages(drawn.table, of_samples_N)
         return drawn._replace(batch=batch, facts={**drawn.facts, **facts}, table=table)
 
-    def _foretold(self, laid: Batch, ended_N: np.ndarray, policy: Params, critic: Params) -> Foretold:
+    def _rollout_values(self, laid: Batch, ended_N: np.ndarray, policy: Params, critic: Params) -> RolloutValues:
         T = laid.mask_BT.shape[1]
         read = with_last_token(laid) if self._spec.bootstrap_truncated else laid
-        found = jax.tree.map(np.asarray, self._values(policy, critic, self._context.place(read)))
-        values_NT, old_NT = found[0], found[1]
+        scored = jax.tree.map(np.asarray, self._values(policy, critic, self._context.place(read)))
+        values_NT, old_NT = scored[0], scored[1]
         after_N = None
         if read is not laid:
             after_N = np.where(ended_N, 0.0, values_NT[np.arange(len(values_NT)), last_slot(laid) + 1])
-        return Foretold(values_NT[:, :T], None if old_NT is None else old_NT[:, :T], laid.ref_logps_BT, after_N)
+        return RolloutValues(values_NT[:, :T], None if old_NT is None else old_NT[:, :T], laid.ref_logps_BT, after_N)
 
 
-def learnt_from(
-    laid: Batch, rewards_N: np.ndarray, foretold: Foretold, spec: PpoSpec
+def with_returns(
+    laid: Batch, rewards_N: np.ndarray, values: RolloutValues, spec: PpoSpec
 ) -> tuple[Batch, dict[str, float]]:
-    """The batch with advantages, returns and weights, and what is said of them. Pure."""
+    """Return the batch with advantages, returns and weights, and facts about them. Pure."""
     mask_NT = np.asarray(laid.mask_BT)
     counts_NT = mask_NT * ~np.isnan(rewards_N)[:, None]
     log_ratio_NT = None
-    if foretold.ref_NT is not None and foretold.old_NT is not None:
-        log_ratio_NT = foretold.old_NT.astype(np.float64) - foretold.ref_NT
+    if values.ref_NT is not None and values.old_NT is not None:
+        log_ratio_NT = values.old_NT.astype(np.float64) - values.ref_NT
     rewards_NT = gae.token_rewards(rewards_N, counts_NT, log_ratio_NT, spec.kl_coefficient)
     raw_NT, returns_NT = gae.estimate(
-        rewards_NT, foretold.values_NT, counts_NT, spec.gamma, spec.gae_lambda, foretold.after_N
+        rewards_NT, values.values_NT, counts_NT, spec.gamma, spec.gae_lambda, values.after_N
     )
     advantages_NT = gae.whiten(raw_NT, counts_NT) if spec.whiten_advantages else raw_NT
     batch = laid._replace(
         advantages_BT=advantages_NT.astype(np.float32),
-        values_BT=(foretold.values_NT * mask_NT).astype(np.float32),
-        returns_BT=np.where(counts_NT > 0, returns_NT, foretold.values_NT * mask_NT).astype(np.float32),
+        values_BT=(values.values_NT * mask_NT).astype(np.float32),
+        returns_BT=np.where(counts_NT > 0, returns_NT, values.values_NT * mask_NT).astype(np.float32),
         weight_BT=loss_weights.token_mean(counts_NT),
-        old_logps_BT=foretold.old_NT if spec.updates_per_batch > 1 else None,
-        ref_logps_BT=foretold.ref_NT,
+        old_logps_BT=values.old_NT if spec.updates_per_batch > 1 else None,
+        ref_logps_BT=values.ref_NT,
     )
     is_step_NT = counts_NT > 0
     facts = {
-        **figures("advantage", raw_NT[is_step_NT]),
-        **figures("critic/value", foretold.values_NT[is_step_NT].astype(np.float64)),
-        **figures("critic/return", returns_NT[is_step_NT]),
-        "critic/explained_variance": gae.explained_variance(foretold.values_NT, returns_NT, counts_NT),
+        **summary("advantage", raw_NT[is_step_NT]),
+        **summary("critic/value", values.values_NT[is_step_NT].astype(np.float64)),
+        **summary("critic/return", returns_NT[is_step_NT]),
+        "critic/explained_variance": gae.explained_variance(values.values_NT, returns_NT, counts_NT),
     }
     if log_ratio_NT is not None:
         facts["reward/kl_penalty"] = -spec.kl_coefficient * float((log_ratio_NT * mask_NT).sum(axis=1).mean())
@@ -193,7 +195,7 @@ def learnt_from(
 
 
 def with_last_token(laid: Batch) -> Batch:
-    """The rows with one token more: what a completion's last token leads to has a value, but is no prediction."""
+    """Return the rows with one more token: the state after a completion's last token has a value."""
     N, T = laid.mask_BT.shape
     wider = slots_for(T + 1)
     padded: Batch = jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, wider - T))), laid)
@@ -205,12 +207,12 @@ def with_last_token(laid: Batch) -> Batch:
 
 
 def last_slot(laid: Batch) -> np.ndarray:
-    """[N]: where a row's last token stands."""
+    """Return the slot of each row's last token, [N]."""
     return np.asarray((np.asarray(laid.segment_ids_BT) > 0).sum(axis=1) - 1)
 
 
 def build(context: Context) -> Ppo:
-    """Reads prompts, loads rewards and finds the critic; raises ConfigError, DataError or UserCodeError."""
+    """Read the prompts, load the rewards and find the critic. Raises ConfigError, DataError or UserCodeError."""
     spec = context.spec.algorithm.ppo
     assert spec is not None
     critic = critic_of(spec, context.model, context.note)
@@ -229,7 +231,7 @@ def _check_tokens(critic: Critic, spec: PpoSpec, context: Context) -> None:
 
 
 def critic_of(spec: PpoSpec, policy: Model, note: Note) -> tuple[Critic, Source | None]:
-    """The critic, and where a critic model begins if not where the policy does; raises ConfigError."""
+    """Return the critic, and the source of a critic model that differs from the policy's. Raises ConfigError."""
     form, source = model_spec.critic_of(spec, policy, note)
     if form is None:
         return Critic(policy.config.d_model), None

@@ -2,10 +2,10 @@
 
     loss = − Σ_t m_t · log π(x_t | x_<t) / Σ m        sums over the whole optimizer step
 
-m is 1 on what the assistant says, end-of-turn token included (everything with `lossOnPrompt`). Rows are
-packed unless told otherwise. Options change the loss of a token (`token`): label smoothing, z-loss, DFT; evaluation
-stays the plain log-likelihood's. Degenerate case: a row without a token to learn is dropped before training, so the
-denominator is never 0.
+m is 1 on assistant tokens, end-of-turn token included (on all tokens with `lossOnPrompt`). Rows are packed by default.
+Options change the loss of a token (`token`): label smoothing, z-loss, DFT; evaluation always uses the plain
+log-likelihood. Degenerate case: a row without a token to learn is dropped before training, so the denominator is never
+0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pttrainer.train_step.optimizer.total_steps import total_steps
 
 
 def token(stats: TokenStats, spec: SftSpec) -> Array:
-    """The loss of each token. q: its target's probability; ε: labelSmoothing; z: zLoss.
+    """Return the loss of each token. q: its target's probability; ε: labelSmoothing; z: zLoss.
 
     nll   −(1 − ε) · log q  −  ε · mean over the vocabulary of log π(v)    (arXiv 1512.00567, section 7)
     dft   −q · log q, without a gradient through the first q               (arXiv 2508.05629)
@@ -49,7 +49,7 @@ def token(stats: TokenStats, spec: SftSpec) -> Array:
 
 
 class Loss:
-    """Cross-entropy, as the spec wants it (`Objective`)."""
+    """Cross-entropy, with the options of the spec (`Objective`)."""
 
     temperature = 1.0
     entropy = False
@@ -60,7 +60,7 @@ class Loss:
         self.level = self._spec.label_smoothing > 0 or self._spec.z_loss > 0
 
     def loss(self, stats: TokenStats, batch: Batch) -> tuple[Array, dict[str, Metric]]:
-        """The loss of each token, nats; as metrics its negative log-likelihood, whatever the loss, and the accuracy."""
+        """Return each token's loss in nats, and as metrics its negative log-likelihood and the accuracy."""
         assert stats.hit_BT is not None
         nll_BT = -stats.logps_BT
         metrics: dict[str, Metric] = {run_directory.NLL: Mean(nll_BT), run_directory.ACCURACY: Mean(stats.hit_BT)}
@@ -84,15 +84,15 @@ class Sft(Loss):
         self.total_steps = total_steps(training, self._batches.rows, training.batch_size)
 
     def next_batch(self, step: int, params: Params) -> tuple[Batch, Mapping[str, float]]:
-        """The next rows of the shuffled data; neither step nor weights matter."""
+        """Return the next rows of the shuffled data; step and weights do not matter."""
         return next(self._batches), {}
 
-    def foreseen(self) -> Batch:
-        """As all batches are."""
+    def expected_batch(self) -> Batch:
+        """Return a batch of the shapes that all batches have."""
         return self._batches.foreseen()
 
     def evaluate(self, step: int, params: Params) -> Mapping[str, float]:
-        """Mean loss per token over all held-out rows, its exponential, and rewards of greedy answers if asked for."""
+        """Return the mean loss per held-out token, its exponential, and rewards of greedy answers if requested."""
         total, hits, count = 0.0, 0.0, 0.0
         for batch in self._held_out:
             stats = self._context.score(params, batch, self.temperature)
@@ -111,7 +111,7 @@ class Sft(Loss):
         }
 
     def state(self) -> dict[str, Any]:
-        """The position in the data."""
+        """Return the position in the data."""
         return self._batches.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ class Sft(Loss):
 
 
 def build(context: Context) -> Sft:
-    """Reads and tokenises the data; raises DataError on data that cannot be trained on."""
+    """Read and tokenise the data. Raises DataError on data that cannot be trained on."""
     spec = context.spec.algorithm.sft
     assert spec is not None
     train, held_out = (
@@ -132,26 +132,32 @@ def build(context: Context) -> Sft:
 
 
 def _evaluation(context: Context) -> Evaluation | None:
-    """Answers to held-out prompts are sampled only where the job says how they are judged."""
-    is_asked = context.spec.rewards or context.spec.evaluation.answers
-    return evaluation(context, job_sampler(context)) if is_asked else None
+    """Return the evaluation of sampled answers, if the job says how to score them."""
+    is_wanted = context.spec.rewards or context.spec.evaluation.answers
+    return evaluation(context, job_sampler(context)) if is_wanted else None
 
 
-def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, told: bool = False) -> PackedRows | None:
-    """Rows of `data.train` or `data.eval`, laid out; None where the job names no such data. Raises DataError.
+def read_rows(
+    context: Context, part: str, *, learn_prompt: bool, pack: bool, with_teacher_logps: bool = False
+) -> PackedRows | None:
+    """Return the packed rows of `data.train` or `data.eval`; None if the job has no such data. Raises DataError.
 
-    told: with what a teacher said, from the rows.
+    with_teacher_logps: include the teacher's log-probs from the rows.
     """
-    read = rows.of_job(context.spec.data, part, context.note)
-    if read is None:
+    rows_read = rows.of_job(context.spec.data, part, context.note)
+    if rows_read is None:
         return None
-    made = sft_examples.make(
-        read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt, told=told
+    tokenized = sft_examples.make(
+        rows_read,
+        context.chat,
+        context.spec.training.sequence_length,
+        learn_prompt=learn_prompt,
+        told=with_teacher_logps,
     )
-    packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=pack)
+    packed = PackedRows(tokenized.examples, context.spec.training.sequence_length, pack=pack)
     context.note(
-        f"data.{part}: {made.rows} rows ({read.form}), "
-        f"{made.cut} longer than sequenceLength and cut, {made.dropped} without a token to learn, "
-        f"{len(packed)} rows of {packed.width} tokens{rows.skipped(made.bad)}"
+        f"data.{part}: {tokenized.rows} rows ({rows_read.form}), "
+        f"{tokenized.cut} longer than sequenceLength and cut, {tokenized.dropped} without a token to learn, "
+        f"{len(packed)} rows of {packed.width} tokens{rows.skipped(tokenized.bad)}"
     )
     return packed

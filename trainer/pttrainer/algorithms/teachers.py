@@ -1,7 +1,7 @@
-"""Who teaches in distillation: another model, the student itself, or what the data say; and what a teacher is told.
+"""The teacher in distillation: another model, the student itself, or log-probs in the data; and its prompts.
 
-A teacher of its own is sharded as the student is and computes in its format. One that is the student may read another
-prompt before the same completion: its rows are then beside the student's in the batch.
+A separate teacher is sharded as the student is and computes in its format. A self-teacher may read another prompt
+before the same completion: its rows are then next to the student's in the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pttrainer.batch import Batch
 from pttrainer.data.distillation import privileged_context
 from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
-from pttrainer.losses.distillation import Guide, Hearsay
+from pttrainer.losses.distillation import OfflineTeacher, Teacher
 from pttrainer.models import Model, ModelConfig, Params
 from pttrainer.models.loading.model_loader import first_params
 from pttrainer.models.loading.model_spec import beside, open_source
@@ -28,23 +28,25 @@ from pttrainer.rollout.groups import Group
 from pttrainer.runtime.distributed import sharding
 
 UNBOUNDED = 1 << 30
-"""A teacher's rows are as long as what it is told makes them."""
+"""No length limit: a teacher's rows are as long as their prompts require."""
 
 
-def taught(context: Context, spec: DistillSpec) -> tuple[Guide | Hearsay, Params]:
-    """How the student is compared, and with whose weights; of a student that teaches itself, those it trains.
-    Raises ConfigError."""
+def load_teacher(context: Context, spec: DistillSpec) -> tuple[Teacher | OfflineTeacher, Params]:
+    """Return the comparison and the teacher's weights; for a self-teacher, those that it trains.
+
+    Raises ConfigError.
+    """
     if spec.mode == "offline":
-        return Hearsay(spec.beta), {}
+        return OfflineTeacher(spec.beta), {}
     if spec.self_teacher is None:
         return _teacher(context, spec)
-    guide = guide_of_itself(spec, context.model)
-    is_first = spec.self_teacher.weights == "initial"
-    return guide, context.model.trained(context.initial_params()) if is_first else {}
+    teacher = self_teacher(spec, context.model)
+    is_initial = spec.self_teacher.weights == "initial"
+    return teacher, context.model.trained(context.initial_params()) if is_initial else {}
 
 
-def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
-    """The teacher's weights, sharded as the student's are, in the format that it computes in."""
+def _teacher(context: Context, spec: DistillSpec) -> tuple[Teacher, Params]:
+    """Load the teacher's weights, sharded as the student's are, in its compute format."""
     assert spec.teacher is not None
     field = "spec.algorithm.distill.teacher.uri"
     started = time.monotonic()
@@ -55,44 +57,48 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
             f"{field}: {spec.teacher.uri}: has {sizes[0]} tokens and the student {sizes[1]}, but the tokenizer has "
             f"{context.tokenizer.size}; accepted: a teacher with the student's tokenizer"
         )
-    guide = guide_of(spec, source.config, context.model)
-    model = guide.model
+    teacher = teacher_for(spec, source.config, context.model)
+    model = teacher.model
     shardings = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
     # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
     params = first_params(source, model, shardings, seed=context.spec.training.seed + 1)
     context.note(
         f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
     )
-    return guide, params
+    return teacher, params
 
 
-def guide_of(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Guide:
-    """The comparison with a teacher of these sizes, which computes in the student's format."""
-    return Guide(Model.of(beside(teacher, student)), spec.beta, spec.top_k)
+def teacher_for(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Teacher:
+    """Return the comparison with a teacher of this config, which computes in the student's format."""
+    return Teacher(Model.of(beside(teacher, student)), spec.beta, spec.top_k)
 
 
-def guide_of_itself(spec: DistillSpec, student: Model) -> Guide:
-    """The comparison of a student with itself."""
+def self_teacher(spec: DistillSpec, student: Model) -> Teacher:
+    """Return the comparison of a student with itself."""
     assert spec.self_teacher is not None
-    return Guide(student, spec.beta, spec.top_k, itself=spec.self_teacher.weights)
+    return Teacher(student, spec.beta, spec.top_k, self_weights=spec.self_teacher.weights)
 
 
-def told(context: Context, spec: SelfTeacher | None, questions: list[Question]) -> list[Question]:
-    """The questions, each with what its teacher reads where that is told more."""
+def with_privileged_context(context: Context, spec: SelfTeacher | None, questions: list[Question]) -> list[Question]:
+    """Return the questions, with the teacher's prompt in those where it reads more."""
     if spec is None or spec.privileged_context is None:
         return questions
-    asked = privileged_context.told(spec.privileged_context, questions, context.chat)
-    more = [len(one.told) - len(one.tokens) for one in asked]
-    context.note(f"the teacher's prompts are {min(more)} to {max(more)} tokens longer than the student's")
-    return asked
+    extended = privileged_context.told(spec.privileged_context, questions, context.chat)
+    extra_tokens = [len(one.told) - len(one.tokens) for one in extended]
+    context.note(
+        f"the teacher's prompts are {min(extra_tokens)} to {max(extra_tokens)} tokens longer than the student's"
+    )
+    return extended
 
 
-def with_teacher(batch: Batch, judged: Sequence[Group], pad_id: int) -> Batch:
-    """The batch with the rows of a teacher that reads another prompt (`told`) before the same completion."""
-    asked = [group.question for group in judged]
-    read = [group._replace(question=replace(group.question, tokens=group.question.told)) for group in judged]
-    rows = groups.lay_out(read, np.zeros((len(read), 1)), pad_id, UNBOUNDED)
-    later_B1 = np.array([[len(one.told) - len(one.tokens)] for one in asked])
+def with_teacher_rows(batch: Batch, sampled_groups: Sequence[Group], pad_id: int) -> Batch:
+    """Return the batch with the rows of a teacher that reads another prompt before the same completion."""
+    extended = [group.question for group in sampled_groups]
+    teacher_groups = [
+        group._replace(question=replace(group.question, tokens=group.question.told)) for group in sampled_groups
+    ]
+    rows = groups.lay_out(teacher_groups, np.zeros((len(teacher_groups), 1)), pad_id, UNBOUNDED)
+    later_B1 = np.array([[len(one.told) - len(one.tokens)] for one in extended])
     slots_BT = np.arange(batch.mask_BT.shape[1]) + later_B1
     return batch._replace(
         teacher_tokens_BU=rows.tokens_BT,

@@ -1,8 +1,7 @@
-"""The trained model in Hugging Face's layout, or its adapters in PEFT's: what others load, and what the next job
-starts from.
+"""Write the trained model in Hugging Face's layout, or its adapters in PEFT's: for other tools and the next job.
 
-`config.json` (of adapters, `adapter_config.json`) is written last and makes the export complete: a reader that
-finds it finds everything. Weights come from the devices one layer at a time.
+`config.json` (for adapters, `adapter_config.json`) is written last and makes the export complete: a reader that finds
+it finds everything. Weights come from the devices one layer at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How arrays come to the host that writes. All processes must take part; one writes.
+class ExportWriter:
+    """The way arrays reach the host that writes. All processes must take part; one writes.
 
     fetch: from an array on the mesh to one on this host, on every process.
     """
@@ -39,16 +38,16 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What turns text into the model's tokens."""
+class TokenizerFiles:
+    """The files that turn text into the model's tokens."""
 
     tokenizer: Tokenizer
     chat_template: str | None
 
 
 @dataclass(frozen=True)
-class Base:
-    """The model that adapters are put on, as PEFT names it."""
+class BaseModelRef:
+    """The model that adapters are added to, as PEFT names it."""
 
     uri: str
     commit: str | None = None
@@ -58,45 +57,54 @@ def export(
     target: Place,
     model: Model,
     params: Params,
-    words: Words,
-    write: Writing,
+    tokenizer_files: TokenizerFiles,
+    writer: ExportWriter,
 ) -> None:
-    """Writes weights (adapters merged into them), tokenizer, template and config."""
+    """Write weights (adapters merged into them), tokenizer, template and config."""
     params = model.merged(params)
     names = table(model.config)
     config = to_hf(model.config) | _number_format(params)
-    _write(target, CONFIG, config, words, lambda scratch: save(names, params, scratch, write.fetch), write.is_writer)
+    _write(
+        target,
+        CONFIG,
+        config,
+        tokenizer_files,
+        lambda scratch: save(names, params, scratch, writer.fetch),
+        writer.is_writer,
+    )
 
 
 def export_adapters(
     target: Place,
     model: Model,
-    base: Base,
+    base: BaseModelRef,
     trained: Params,
-    words: Words,
-    write: Writing,
+    tokenizer_files: TokenizerFiles,
+    writer: ExportWriter,
 ) -> None:
-    """As `export`, in PEFT's layout: the adapters alone, and which model they belong to."""
+    """Write only the adapters in PEFT's layout, with the model they belong to."""
     assert model.adapters is not None
     names = adapters.names(model.config, model.adapters)
 
     def write_weights(scratch: Path | None) -> None:
-        save_adapters(names, trained, scratch and scratch / adapters.WEIGHTS_FILE, write.fetch)
+        save_adapters(names, trained, scratch and scratch / adapters.WEIGHTS_FILE, writer.fetch)
 
-    _write(target, adapters.CONFIG_FILE, adapter_config(model, base), words, write_weights, write.is_writer)
+    _write(target, adapters.CONFIG_FILE, adapter_config(model, base), tokenizer_files, write_weights, writer.is_writer)
 
 
-def export_critic(target: Place, critic: Critic, params: Params, frozen: Params | None, write: Writing) -> None:
-    """Writes a critic: its value head, and for a critic model its weights (adapters merged into them) and config in
-    Hugging Face's layout. frozen: the policy's weights that adapters are on."""
+def export_critic(target: Place, critic: Critic, params: Params, frozen: Params | None, writer: ExportWriter) -> None:
+    """Write a critic in Hugging Face's layout: its value head, and a critic model's merged weights and config.
+
+    frozen: the policy's weights that adapters are added to.
+    """
     weights = None if critic.model is None else critic.model.merged(critic.whole(params, frozen))
 
     def write_weights(scratch: Path | None) -> None:
         if critic.model is not None and weights is not None:
-            save(table(critic.model.config), weights, scratch, write.fetch)
-        value_head.write(scratch and scratch / value_head.FILE, params["value"], write.fetch)
+            save(table(critic.model.config), weights, scratch, writer.fetch)
+        value_head.write(scratch and scratch / value_head.FILE, params["value"], writer.fetch)
 
-    if not write.is_writer:
+    if not writer.is_writer:
         write_weights(None)
         return
     target.remove(CONFIG)
@@ -106,8 +114,8 @@ def export_critic(target: Place, critic: Critic, params: Params, frozen: Params 
         target.write(CONFIG, json.dumps(config, indent=2).encode())
 
 
-def adapter_config(model: Model, base: Base) -> dict[str, Any]:
-    """PEFT's `adapter_config.json`."""
+def adapter_config(model: Model, base: BaseModelRef) -> dict[str, Any]:
+    """Return PEFT's `adapter_config.json`."""
     lora = model.adapters
     assert lora is not None
     return {
@@ -131,7 +139,7 @@ def _write(
     target: Place,
     config_name: str,
     config: dict[str, Any],
-    words: Words,
+    tokenizer_files: TokenizerFiles,
     write_weights: Callable[[Path | None], None],
     is_writer: bool,
 ) -> None:
@@ -141,15 +149,15 @@ def _write(
     for name in (CONFIG, adapters.CONFIG_FILE):
         target.remove(name)
     _write_weights(target, write_weights)
-    for name, content in words.tokenizer.files.items():
+    for name, content in tokenizer_files.tokenizer.files.items():
         target.write(name, content)
-    if words.chat_template is not None:
-        target.write("chat_template.jinja", words.chat_template.encode())
+    if tokenizer_files.chat_template is not None:
+        target.write("chat_template.jinja", tokenizer_files.chat_template.encode())
     target.write(config_name, json.dumps(config, indent=2).encode())
 
 
-def _write_weights(target: Place, write: Callable[[Path], None]) -> None:
-    """Beside the target on a disk (then renamed), in a temporary directory for a bucket."""
+def _write_weights(target: Place, writer: Callable[[Path], None]) -> None:
+    """Write next to the target on a disk (then rename), in a temporary directory for a bucket."""
     try:
         if isinstance(target, Directory):
             target.path.mkdir(parents=True, exist_ok=True)
@@ -157,7 +165,7 @@ def _write_weights(target: Place, write: Callable[[Path], None]) -> None:
         else:
             near = None
         with tempfile.TemporaryDirectory(dir=near, prefix=".export-") as scratch:
-            write(Path(scratch))
+            writer(Path(scratch))
             _remove_older(target)
             for file in sorted(Path(scratch).iterdir()):
                 if isinstance(target, Directory):
@@ -169,7 +177,7 @@ def _write_weights(target: Place, write: Callable[[Path], None]) -> None:
 
 
 def _remove_older(target: Place) -> None:
-    """Weights of an earlier export, whose files may have had other names."""
+    """Remove weights of an earlier export, whose files may have other names."""
     for name in target.names():
         if name.endswith((".safetensors", ".safetensors.index.json")) and "/" not in name:
             target.remove(name)

@@ -1,8 +1,8 @@
-"""Beginning a run from a checkpoint of another one.
+"""Start a run from a checkpoint of another one.
 
-What is taken over must fit to the number: every array is compared by name, shape and format before any is read, and
-what differs is said in words of the job (another rank, another optimizer, another model). The step that a run forked
-from stands in its lineage, so an attempt that died before its first checkpoint begins from the same one.
+The checkpoint must fit exactly: every array is compared by name, shape and format before any is read, and differences
+are reported in terms of the job (another rank, another optimizer, another model). The step that a run forked from is in
+its lineage, so an attempt that died before its first checkpoint starts from the same one.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from pttrainer.train_step.step import TrainState
 
 FIELD = "spec.checkpoint.fork"
 SHOWN = 5
-"""Most differences that are named."""
+"""Most differences to list."""
 
 
-class Source(NamedTuple):
-    """The checkpoint that a fork begins from."""
+class ForkSource(NamedTuple):
+    """The checkpoint that a fork starts from."""
 
     directory: str
     step: int
 
     @property
     def uri(self) -> str:
-        """As lineage names it."""
+        """Return the URI, as the lineage records it."""
         return f"{self.directory}/{self.step}"
 
 
-def source(fork: Fork, pinned: int | None) -> Source:
-    """The checkpoint that the fork names; `pinned`: the step that an earlier attempt began from."""
+def find_source(fork: Fork, pinned: int | None) -> ForkSource:
+    """Return the checkpoint that the fork names. pinned: the step that an earlier attempt started from."""
     directory, step = _split(fork.uri)
     with _open(directory) as manager:
         steps = sorted(manager.all_steps())
@@ -46,34 +46,36 @@ def source(fork: Fork, pinned: int | None) -> Source:
     if not steps or (wanted is not None and wanted not in steps):
         there = f"accepted: {', '.join(map(str, steps))}" if steps else "there is none"
         raise ConfigError(f"{FIELD}.uri: {fork.uri}: no such checkpoint in {directory}; {there}")
-    return Source(directory, steps[-1] if wanted is None else wanted)
+    return ForkSource(directory, steps[-1] if wanted is None else wanted)
 
 
-def full(source: Source, like: TrainState, known: Collection[str]) -> Restored:
-    """Everything of the checkpoint, on the shardings of `like`. known: what this job's algorithm keeps, by name; one
-    that was saved before all of it was kept has less."""
+def restore_full(source: ForkSource, like: TrainState, state_names: Collection[str]) -> Restored:
+    """Restore the whole checkpoint with the shardings of `like`.
+
+    state_names: the names of what this job's algorithm keeps; an older checkpoint may have fewer.
+    """
     _compare(source, like, ("params", "optimizer", "critic"))
     with _open(source.directory) as manager:
         restored, problem = read_state(manager, source.step, like)
     if restored is None:
         raise ConfigError(f"{FIELD}.uri: {source.uri}: cannot be read: {problem}; hint: name an earlier step")
-    other = sorted(restored.algorithm.keys() - known)
+    other = sorted(restored.algorithm.keys() - state_names)
     if other:
         raise ConfigError(
-            f"{FIELD}.uri: {source.uri}: is of another algorithm, which keeps {', '.join(other)} where this one keeps "
-            f"{', '.join(sorted(known))}; accepted: the same algorithm; hint: state: weights"
+            f"{FIELD}.uri: {source.uri}: is from another algorithm, with state {', '.join(other)} where this one has "
+            f"{', '.join(sorted(state_names))}; accepted: the same algorithm; hint: state: weights"
         )
     return restored
 
 
-def weights(source: Source, like: TrainState) -> Params:
-    """The trained weights of the checkpoint, on the shardings of `like`."""
+def restore_weights(source: ForkSource, like: TrainState) -> Params:
+    """Restore the trained weights of the checkpoint with the shardings of `like`."""
     _compare(source, like, ("params",))
     return read_params(path_of(source.directory), source.step, like.params)[0]
 
 
 def _split(uri: str) -> tuple[str, int | None]:
-    """`checkpoints/` of a run, and the step if the URI names one."""
+    """Return the `checkpoints/` directory of a run, and the step if the URI names one."""
     head, _, last = uri.rstrip("/").rpartition("/")
     if last == run_directory.CHECKPOINTS:
         return uri.rstrip("/"), None
@@ -90,7 +92,7 @@ def _open(directory: str) -> ocp.CheckpointManager:
     )
 
 
-def _compare(source: Source, like: TrainState, parts: tuple[str, ...]) -> None:
+def _compare(source: ForkSource, like: TrainState, parts: tuple[str, ...]) -> None:
     with _open(source.directory) as manager:
         stored = manager.item_metadata(source.step)["state"]
     tree = None if stored is None else stored.tree

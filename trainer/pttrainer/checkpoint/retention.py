@@ -1,10 +1,9 @@
-"""When a checkpoint is written and which ones stay.
+"""Decide when a checkpoint is written and which ones are kept.
 
-Written: every N steps, at the end, when so much time has passed, and after an evaluation that is among the best.
-Stay: the newest, every k-th, the best, and the newest of before steps that cannot learn. All processes must decide
-alike, because saving is done together; what a process knows alone (its clock) is asked of all. The best are listed in
-`best.json`, before their checkpoint is written: an entry whose checkpoint a kill prevented is dropped as the run comes
-back.
+Written: every N steps, at the end, after so much time, and after an evaluation that is among the best. Kept: the
+newest, every k-th, the best, and the newest before steps that cannot learn. All processes must decide alike, because
+saving is done together; what one process knows alone (its clock) is shared with all. The best are listed in `best.json`
+before their checkpoint is written: an entry whose checkpoint a kill prevented is dropped on resume.
 """
 
 from __future__ import annotations
@@ -22,46 +21,46 @@ from pttrainer.runtime.distributed import processes
 from pttrainer.runtime.io.storage import Place
 
 
-class Saving:
-    """The plan of a run's checkpoints. `place`: the run directory; only the leader writes there."""
+class CheckpointPolicy:
+    """The policy for a run's checkpoints. `place`: the run directory; only the leader writes there."""
 
     def __init__(self, spec: Checkpoint, place: Place, *, leader: bool) -> None:
         self._spec, self._place, self._leader = spec, place, leader
         self._best = _read(spec.best, place)
         self._began = time.monotonic()
         self.good = 0
-        """The last step that could learn: while those after it cannot, the newest checkpoint of before them stays."""
+        """The last step that could learn: the newest checkpoint up to it is kept while later steps cannot."""
 
     @property
     def best(self) -> BestRef | None:
-        """The best of all evaluations so far."""
+        """Return the best of all evaluations so far."""
         return self._best.checkpoints[0] if self._best is not None and self._best.checkpoints else None
 
     def is_due(self, done: int, total: int, evaluated: Mapping[str, float]) -> bool:
-        """Whether to save after step `done`; `evaluated`: what an evaluation after it found, if there was one."""
+        """Return True if step `done` needs a checkpoint. `evaluated`: metrics of an evaluation after it, if any."""
         is_best = self._enter(done, evaluated)
         return is_best or done == total or done % self._spec.every_steps == 0 or self._is_time()
 
     def began(self) -> None:
-        """A save began."""
+        """Record that a save began."""
         self._began = time.monotonic()
 
     def resumed(self, steps: Sequence[int], step: int, good: int = 0) -> None:
-        """The run goes on after `step` with the checkpoints of these steps; entries of others are forgotten."""
+        """Resume after `step` with the checkpoints of these steps; forget entries of others."""
         self.good = good
         if self._best is not None:
-            there = [entry for entry in self._best.checkpoints if entry.step in steps and entry.step <= step]
-            self._best = self._best.model_copy(update={"checkpoints": there})
+            kept = [entry for entry in self._best.checkpoints if entry.step in steps and entry.step <= step]
+            self._best = self._best.model_copy(update={"checkpoints": kept})
 
     def stays(self, steps: Sequence[int]) -> list[bool]:
-        """Which of these checkpoints (ascending) stay."""
+        """Return which of these checkpoints (ascending) to keep."""
         best = [] if self._best is None else [entry.step for entry in self._best.checkpoints]
         every = self._spec.keep_every_steps
         newest = {*steps[-self._spec.keep :], max((step for step in steps if step <= self.good), default=0)}
         return [step in newest or step in best or (every is not None and step % every == 0) for step in steps]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """As Orbax asks it."""
+        """Return the same in Orbax's interface."""
         return self.stays([checkpoint.step for checkpoint in checkpoints])
 
     def _is_time(self) -> bool:
@@ -97,6 +96,6 @@ def _read(spec: BestCheckpoints | None, place: Place) -> Best | None:
         return None
     empty = Best(metric=spec.metric, mode=spec.mode)
     content = place.read(run_directory.BEST)
-    known = empty if content is None else Best.model_validate_json(content)
+    recorded = empty if content is None else Best.model_validate_json(content)
     # Values of another metric say nothing about this one: the best are chosen anew.
-    return known if (known.metric, known.mode) == (spec.metric, spec.mode) else empty
+    return recorded if (recorded.metric, recorded.mode) == (spec.metric, spec.mode) else empty

@@ -1,10 +1,9 @@
-"""Saved state: Orbax checkpoints that count only when they are whole.
+"""Saved state: Orbax checkpoints that count only when they are complete.
 
-A checkpoint holds the train state (weights, optimizer, step), the algorithm's state (data cursor, rollout
-buffer) and a digest of every array. Orbax writes in the background and renames at the end, so a kill leaves
-either the old set or the new one. Restoring goes from the newest backwards: one that cannot be read, or
-whose digests differ (a file damaged later), is reported, removed and skipped. Random state needs no saving:
-every key is folded from (seed, step, …).
+A checkpoint holds the train state (weights, optimizer, step), the algorithm's state (data cursor, rollout buffer) and a
+digest of every array. Orbax writes in the background and renames at the end, so a kill leaves either the old set or the
+new one. Restoring goes from the newest backwards: one that cannot be read, or whose digests differ (a file damaged
+later), is reported, removed and skipped. Random state needs no saving: every key is folded from (seed, step, …).
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from pttrainer.runtime.distributed.checksum import digest
 from pttrainer.runtime.io.storage import is_service_problem, is_storage_problem, no_fence, split, storage_reason
 from pttrainer.train_step.step import TrainState
 
-# Orbax tells its own story, with tracebacks of its threads; what matters is raised here and told once.
+# Orbax logs tracebacks of its threads; relevant errors are raised and reported once here.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 class Preservation(Protocol):
-    """Says which checkpoints stay, as Orbax asks it."""
+    """Decides which checkpoints are kept, in Orbax's interface."""
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """One answer per checkpoint, ascending by step."""
+        """Return one decision per checkpoint, ascending by step."""
         ...
 
 
 class Restored(NamedTuple):
-    """What a run continues from. step: optimizer steps already done; record: of those that could learn."""
+    """The state to resume from. step: optimizer steps already done; record: of those that could learn."""
 
     step: int
     state: TrainState
@@ -62,7 +61,7 @@ class Checkpoints:
         note: Callable[[str], None],
         fence: Callable[[], None] = no_fence,
     ) -> None:
-        """keep: how many of the newest stay, or what says which. fence: as of a `Place`."""
+        """Open the directory. keep: how many of the newest to keep, or a policy; fence: as of a `Place`."""
         self._path, self._note, self._fence = path, note, fence
         stays: dict[str, Any] = {"max_to_keep": keep} if isinstance(keep, int) else {"preservation_policy": keep}
         options = ocp.CheckpointManagerOptions(**stays, create=True, temporary_path_class=_committing(path, fence))
@@ -73,9 +72,9 @@ class Checkpoints:
     def save(
         self, step: int, state: TrainState, algorithm: Mapping[str, Any], record: Mapping[str, Any] | None = None
     ) -> None:
-        """Starts to save; returns as soon as the arrays are copied and may be donated."""
+        """Start to save; return as soon as the arrays are copied and may be donated."""
         self._fence()
-        self.wait()  # Orbax would, too; only then is it known what a checkpoint takes and what is still free
+        self.wait()  # Orbax would, too; the sizes of a checkpoint and of free space are known only then
         self._check_space(step, state)
         run: dict[str, Any] = {"algorithm": dict(algorithm), "digests": _digests(state), "record": dict(record or {})}
         run["checksum"] = _checksum(run)
@@ -83,11 +82,11 @@ class Checkpoints:
         self._storage(lambda: self._manager.save(step, args=items, force=True))
 
     def wait(self) -> None:
-        """Until everything that was started is committed; raises StorageError where it could not be written."""
+        """Wait until everything that was started is committed. Raises StorageError if it cannot be written."""
         self._storage(self._manager.wait_until_finished)
 
     def committed(self) -> int | None:
-        """Newest step that would survive a kill now."""
+        """Return the newest step that would survive a kill now."""
         if self._manager.is_saving_in_progress():
             return None
         self._storage(self._manager.check_for_errors)
@@ -95,11 +94,11 @@ class Checkpoints:
         return newest
 
     def uri(self, step: int) -> str:
-        """Where a step's checkpoint is."""
+        """Return the URI of a step's checkpoint."""
         return _uri(self._path / str(step))
 
     def restore(self, like: TrainState) -> Restored | None:
-        """The newest checkpoint that is good, on the shardings of `like` (abstract arrays); None if there is none."""
+        """Restore the newest good checkpoint with the shardings of `like` (abstract arrays); None without one."""
         for step in sorted(self._manager.all_steps(), reverse=True):
             restored, problem = read_state(self._manager, step, like)
             if restored is not None and not processes.any_process(bool(problem)):
@@ -110,16 +109,16 @@ class Checkpoints:
         return None
 
     def steps(self) -> list[int]:
-        """Of all checkpoints that are there, ascending."""
+        """Return the steps of all checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
     def close(self) -> None:
-        """Stops the background writer."""
+        """Stop the background writer."""
         self._manager.close()
 
     def _check_space(self, step: int, state: TrainState) -> None:
-        """Refuses to start what cannot be finished: Orbax's writers, cut off in the middle, print tracebacks."""
-        if not isinstance(self._path, Path):  # a bucket has no end
+        """Refuse to start what cannot be finished: Orbax's writers print tracebacks when cut off."""
+        if not isinstance(self._path, Path):  # a bucket has no size limit
             return
         newest = self._manager.latest_step()
         local = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
@@ -129,12 +128,12 @@ class Checkpoints:
         if free < needed:
             raise StorageError(
                 f"{_uri(self._path)}: no space left for the checkpoint of step {step}: it takes about "
-                f"{needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; those before it are intact; hint: free space or "
-                "lower spec.checkpoint.keep, then run again"
+                f"{needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free; earlier checkpoints are intact; hint: free "
+                "space or lower spec.checkpoint.keep, then run again"
             )
 
     def _remove_unfinished(self) -> None:
-        """What a kill or a full disk left half written takes space and is never read. On gs:// Orbax does it."""
+        """Remove what a kill or a full disk left half-written and is never read. On gs:// Orbax does it."""
         if not isinstance(self._path, Path):
             return
         self._fence()
@@ -155,7 +154,7 @@ class Checkpoints:
 
 
 def _committing(path: Path | epath.Path, fence: Callable[[], None]) -> type[Any]:
-    """As Orbax commits a checkpoint on this storage, after asking the fence."""
+    """Return Orbax's temporary path type for this storage, which checks the fence before it commits."""
     kinds = ocp.path.atomicity
     kind = kinds.AtomicRenameTemporaryPath if isinstance(path, Path) else kinds.CommitFileTemporaryPath
 
@@ -167,7 +166,7 @@ def _committing(path: Path | epath.Path, fence: Callable[[], None]) -> type[Any]
 
 
 def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> tuple[Restored | None, str]:
-    """What a step's checkpoint holds, or what is wrong with it."""
+    """Return the content of a step's checkpoint, or a description of what is wrong with it."""
     items = ocp.args.Composite(state=ocp.args.StandardRestore(_stored(like)), run=ocp.args.JsonRestore())
     try:
         loaded = manager.restore(step, args=items)
@@ -178,19 +177,19 @@ def read_state(manager: ocp.CheckpointManager, step: int, like: TrainState) -> t
     except Exception as error:
         return None, f"{type(error).__name__}: {_first_line(error)}"
     if checksum != _checksum(run):
-        return None, "its position in the data is not what was saved"
+        return None, "its data position differs from what was saved"
     if digests != run["digests"]:
-        return None, "its arrays are not those that were saved"
-    return Restored(step, state, run["algorithm"], run.get("record", {})), ""  # older ones have none
+        return None, "its arrays differ from what was saved"
+    return Restored(step, state, run["algorithm"], run.get("record", {})), ""  # older checkpoints have none
 
 
 def _stored(state: TrainState) -> dict[str, Any]:
-    """The parts that a run has: one without a critic writes what it wrote before there were any."""
+    """Return the parts that a run has; without a critic, the format of runs before critics existed."""
     return {name: part for name, part in state._asdict().items() if part is not None}
 
 
 def path_of(uri: str) -> Path | epath.Path:
-    """How Orbax is told of a directory: its own kind of path on gs://, which needs gcsfs."""
+    """Return a directory in Orbax's form: its own kind of path on gs://, which needs gcsfs."""
     scheme, path = split(uri)
     return Path(path) if scheme == "file" else epath.Path(uri)
 
@@ -202,9 +201,9 @@ def _uri(path: Path | epath.Path) -> str:
 def read_params(
     path: Path | epath.Path, step: int | None, like: Params, *, averaged: bool = False
 ) -> tuple[Params, int]:
-    """The weights alone of a step (the newest if None), or their average, on the shardings of `like`, and that step.
+    """Read only the weights of a step (the newest if None), or their average, with the shardings of `like`.
 
-    Raises ConfigError where there is no such checkpoint, or it is damaged.
+    Return them and the step. Raises ConfigError if there is no such checkpoint, or it is damaged.
     """
     manager = ocp.CheckpointManager(path, options=ocp.CheckpointManagerOptions(read_only=True))
     steps = sorted(manager.all_steps())
@@ -224,12 +223,12 @@ def read_params(
     digests = _digests(params)  # of a state, those of the weights come first, and those of their average next
     first = len(digests) if averaged else 0
     if digests != loaded.run["digests"][first : first + len(digests)]:
-        raise ConfigError(f"{_uri(path)}/{step}: its arrays are not those that were saved; hint: name an earlier step")
+        raise ConfigError(f"{_uri(path)}/{step}: its arrays differ from what was saved; hint: name an earlier step")
     return params, step
 
 
 def _checksum(run: Mapping[str, Any]) -> int:
-    """Of what is not an array: JSON stays readable with any digit changed."""
+    """Return the checksum of everything that is no array: JSON stays readable with any digit changed."""
     return zlib.crc32(json.dumps(run, sort_keys=True).encode())
 
 
@@ -243,12 +242,12 @@ def _digests(state: TrainState | Params) -> list[int]:
 
 @jax.jit
 def _digest_leaves(state: TrainState | Params) -> Array:
-    """One number per array."""
+    """Return one number per array."""
     return jnp.stack([digest(leaf) for leaf in jax.tree.leaves(state)])
 
 
 def weight_digests(state: TrainState) -> list[int]:
-    """Of the trained weights; what digests a checkpoint has compiled is used again."""
+    """Return digests of the trained weights; reuses the program that checkpoints compile."""
     return _digests(state)[: len(jax.tree.leaves(state.params))]
 
 

@@ -1,4 +1,4 @@
-"""Verbs of `python -m pttrainer` beside `run`, one file each: `add_to(commands)` and what it runs."""
+"""The verbs of `python -m pttrainer` besides `run`, one file each: `add_to(commands)` and its action."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import sys
 
 
 def note(line: str) -> None:
-    """What a person should know beside what was asked for."""
+    """Print a line for people to stderr."""
     print(line, file=sys.stderr)

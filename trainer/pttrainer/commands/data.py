@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptapi.text.terminal import printable
 from pttrainer.commands import note
-from pttrainer.commands.exit import ended
+from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "eval")
 BAD_SHOWN = 20
-"""Bad rows that are listed; `-o json` has all."""
+"""Most bad rows to list; `-o json` has all."""
 LONGEST_SHOWN = 2000
-"""Characters of an example that are shown."""
+"""Most characters of an example to show."""
 LEARNED, PLAIN = "\x1b[32m", "\x1b[0m"
 
 
 def add_to(commands: Any) -> None:
-    """The verb's options."""
+    """Add the verb's options."""
     parser = commands.add_parser(
         "data",
         help="show a job's data as its model will see them",
@@ -44,11 +44,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--part", choices=PARTS, help="only data.train or data.eval")
     parser.add_argument("--examples", type=int, default=3, metavar="COUNT", help="rows to show with their mask (3)")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    parser.set_defaults(run=lambda options: ended(lambda: run(options)))
+    parser.set_defaults(run=lambda options: exit_code_of(lambda: run(options)))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Reads, tokenises, tells; raises DataError where a run would end on these data."""
+    """Read, tokenise and report the data. Raises DataError if a run would end on them."""
     from pttrainer.training.job_file import read_job
 
     job = read_job(options.job)
@@ -61,40 +61,40 @@ def run(options: argparse.Namespace) -> None:
     from pttrainer.models.loading.model_loader import open_chat
 
     chat = open_chat(job.spec.model, note)
-    found = [report.inspect(job.spec, part, chat, note, options.examples) for part in parts]
+    reports = [report.inspect(job.spec, part, chat, note, options.examples) for part in parts]
     if options.output == "json":
-        print(json.dumps({"data": [report.document(one) for one in found]}, indent=2, ensure_ascii=False))
+        print(json.dumps({"data": [report.document(item) for item in reports]}, indent=2, ensure_ascii=False))
     else:
-        print("\n\n".join(text(one, job.spec.training.sequence_length, colour=_colour()) for one in found))
-    bad = [(one, error) for one in found for error in one.bad]
+        print("\n\n".join(text(item, job.spec.training.sequence_length, colour=_colour()) for item in reports))
+    bad = [(item, error) for item in reports for error in item.bad]
     if bad and job.spec.data.on_bad_row == "fail":
-        raise DataError(
-            f"{len(bad)} bad rows; the first: {bad[0][1]}; hint: mend them, or set spec.data.onBadRow: skip"
-        )
+        raise DataError(f"{len(bad)} bad rows; the first: {bad[0][1]}; hint: fix them, or set spec.data.onBadRow: skip")
 
 
-def text(found: Report, length: int, *, colour: bool) -> str:
-    """The report for a person."""
+def text(report: Report, length: int, *, colour: bool) -> str:
+    """Return the report for a person."""
     from pttrainer.data.report import statistics
 
-    numbers = statistics(found.lengths)
+    numbers = statistics(report.lengths)
     per_row = ", ".join(f"{name} {numbers[name]:,}" for name in ("min", "median", "p95", "max"))
-    learned = "" if found.trainable is None else f", {found.trainable:,} to learn"
-    reason = "no room for a completion" if found.trainable is None else f"no token to learn, {found.unsaid} even uncut"
+    learned = "" if report.trainable is None else f", {report.trainable:,} to learn"
+    reason = (
+        "no room for a completion" if report.trainable is None else f"no token to learn, {report.unsaid} even uncut"
+    )
     lines = [
-        f"data.{found.part}: {found.uri}",
-        f"  files    {len(found.files)}: {', '.join(name.rpartition('/')[2] for name in found.files[:3])}"
-        + (", …" if len(found.files) > 3 else ""),
-        f"  format   {found.format} ({', '.join(f'{part}: {name}' for part, name in found.columns.items())})",
-        f"  rows     {found.rows:,}, {len(found.bad):,} bad",
+        f"data.{report.part}: {report.uri}",
+        f"  files    {len(report.files)}: {', '.join(name.rpartition('/')[2] for name in report.files[:3])}"
+        + (", …" if len(report.files) > 3 else ""),
+        f"  format   {report.format} ({', '.join(f'{part}: {name}' for part, name in report.columns.items())})",
+        f"  rows     {report.rows:,}, {len(report.bad):,} bad",
         f"  tokens   {numbers['total']:,}{learned}; per row: {per_row}",
-        f"  cut      {found.cut:,} rows (longer than sequenceLength {length:,})",
-        f"  dropped  {found.dropped:,} rows ({reason})",
+        f"  cut      {report.cut:,} rows (longer than sequenceLength {length:,})",
+        f"  dropped  {report.dropped:,} rows ({reason})",
     ]
-    lines += [f"  bad      {error}" for error in found.bad[:BAD_SHOWN]]
-    if len(found.bad) > BAD_SHOWN:
-        lines.append(f"  bad      … and {len(found.bad) - BAD_SHOWN:,} more; -o json has all")
-    for row in found.shown:
+    lines += [f"  bad      {error}" for error in report.bad[:BAD_SHOWN]]
+    if len(report.bad) > BAD_SHOWN:
+        lines.append(f"  bad      … and {len(report.bad) - BAD_SHOWN:,} more; -o json has all")
+    for row in report.shown:
         lines += ["", f"  {row.where}", *(f"    {line}" for line in _masked(row, colour=colour).split("\n"))]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""How a verb ends: an exit code, and for a foreseen error one line instead of a traceback."""
+"""The end of a verb: an exit code and, for a foreseen error, one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ptapi.failures import ExitCode
 from pttrainer.runtime.reporting import termination
 
 
-def ended(action: Callable[[], None]) -> ExitCode:
-    """Runs it; the exit code that it deserves."""
+def exit_code_of(action: Callable[[], None]) -> ExitCode:
+    """Run the action and return its exit code."""
     try:
         action()
     except BaseException as error:

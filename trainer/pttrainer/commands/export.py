@@ -1,4 +1,4 @@
-"""`python -m pttrainer export`: a checkpoint's weights in Hugging Face's layout, whether or not the run is done."""
+"""`python -m pttrainer export`: write a checkpoint's weights in Hugging Face's layout, even if the run is not done."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer.commands import note
-from pttrainer.commands.exit import ended
+from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io import storage
 
 
 def add_to(commands: Any) -> None:
-    """The verb's options."""
+    """Add the verb's options."""
     parser = commands.add_parser(
         "export", help="write a checkpoint's weights as safetensors, with tokenizer and config"
     )
@@ -29,13 +29,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--merge-lora",
         action="store_true",
-        help="merge adapters into the weights; without it they are written alone, in PEFT's layout",
+        help="merge adapters into the weights; by default only they are written, in PEFT's layout",
     )
-    parser.set_defaults(run=lambda options: ended(lambda: run(options)))
+    parser.set_defaults(run=lambda options: exit_code_of(lambda: run(options)))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Restores the weights alone and exports them; of a run with adapters, the adapters, or both merged."""
+    """Restore only the weights and export them; of a run with adapters, the adapters, or both merged."""
     directory, step = find(options.checkpoint)
     place = storage.place(directory)
     job = _job(place, options.checkpoint)
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         )
     import jax
 
-    from pttrainer.checkpoint.export import Base, Words, Writing, export, export_adapters
+    from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
     from pttrainer.checkpoint.store import path_of, read_params
     from pttrainer.models.loading.model_loader import assemble
     from pttrainer.runtime.distributed import sharding
@@ -62,20 +62,22 @@ def run(options: argparse.Namespace) -> None:
         return jax.ShapeDtypeStruct(x.shape, jax.numpy.float32 if is_averaged else x.dtype, sharding=where)
 
     like = jax.tree.map(stored, *shapes)
-    trained, found = read_params(path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged)
+    trained, found_step = read_params(
+        path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), step, like, averaged=is_averaged
+    )
     trained = jax.tree.map(lambda x, shape: x.astype(shape.dtype), trained, shapes[0])
     target = storage.Directory(options.out.absolute())
-    words = Words(parts.tokenizer, parts.chat.source)
+    tokenizer_files = TokenizerFiles(parts.tokenizer, parts.chat.source)
     if model.adapters is not None and not options.merge_lora:
-        base = Base(job.spec.model.uri, parts.commit)
-        export_adapters(target, model, base, trained, words, Writing(jax.device_get))
+        base = BaseModelRef(job.spec.model.uri, parts.commit)
+        export_adapters(target, model, base, trained, tokenizer_files, ExportWriter(jax.device_get))
     else:
-        export(target, model, model.whole(parts.frozen(layout), trained), words, Writing(jax.device_get))
-    note(f"{options.out}: step {found} of {place.uri}")
+        export(target, model, model.whole(parts.frozen(layout), trained), tokenizer_files, ExportWriter(jax.device_get))
+    note(f"{options.out}: step {found_step} of {place.uri}")
 
 
 def find(uri: str) -> tuple[str, int | None]:
-    """Run directory and step (None: the newest) that a URI names."""
+    """Return the run directory and step (None: the newest) that a URI names."""
     if not uri.startswith(("file://", "gs://")):
         raise ConfigError(f"--checkpoint: {uri}: not a run directory; accepted: file://, gs://")
     parts = uri.rstrip("/").split("/")

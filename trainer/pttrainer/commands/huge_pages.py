@@ -1,9 +1,10 @@
-"""Memory in large pages, for what jax allocates on a CPU: weights are read whole at every token and every step, and in
-pages of 4 kB a processor looks up addresses for much of that time (docs/findings/sampling-on-cpu.md has figures).
+"""Large memory pages for what jax allocates on a CPU.
 
-glibc's malloc asks the kernel for large pages where a tunable says so, and reads it only when a process starts. So the
-process becomes itself once more, with the tunable, before it has imported anything that is slow. Whoever has set the
-tunable, to 0 for instance, is respected; a kernel or C library without it takes no notice.
+Weights are read whole at every token and every step, and with pages of 4 kB a processor spends much of that time on
+address lookups (figures: docs/findings/sampling-on-cpu.md). glibc's malloc asks the kernel for large pages if a tunable says so, and
+reads it only when a process starts. So the process executes itself once more, with the tunable, before it has imported
+anything slow. A tunable that is already set, for example to 0, is respected; a kernel or C library without it ignores
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ VARIABLE, TUNABLE = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
 def use() -> None:
-    """Returns in a process that has the tunable; first thing in a program, when there is nothing to lose."""
+    """Return in a process that has the tunable. Call first in a program, when there is nothing to lose."""
     tunables = os.environ.get(VARIABLE, "")
     if sys.platform != "linux" or TUNABLE in tunables:
         return

@@ -1,7 +1,7 @@
-"""`python -m pttrainer logits`: what a model computes, for anyone who compares it with another implementation.
+"""`python -m pttrainer logits`: a model's logits, to compare it with another implementation.
 
-Rows go through one at a time, in float32 with exact products, on as many devices as there are: speed is not the
-point here.
+Rows go through one at a time, in float32 with exact products, on as many devices as there are: speed does not matter
+here.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from pttrainer.commands import note
-from pttrainer.commands.exit import ended
+from pttrainer.commands.exit import exit_code_of
 from pttrainer.errors import DataError, StorageError
 
 
 def add_to(commands: Any) -> None:
-    """The verb's options."""
+    """Add the verb's options."""
     parser = commands.add_parser("logits", help="write a model's logits for given tokens (float32, [B, T, V])")
     parser.add_argument(
         "--model", required=True, metavar="URI", help="hf://, gs:// or file:// of the model, or random://"
@@ -25,11 +25,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--tokens", required=True, type=Path, help="JSON file: a list of equally long lists of ids")
     parser.add_argument("--out", required=True, type=Path, help="the .npy file to write")
     parser.add_argument("--revision", help="branch, tag or commit of an hf:// model")
-    parser.set_defaults(run=lambda options: ended(lambda: run(options)))
+    parser.set_defaults(run=lambda options: exit_code_of(lambda: run(options)))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Reads, computes, writes."""
+    """Read tokens, compute logits and write them."""
     rows = read_tokens(options.tokens)
     import numpy as np
 
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def read_tokens(path: Path) -> list[list[int]]:
-    """Rows of equal length; raises DataError."""
+    """Read rows of equal length. Raises DataError."""
     try:
         rows = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -58,7 +58,7 @@ def read_tokens(path: Path) -> list[list[int]]:
 
 
 def compute(uri: str, revision: str | None, rows: list[list[int]]) -> Any:
-    """Logits [B, T, V] on the host, float32."""
+    """Return logits [B, T, V] on the host, float32."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -17,30 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from ptapi.failures import ExitCode
-from pttrainer.commands.exit import ended
+from pttrainer.commands.exit import exit_code_of
 
 KEPT = ("method", "chips", "length")
 
 
 def add_to(commands: Any) -> None:
-    """The verb's options."""
+    """Add the verb's options."""
     parser = commands.add_parser(
         "preflight",
-        help="say whether a job fits its chips, without any",
+        help="check whether a job fits its chips, without using any",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("job", type=Path, help="file that holds a PostTrainJob")
-    parser.add_argument("--quick", action="store_true", help="the formula alone: no compiler")
+    parser.add_argument("--quick", action="store_true", help="use only the formula, not the compiler")
     parser.add_argument(
         "--depth",
         choices=("auto", "fast", "full"),
         default="auto",
-        help="how far to compile: fast (no optimisation), full (as training), auto (full where fast leaves a doubt)",
+        help="how far to compile: fast (no optimisation), full (as in training), auto (full if fast is inconclusive)",
     )
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument(
-        "--here", action="store_true", help="on the devices of this machine (GPUs), in place of the job's accelerator"
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument(
+        "--here", action="store_true", help="use the devices of this machine (GPUs) instead of the job's accelerator"
     )
     parser.add_argument("--price", type=float, help="of a chip-hour, for the cost of the run")
     parser.add_argument(
@@ -49,23 +49,25 @@ def add_to(commands: Any) -> None:
         default=[],
         type=_priced,
         metavar="GENERATION=PRICE",
-        help="for which slice is cheapest; repeatable",
+        help="to find the cheapest slice; repeatable",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the verdict there too, as JSON")
-    asked.add_argument("--fit", action="store_true", help="write the smallest change that makes the job fit (--write)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the verdict to FILE, as JSON")
+    modes.add_argument("--fit", action="store_true", help="write the smallest change that makes the job fit (--write)")
     parser.add_argument("--keep", action="append", default=[], choices=KEPT, help="what --fit may not change")
-    asked.add_argument(
+    modes.add_argument(
         "--matrix", action="store_true", help="write what fits on many chips, with many batches (--write)"
     )
     parser.add_argument("--accelerator", action="append", default=[], metavar="TYPE", help="of the matrix; repeatable")
     parser.add_argument("--batch-size", action="append", default=[], type=int, metavar="ROWS", help="of the matrix")
-    asked.add_argument(
+    modes.add_argument(
         "--report",
         action="store_true",
-        help="as the operator does: into the termination message and the run directory, with verdicts of before",
+        help="as the operator does: write to the termination message and the run directory, and reuse earlier verdicts",
     )
-    parser.add_argument("--time-limit", type=float, metavar="SECONDS", help="for compiling; then the formula answers")
+    parser.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="limit for compiling; after it the formula decides"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -79,22 +81,22 @@ def _run(options: argparse.Namespace) -> int:
         return int(operator_job.report(options.job, _depth(options), options.time_limit))
     fits: list[bool] = []
     action = _fit if options.fit else _matrix if options.matrix else run
-    code = ended(lambda: fits.append(action(options)))
+    code = exit_code_of(lambda: fits.append(action(options)))
     return int(code if code or fits[0] else ExitCode.OUT_OF_MEMORY_HBM)
 
 
 def _fit(options: argparse.Namespace) -> bool:
-    """Writes the change; whether there is one. Says what was tried to stderr."""
+    """Write the change; return True if there is one. Attempts are listed on stderr."""
     job = _job(options)
     from pttrainer.preflight.advice import search
 
-    found = search.fit(job, frozenset(options.keep), compile_first=not options.quick)
-    _write(options, dataclasses.asdict(found))
-    return found.found is not None
+    fit = search.fit(job, frozenset(options.keep), compile_first=not options.quick)
+    _write(options, dataclasses.asdict(fit))
+    return fit.found is not None
 
 
 def _matrix(options: argparse.Namespace) -> bool:
-    """Writes the cells; whether one of them fits."""
+    """Write the cells; return True if one of them fits."""
     job = _job(options)
     from pttrainer.preflight.advice.matrix import matrix
 
@@ -127,15 +129,15 @@ def _depth(options: argparse.Namespace) -> Any:
 
 
 def run(options: argparse.Namespace) -> bool:
-    """Prints the verdict; whether the job fits. Raises ConfigError on a wrong job."""
+    """Print the verdict; return True if the job fits. Raises ConfigError on a wrong job."""
     job = _job(options)
     from pttrainer.preflight.check import judge
     from pttrainer.preflight.report import table
     from pttrainer.preflight.shapes.local_devices import look
 
-    seen = look() if options.here else None
+    devices = look() if options.here else None
     prices = dict(options.chip_hour)
-    verdict = judge(job, _depth(options), options.price, prices=prices, limit_s=options.time_limit, here=seen)
+    verdict = judge(job, _depth(options), options.price, prices=prices, limit_s=options.time_limit, here=devices)
     document = json.dumps(verdict.document(), indent=2)
     if options.write is not None:
         options.write.write_text(document + "\n")

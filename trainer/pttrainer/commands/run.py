@@ -1,7 +1,7 @@
 """From a job file to an exit code: the frame around the loop.
 
-Reads and checks the job before jax is imported, because the number of virtual devices must be known by then,
-and a wrong job should be refused in a blink. Every way to end passes through here once.
+Reads and checks the job before jax is imported, because the number of virtual devices must be known by then, and a
+wrong job should be refused at once. Every way to end passes through here once.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from pttrainer.runtime.reporting import termination
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.training.job_file import read_job
 from pttrainer.training.run_directory import lease_holder, resume_check, run_files
-from pttrainer.training.run_directory.latest_step import reached
+from pttrainer.training.run_directory.latest_step import run_progress
 
 
 def run_job(path: Path, *, is_fresh: bool = False) -> ExitCode:
-    """Runs the job in a file to its end, or until it is asked to stop. is_fresh: from its first step, and what its run
-    directory holds is set aside."""
+    """Run the job in a file to its end, or until it is asked to stop.
+
+    is_fresh: start from the first step, and move away what its run directory holds.
+    """
     stop = StopRequest()
     stop.listen()
     termination.quiet_background_threads()
     attempt = Attempt()
     code = _run(path, attempt, stop, is_fresh=is_fresh)
-    if code != ExitCode.STORAGE:  # a full bucket takes no word; its clients' threads should not get the time for theirs
+    if code != ExitCode.STORAGE:  # a full bucket accepts no write; give its clients' threads no time for tracebacks
         attempt.release()
     return code
 
@@ -64,23 +66,26 @@ def _run(path: Path, attempt: Attempt, stop: StopRequest, *, is_fresh: bool) -> 
 
 
 def _set_aside(place: Place) -> None:
-    at = reached(place)
+    at = run_progress(place)
     if processes.processes() > 1:
-        raise ConfigError("--fresh: this run has several processes; accepted: one; hint: move its directory yourself")
-    if writer := lease_holder.of_place(place):
+        raise ConfigError("--fresh: this run has several processes; accepted: one; hint: move its directory manually")
+    if writer := lease_holder.current_writer(place):
         raise OutputConflict(
-            f"--fresh: {place.uri}: {writer} writes there; accepted: a run that nobody writes; hint: wait for its end, "
-            "or end it"
+            f"--fresh: {place.uri}: {writer} writes there; accepted: a run without a writer; hint: wait until it "
+            "ends, or stop it"
         )
     if at is not None:
         kept = run_files.set_aside(place, at.step)
-        print(f"starting over; the run that had come to step {at.step} is kept as {kept}", file=sys.stderr)
+        print(f"starting over; the previous run, at step {at.step}, is kept as {kept}", file=sys.stderr)
 
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Modules make many objects, and no garbage: to look through them again and again takes a quarter of the time that
-    an import does, and a part of what is traced later."""
+    """Disable garbage collection during imports.
+
+    Modules create many objects and no garbage: scanning them again and again takes a quarter of the import time,
+    and some of the tracing time later.
+    """
     gc.disable()
     try:
         yield

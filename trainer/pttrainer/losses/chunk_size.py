@@ -1,4 +1,4 @@
-"""How many tokens go through the output head at once (`chunks`): arithmetic alone.
+"""The number of tokens that go through the output head at once (`chunking`): arithmetic alone.
 
 Letters: B rows, T tokens, V vocabulary.
 """
@@ -13,7 +13,7 @@ than computing (a v6e computes 560 operations in the time of reading a byte); at
 
 
 def largest_chunk(B: int, T: int, V: int, devices: int, platform: str) -> int:
-    """Tokens per row and chunk, of rows that are split already: a power of two, so that few lengths leave a rest."""
+    """Return tokens per row and chunk, for split rows: a power of two, so that few lengths leave a rest."""
     each = CHUNK_ELEMENTS if platform == "cpu" else min(ACCELERATOR_ELEMENTS, ACCELERATOR_TOKENS * V)
     size = 1
     while size * 2 <= T and size * 2 * B * V <= each * devices:

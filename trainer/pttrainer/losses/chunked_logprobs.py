@@ -29,12 +29,12 @@ from pttrainer.losses.head_gradient import gathered, head_gradient
 
 
 class TokenStats(NamedTuple):
-    """Per token, float32, 0 where the mask is 0. Gradients flow through `logps_BT`, and in `token_loss` through
-    `lse_BT` and `mean_BT` too.
+    """Statistics per token, float32, 0 where the mask is 0.
 
-    logps_BT: log-probability of the target; entropy_BT: of the predicted distribution, nats (0 if not asked for);
-    hit_BT: 1 where no token is more likely than the target (what comes through the head always has it).
-    lse_BT: log Σ exp of the logits; mean_BT: their mean over the vocabulary (None if not asked for).
+    Gradients flow through `logps_BT`, and in `token_loss` through `lse_BT` and `mean_BT` too. logps_BT:
+    log-probability of the target; entropy_BT: of the predicted distribution, nats (0 unless requested); hit_BT: 1
+    where no token is more likely than the target (always present after the head); lse_BT: log Σ exp of the logits;
+    mean_BT: their mean over the vocabulary (None unless requested).
     """
 
     logps_BT: Array
@@ -45,9 +45,12 @@ class TokenStats(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What becomes of hidden @ head.T: temperature divides it; softcap makes it softcap · tanh(x / softcap) first, as
-    Gemma 2 does; entropy asks for that of the predictions; chunk is the number of tokens per row and chunk, unset:
-    as many as keep a chunk's logits near `CHUNK_ELEMENTS`; level asks for log Σ exp and mean of the logits."""
+    """The options of the output head, hidden @ head.T.
+
+    temperature divides the logits; softcap makes them softcap · tanh(x / softcap) first, as in Gemma 2; entropy
+    requests that of the predictions; chunk is the number of tokens per row and chunk, by default as many as keep a
+    chunk's logits near `CHUNK_ELEMENTS`; level requests log Σ exp and mean of the logits.
+    """
 
     temperature: float = 1.0
     softcap: float | None = None
@@ -56,22 +59,22 @@ class Head(NamedTuple):
     level: bool = False
 
     def sized(self, shape: tuple[int, ...], V: int) -> Head:
-        """With its number of tokens."""
+        """Return the head with its chunk size set."""
         return self._replace(chunk=self.chunk or chunk_size(shape[0], shape[1], V))
 
     def nothing(self, shape: tuple[int, ...]) -> TokenStats:
-        """The stats of tokens that do not count."""
+        """Return the stats of tokens that do not count."""
         zeros = jnp.zeros(shape, jnp.float32)
         return TokenStats(*[zeros] * (5 if self.level else 3))
 
     def chunks(self, mask_BT: Array) -> Chunks:
-        """The chunks of a sized head."""
+        """Return the chunks of a sized head."""
         assert self.chunk is not None
         return chunks(mask_BT, self.chunk)
 
 
 TokenLoss = Callable[[TokenStats, Batch], Array]
-"""(stats, batch) -> weighted loss [B, T]; entry t must depend on entry t of what is given alone."""
+"""(stats, batch) -> weighted loss [B, T]; entry t must depend on entry t of the arguments alone."""
 
 
 def token_stats(
@@ -86,7 +89,7 @@ def token_stats(
     chunk: int | None = None,
     level: bool = False,
 ) -> TokenStats:
-    """Log-probs (and entropies) of `targets_BT` under softmax(logits / temperature), logits = hidden @ head.T.
+    """Return log-probs (and entropies) of `targets_BT` under softmax(logits / temperature), logits = hidden @ head.T.
 
     The keywords are those of `Head`.
     """
@@ -97,7 +100,7 @@ def token_stats(
 def token_loss(
     loss_of: TokenLoss, head: Head, hidden_BTD: Array, head_VD: Array, batch: Batch
 ) -> tuple[Array, TokenStats]:
-    """Σ of the batch's weighted losses, and the stats it came from, through which no gradient flows."""
+    """Return Σ of the batch's weighted losses, and the stats behind it, through which no gradient flows."""
     loss, stats = _token_loss(loss_of, head.sized(batch.targets_BT.shape, head_VD.shape[0]), hidden_BTD, head_VD, batch)
     return loss, lax.stop_gradient(stats)
 
@@ -162,7 +165,7 @@ def _token_loss(
 def _loss_forward(
     loss_of: TokenLoss, head: Head, hidden: CustomVJPPrimal, head_weight: CustomVJPPrimal, batch: Any
 ) -> tuple[tuple[Array, TokenStats], tuple[Array, Array | None]]:
-    """Loss, stats, and the gradients of the loss. A head that is not trained gets none."""
+    """Return loss, stats, and the gradients of the loss. A head that is not trained gets none."""
     hidden_BTD, head_VD = hidden.value, head_weight.value
     batch = jax.tree.map(lambda x: x.value, batch, is_leaf=lambda x: isinstance(x, CustomVJPPrimal))
     parts, head_VD = head.chunks(batch.mask_BT), gathered(head_VD)
@@ -217,7 +220,7 @@ def _logits(hidden_BCD: Array, head_VD: Array, head: Head) -> Array:
 
 
 def _stats(logits_BCV: Array, targets_BC: Array, head: Head) -> tuple[TokenStats, Array]:
-    """Stats of a chunk, and log Σ exp of its logits."""
+    """Return the stats of a chunk, and log Σ exp of its logits."""
     lse_BC = jax.nn.logsumexp(logits_BCV, axis=-1)
     target_BC = jnp.take_along_axis(logits_BCV, targets_BC[..., None], axis=-1)[..., 0]
     entropy_BC = jnp.zeros_like(lse_BC)
@@ -231,10 +234,11 @@ def _stats(logits_BCV: Array, targets_BC: Array, head: Head) -> tuple[TokenStats
 
 
 def _logits_gradient(logits_BCV: Array, targets_BC: Array, slopes: TokenStats, lse_BC: Array, head: Head) -> Array:
-    """[N, V]: d logp / d logits = onehot(target) − softmax(logits); d capped / d logits = 1 − tanh²; d lse / d logits
-    is the softmax, d mean / d logits 1 / V.
+    """Return the gradient with respect to the logits, [N, V].
 
-    Rows and tokens as one axis: contracting over two makes XLA transpose the logits first.
+    d logp / d logits = onehot(target) − softmax(logits); d capped / d logits = 1 − tanh²; d lse / d logits is the
+    softmax, d mean / d logits 1 / V. Rows and tokens are one axis: contracting over two makes XLA transpose the
+    logits first.
     """
     V = logits_BCV.shape[-1]
     inverse_temperature = 1.0 / head.temperature
@@ -250,11 +254,11 @@ def _logits_gradient(logits_BCV: Array, targets_BC: Array, slopes: TokenStats, l
 
 
 def _tokens(hidden_BCD: Array) -> Array:
-    """[N, D]."""
+    """Return the hidden states as [N, D]."""
     return hidden_BCD.reshape(-1, hidden_BCD.shape[-1])
 
 
 def _joined(stats: TokenStats, parts: Chunks, mask_BT: Array) -> TokenStats:
-    """Stats of chunks as those of rows, 0 where nothing counts."""
+    """Return the stats of chunks as those of rows, 0 where nothing counts."""
     joined: TokenStats = jax.tree.map(lambda x: jnp.where(mask_BT > 0, parts.join(x), 0.0), stats)
     return joined

@@ -1,10 +1,10 @@
-"""Tokens in chunks, those that count first: how the output head is applied a piece at a time.
+"""Tokens in chunks, those that count first: the output head is applied a piece at a time.
 
-Letters: B rows, T tokens, C tokens of a row in a chunk, M chunks, V vocabulary, X whatever follows.
+Letters: B rows, T tokens, C tokens of a row in a chunk, M chunks, V vocabulary, X any further axes.
 
-Tokens that do not count (mask 0: prompts, padding) are sorted behind those that do, row by row, so that chunks in
-which none counts come last and can be skipped. Where the mesh splits the tokens of a row, its pieces are rows here:
-sorting a whole row would gather it on every device.
+Tokens that do not count (mask 0: prompts, padding) are sorted behind those that do, row by row, so that chunks in which
+none counts come last and can be skipped. Where the mesh splits the tokens of a row, its pieces are rows here: sorting a
+whole row would gather it on every device.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from pttrainer.runtime.distributed import sharding
 
 
 class Chunks(NamedTuple):
-    """Which token of a row is where. order_BT: the tokens, those that count first; back_BT: its inverse. B and T are
-    those of the pieces, where rows are split into any."""
+    """The order of each row's tokens.
+
+    order_BT: the tokens, those that count first; back_BT: its inverse. B and T are those of the pieces, if rows are
+    split.
+    """
 
     order_BT: Array
     back_BT: Array
@@ -28,7 +31,7 @@ class Chunks(NamedTuple):
     pieces: int = 1
 
     def split(self, x_BTX: Array) -> Array:
-        """[B, T, …] to [M, B, C, …]; the last chunk is filled up with zeros, which do not count."""
+        """Reshape [B, T, …] to [M, B, C, …]; the last chunk is padded with zeros, which do not count."""
         x_BTX = _take(sharding.sequence_rows(x_BTX, self.pieces), self.order_BT)
         B, T = x_BTX.shape[:2]
         M = -(-T // self.size)
@@ -36,21 +39,21 @@ class Chunks(NamedTuple):
         return jnp.moveaxis(padded.reshape(B, M, self.size, *x_BTX.shape[2:]), 1, 0)
 
     def join(self, x_MBCX: Array) -> Array:
-        """The inverse of `split`."""
+        """Invert `split`."""
         M, B, C = x_MBCX.shape[:3]
         rows = jnp.moveaxis(x_MBCX, 0, 1).reshape(B, M * C, *x_MBCX.shape[3:])
         return sharding.whole_rows(_take(rows[:, : self.order_BT.shape[1]], self.back_BT), self.pieces)
 
 
 def chunks(mask_BT: Array, size: int) -> Chunks:
-    """The chunks of `size` tokens a row for this mask."""
+    """Return the chunks of `size` tokens per row for this mask."""
     pieces = sharding.pieces("sequence", mask_BT.shape[1])
     order_BT = jnp.argsort(sharding.sequence_rows(mask_BT, pieces) <= 0, axis=1, stable=True)
     return Chunks(order_BT, jnp.argsort(order_BT, axis=1), size, pieces)
 
 
 def chunk_size(B: int, T: int, V: int) -> int:
-    """Tokens per row and chunk on the mesh in context."""
+    """Return tokens per row and chunk on the mesh in context."""
     pieces = sharding.pieces("sequence", T)
     return largest_chunk(B * pieces, T // pieces, V, sharding.devices(), sharding.chip()[0])
 

@@ -1,4 +1,4 @@
-"""How far a model's predictions are from a teacher's, token by token, a chunk of logits at a time.
+"""The divergence of a model's predictions from a teacher's, token by token, a chunk of logits at a time.
 
 Letters: B rows, T tokens, D and E model sizes, V vocabulary, C tokens of a chunk.
 
@@ -6,12 +6,13 @@ The generalised Jensen-Shannon divergence (arXiv 2306.13649, eq. 1) of teacher P
 
     β = 0   KL(P ‖ Q)      β = 1   KL(Q ‖ P)      else   β·KL(P ‖ M) + (1 − β)·KL(Q ‖ M),  M = β·P + (1 − β)·Q
 
-The ends are defined apart, as the paper's code and others have it: the formula between them tends to 0 there. With
-`top_k` the outcomes are the teacher's k likeliest tokens and "any other": a divergence still, never above the whole.
+The ends are special cases, as in the paper's code and elsewhere: the formula between them tends to 0 there. With
+`top_k` the outcomes are the teacher's k most likely tokens and "any other": still a divergence, never above the full
+one.
 
-Neither model's B × T × V logits exist: chunks go through both heads one after the other, and the backward pass
-computes a chunk again. Left out: vocabularies that differ; where one head is padded further than the other, what lies
-beyond the shorter is left out of both.
+Neither model's B × T × V logits exist: chunks go through both heads one after the other, and the backward pass computes
+a chunk again. Left out: vocabularies that differ; if one head is padded further than the other, what lies beyond the
+shorter is left out of both.
 """
 
 from __future__ import annotations
@@ -30,54 +31,56 @@ from pttrainer.losses.head_gradient import gathered
 from pttrainer.models import Model, Params
 
 SMALLEST_REST = 1e-7
-"""Least probability of "any other" where all that is known is what the others leave of 1: its rounding."""
+"""Least probability of "any other" if it is only known as 1 minus the rest: the rounding of that."""
 LEAST_LOGP = -80.0
-"""Least log-prob of "any other" where all are known: there is none where each token is an outcome of its own."""
+"""Least log-prob of "any other" if all are known: it has none if each token is an outcome of its own."""
 
 
-class GuidedStats(NamedTuple):
-    """Per token, float32, 0 where the mask is 0. Gradients flow through `divergence_BT` only."""
+class DistillationStats(NamedTuple):
+    """Statistics per token, float32, 0 where the mask is 0. Gradients flow through `divergence_BT` only."""
 
     logps_BT: Array
     entropy_BT: Array
     divergence_BT: Array
 
 
-Itself = Literal["initial", "average", "current"]
+SelfTeacherWeights = Literal["initial", "average", "current"]
 
 
 @dataclass(frozen=True)
-class Guide:
-    """A frozen teacher and how the student is compared with it. Its weights are given to each call.
+class Teacher:
+    """A frozen teacher and its comparison with the student. Its weights are passed to each call.
 
-    itself: the teacher is the student: as it was before the first step, its average, or as it is.
+    self_weights: set if the student is its own teacher, as before the first step, as its average, or as it is.
     """
 
     model: Model
     beta: float
     top_k: int = 0
     chunk: int | None = None
-    itself: Itself | None = None
+    self_weights: SelfTeacherWeights | None = None
 
-    def stats(self, teacher: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch) -> GuidedStats:
-        """Of the batch's tokens. The teacher reads what the student reads, or what the batch has for it."""
-        guide_BTE = self._hidden(teacher, batch)
+    def stats(
+        self, params: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch
+    ) -> DistillationStats:
+        """Return the stats of the batch's tokens. The teacher reads the student's rows, or its own in the batch."""
+        teacher_BTE = self._hidden(params, batch)
         V = min(head_VD.shape[0], self.model.config.vocab_size)
-        heads = gathered(head_VD[:V]), gathered(self.model.head(teacher)[:V])
+        heads = gathered(head_VD[:V]), gathered(self.model.head(params)[:V])
 
-        def compared(hidden_BCD: Array, guide_BCE: Array) -> tuple[Array, Array]:
+        def compared(hidden_BCD: Array, teacher_BCE: Array) -> tuple[Array, Array]:
             student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, heads[0]))
-            teacher_BCV = jax.nn.log_softmax(_logits(self.model, guide_BCE, heads[1]))
+            teacher_BCV = jax.nn.log_softmax(_logits(self.model, teacher_BCE, heads[1]))
             return student_BCV, divergence(*self._outcomes(lax.stop_gradient(teacher_BCV), student_BCV), self.beta)
 
-        return _by_chunk(compared, (hidden_BTD, guide_BTE), batch, self.chunk or chunk_size(*_shape(batch), V))
+        return _by_chunk(compared, (hidden_BTD, teacher_BTE), batch, self.chunk or chunk_size(*_shape(batch), V))
 
-    def _hidden(self, teacher: Params, batch: Batch) -> Array:
+    def _hidden(self, params: Params, batch: Batch) -> Array:
         if batch.teacher_tokens_BU is None:
-            return self.model.forward(teacher, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
+            return self.model.forward(params, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
         rows = batch.teacher_tokens_BU, batch.teacher_positions_BU, batch.teacher_segment_ids_BU
-        guide_BUE = self.model.forward(teacher, *rows)
-        return jnp.take_along_axis(guide_BUE, batch.teacher_slots_BT[..., None], axis=1)
+        teacher_BUE = self.model.forward(params, *rows)
+        return jnp.take_along_axis(teacher_BUE, batch.teacher_slots_BT[..., None], axis=1)
 
     def _outcomes(self, teacher_BCV: Array, student_BCV: Array) -> tuple[Array, Array]:
         if not self.top_k:
@@ -87,27 +90,28 @@ class Guide:
 
 
 @dataclass(frozen=True)
-class Hearsay:
-    """What a teacher said of each token, from the data: its K likeliest tokens; all others are one outcome more."""
+class OfflineTeacher:
+    """A teacher's log-probs in the data: its K most likely tokens; all others are one more outcome."""
 
     beta: float
     chunk: int | None = None
 
-    def stats(self, teacher: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch) -> GuidedStats:
-        """Of the batch's tokens; `teacher` is empty."""
-
+    def stats(
+        self, params: Params, student: Model, hidden_BTD: Array, head_VD: Array, batch: Batch
+    ) -> DistillationStats:
+        """Return the stats of the batch's tokens; `params` is empty."""
         whole_VD = gathered(head_VD)
 
         def compared(hidden_BCD: Array, ids_BCK: Array, logps_BCK: Array) -> tuple[Array, Array]:
             student_BCV = jax.nn.log_softmax(_logits(student, hidden_BCD, whole_VD))
             return student_BCV, divergence(_with_rest(logps_BCK), _with_others(student_BCV, ids_BCK), self.beta)
 
-        told = hidden_BTD, batch.teacher_ids_BTK, batch.teacher_logps_BTK
-        return _by_chunk(compared, told, batch, self.chunk or chunk_size(*_shape(batch), head_VD.shape[0]))
+        outcomes = hidden_BTD, batch.teacher_ids_BTK, batch.teacher_logps_BTK
+        return _by_chunk(compared, outcomes, batch, self.chunk or chunk_size(*_shape(batch), head_VD.shape[0]))
 
 
 def divergence(teacher_X: Array, student_X: Array, beta: float) -> Array:
-    """Of log-probs over the last axis; the teacher's come first. No gradient reaches the teacher from a stopped one."""
+    """Return the divergence of log-probs over the last axis. A stopped teacher gets no gradient."""
     if beta == 0.0:
         return _kl(teacher_X, student_X)
     if beta == 1.0:
@@ -118,24 +122,27 @@ def divergence(teacher_X: Array, student_X: Array, beta: float) -> Array:
 
 def _by_chunk(
     compared: Callable[..., tuple[Array, Array]], arrays: tuple[Array, ...], batch: Batch, size: int
-) -> GuidedStats:
-    """`compared` turns a chunk of `arrays` into the student's log-probs [B, C, V] and the divergence [B, C]."""
+) -> DistillationStats:
+    """Compute stats by chunk.
+
+    `compared` returns the student's log-probs [B, C, V] and the divergence [B, C] of a chunk of `arrays`.
+    """
     parts = chunks(batch.mask_BT, size)
 
     def of_chunk(inputs: Any) -> tuple[Array, Array, Array]:
         targets_BC, _, *of_chunk = inputs
         student_BCV, divergence_BC = compared(*of_chunk)
-        said_BC = jnp.take_along_axis(student_BCV, targets_BC[..., None], axis=-1)[..., 0]
-        return said_BC, -jnp.sum(jnp.exp(student_BCV) * student_BCV, axis=-1), divergence_BC
+        logps_BC = jnp.take_along_axis(student_BCV, targets_BC[..., None], axis=-1)[..., 0]
+        return logps_BC, -jnp.sum(jnp.exp(student_BCV) * student_BCV, axis=-1), divergence_BC
 
     def body(carry: None, inputs: Any) -> tuple[None, tuple[Array, Array, Array]]:
         zeros = jnp.zeros(inputs[1].shape, jnp.float32)
         return carry, lax.cond(jnp.any(inputs[1] > 0), of_chunk, lambda _: (zeros, zeros, zeros), inputs)
 
     split = tuple(parts.split(x) for x in (batch.targets_BT, batch.mask_BT, *arrays))
-    _, found = lax.scan(jax.checkpoint(body, prevent_cse=False), None, split)
-    said_BT, entropy_BT, divergence_BT = (jnp.where(batch.mask_BT > 0, parts.join(x), 0.0) for x in found)
-    return GuidedStats(lax.stop_gradient(said_BT), lax.stop_gradient(entropy_BT), divergence_BT)
+    _, stats = lax.scan(jax.checkpoint(body, prevent_cse=False), None, split)
+    logps_BT, entropy_BT, divergence_BT = (jnp.where(batch.mask_BT > 0, parts.join(x), 0.0) for x in stats)
+    return DistillationStats(lax.stop_gradient(logps_BT), lax.stop_gradient(entropy_BT), divergence_BT)
 
 
 def _shape(batch: Batch) -> tuple[int, int]:
@@ -148,15 +155,17 @@ def _kl(p_X: Array, q_X: Array) -> Array:
 
 
 def _with_others(logps_BCV: Array, ids_BCK: Array) -> Array:
-    """These tokens, and as one outcome more all others, added up: what 1 leaves to them is rounding where a student is
-    sure of itself, and without a gradient it would stay so."""
+    """Return the log-probs of these tokens, and of all others together as one more outcome.
+
+    The others are added up: 1 minus the rest is only rounding for a confident student, and would give no gradient.
+    """
     others_BCV = jnp.put_along_axis(logps_BCV, ids_BCK, 2 * LEAST_LOGP, axis=-1, inplace=False)
     rest_BC1 = jnp.maximum(jax.nn.logsumexp(others_BCV, axis=-1, keepdims=True), LEAST_LOGP)
     return jnp.concatenate([jnp.take_along_axis(logps_BCV, ids_BCK, axis=-1), rest_BC1], axis=-1)
 
 
 def _with_rest(logps_K: Array) -> Array:
-    """One more outcome: all tokens that nothing is known of."""
+    """Append one more outcome: all tokens without a known log-prob."""
     rest = jnp.maximum(1.0 - jnp.sum(jnp.exp(logps_K), axis=-1, keepdims=True), SMALLEST_REST)
     return jnp.concatenate([logps_K, jnp.log(rest)], axis=-1)
 

@@ -36,7 +36,7 @@ MAX_LOG_RATIO = 20.0
 
 
 class Clip(NamedTuple):
-    """ε and ε_high; dual: the bound c for negative advantages, or None."""
+    """The clip range ε and ε_high; dual: the bound c for negative advantages, or None."""
 
     low: float
     high: float
@@ -44,7 +44,7 @@ class Clip(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a loss's paper uses: (lp, old, A, mask, clip) -> (loss, ratio), reduction, advantage, clip.
+    """The choices of a loss's paper: (lp, old, A, mask, clip) -> (loss, ratio), reduction, advantage, clip.
 
     cuts_weight: the clip bounds a token's weight by an absolute number, and no gradient is lost.
     """
@@ -57,17 +57,17 @@ class Variant(NamedTuple):
 
 
 def old_policy(logps_BT: Array, batch: Batch) -> Array:
-    """Log-probs of before the batch's first update; with one update, the policy's own without a gradient."""
+    """Return log-probs before the batch's first update; with one update, the policy's own without gradient."""
     return lax.stop_gradient(logps_BT) if batch.old_logps_BT is None else jnp.asarray(batch.old_logps_BT)
 
 
 def log_ratio(logps_BT: Array, old_BT: Array) -> Array:
-    """log w, clamped so that exp neither overflows nor vanishes."""
+    """Return log w, clamped so that exp neither overflows nor vanishes."""
     return jnp.clip(logps_BT - old_BT, -MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def surrogate(ratio_BT: Array, advantages_BT: Array, clip: Clip) -> Array:
-    """−min(w·A, clip(w)·A); with a dual clip never above −c·A where A < 0 (1912.09729)."""
+    """Return −min(w·A, clip(w)·A); with a dual clip never above −c·A where A < 0 (1912.09729)."""
     clipped_BT = jnp.clip(ratio_BT, 1.0 - clip.low, 1.0 + clip.high)
     loss_BT = -jnp.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
     if clip.dual is None:
@@ -76,13 +76,13 @@ def surrogate(ratio_BT: Array, advantages_BT: Array, clip: Clip) -> Array:
 
 
 def token(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip) -> tuple[Array, Array]:
-    """grpo, dr-grpo, dapo, rloo: every token has its own ratio."""
+    """Return loss and ratio for grpo, dr-grpo, dapo, rloo: every token has its own ratio."""
     ratio_BT = jnp.exp(log_ratio(logps_BT, old_BT))
     return surrogate(ratio_BT, advantages_BT, clip), ratio_BT
 
 
 def sequence(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip) -> tuple[Array, Array]:
-    """gspo: the sequence's ratio in place of every token's."""
+    """Return loss and ratio for gspo: the sequence's ratio replaces every token's."""
     ratio_BT = jnp.exp(_mean_over_tokens(log_ratio(logps_BT, old_BT), mask_BT))
     return surrogate(ratio_BT, advantages_BT, clip), ratio_BT
 
@@ -90,21 +90,24 @@ def sequence(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Arra
 def sequence_by_token(
     logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip
 ) -> tuple[Array, Array]:
-    """gspo-token: the value of the sequence's ratio, the gradient of each token: exp(lp − sg(lp) + sg(log s))."""
+    """Return loss and ratio for gspo-token: the sequence's value, each token's gradient.
+
+    The ratio is exp(lp − sg(lp) + sg(log s)).
+    """
     log_s_BT = _mean_over_tokens(log_ratio(logps_BT, old_BT), mask_BT)
     ratio_BT = jnp.exp(logps_BT - lax.stop_gradient(logps_BT) + lax.stop_gradient(log_s_BT))
     return surrogate(ratio_BT, advantages_BT, clip), ratio_BT
 
 
 def cispo(logps_BT: Array, old_BT: Array, advantages_BT: Array, mask_BT: Array, clip: Clip) -> tuple[Array, Array]:
-    """Every token keeps its gradient; only the weight is cut, at ε_high (absolute)."""
+    """Return loss and ratio for cispo: every token keeps its gradient; its weight is cut at ε_high (absolute)."""
     ratio_BT = jnp.exp(log_ratio(logps_BT, old_BT))
     weight_BT = lax.stop_gradient(jnp.minimum(ratio_BT, clip.high))
     return -weight_BT * advantages_BT * logps_BT, ratio_BT
 
 
 def _mean_over_tokens(values_BT: Array, mask_BT: Array) -> Array:
-    """[B, 1]."""
+    """Return the mean over each row's tokens, [B, 1]."""
     counts_B1 = jnp.maximum(jnp.sum(mask_BT, axis=1, keepdims=True), 1.0)
     return jnp.sum(values_BT * mask_BT, axis=1, keepdims=True) / counts_B1
 
@@ -130,13 +133,13 @@ VARIANTS: dict[str, Variant] = {
     "cispo": Variant(cispo, _token_mean, "group", Clip(*CLIPS["cispo"]), cuts_weight=True),
     "rloo": Variant(token, _token_mean, "leave-one-out", Clip(*CLIPS["rloo"])),
 }
-"""By the name in `spec.algorithm.grpo.loss`."""
+"""Losses by name in `spec.algorithm.grpo.loss`."""
 
 
 def kl(estimator: str, logps_BT: Array, ref_BT: Array, ratio_BT: Array) -> Array:
-    """KL(policy ‖ reference) per token, as a loss whose gradient is that of the reverse KL.
+    """Return KL(policy ‖ reference) per token, as a loss whose gradient is that of the reverse KL.
 
-    k2 is ½(lp − ref)². k3 is exp(ref − lp) − (ref − lp) − 1, times the token's ratio w: only so has it the right
+    k2 is ½(lp − ref)². k3 is exp(ref − lp) − (ref − lp) − 1, times the token's ratio w: only then has it the right
     gradient, w·(lp − ref)·∇lp. k1 = lp − ref is no loss: its expected gradient is 0.
     """
     if estimator == "k2":
@@ -148,11 +151,11 @@ def kl(estimator: str, logps_BT: Array, ref_BT: Array, ratio_BT: Array) -> Array
 
 
 SMALL = 0.1
-"""Differences of log-probs below which k3 is its series: exp(d) − d − 1 there is what rounding left of 1."""
+"""Differences of log-probs below which k3 uses its series: exp(d) − d − 1 would be rounding noise."""
 
 
 def k3(logps_BT: Array, ref_BT: Array) -> Array:
-    """exp(d) − d − 1 with d = ref − lp: never negative, in float32 either, and unbiased as a value."""
+    """Return exp(d) − d − 1 with d = ref − lp: never negative, even in float32, and unbiased as a value."""
     difference_BT = log_ratio(ref_BT, logps_BT)
     small_BT = jnp.clip(difference_BT, -SMALL, SMALL)
     series_BT = 1.0 + small_BT / 3.0 * (1.0 + small_BT / 4.0 * (1.0 + small_BT / 5.0))
@@ -161,9 +164,9 @@ def k3(logps_BT: Array, ref_BT: Array) -> Array:
 
 
 LARGEST_IMPORTANCE = 2.0
-"""Sampler and trainer differ by rounding, and by updates that a stale batch missed: what is far off is not trusted."""
+"""Sampler and trainer differ by rounding, and by updates that a stale batch missed: larger ratios are not trusted."""
 
 
 def truncated_importance(old_BT: Array, sampler_BT: Array) -> Array:
-    """min(exp(old − sampler), 2): what the sampler said against what the trainer would have said."""
+    """Return min(exp(old − sampler), 2), the ratio of the trainer's to the sampler's probability."""
     return jnp.minimum(jnp.exp(log_ratio(old_BT, sampler_BT)), LARGEST_IMPORTANCE)

@@ -1,4 +1,4 @@
-"""What is watched of every policy-gradient loss: clipping, ratios, and how far sampler and trainer are apart."""
+"""Metrics of every policy-gradient loss: clipping, ratios, and the difference between sampler and trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_policy(
     *,
     cuts_weight: bool = False,
 ) -> dict[str, Metric]:
-    """All of it, with the policy's entropy and its distance from the reference, where there is one."""
+    """Return all of them, with the policy's entropy and its KL from the reference, if there is one."""
     metrics = of_ratio(ratio_BT, batch.advantages_BT, clip, cuts_weight=cuts_weight)
     metrics |= of_sampler(old_BT, batch.sampler_logps_BT, importance_BT)
     metrics[run_directory.ENTROPY] = Mean(stats.entropy_BT)
@@ -32,9 +32,12 @@ def of_policy(
 
 
 def of_ratio(ratio_BT: Array, advantages_BT: Array, clip: Clip, *, cuts_weight: bool = False) -> dict[str, Metric]:
-    """A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0, and for A < 0 above the
-    bound of a dual clip. Where a loss cuts the weight alone (cispo), that is above its bound, whatever A is, and never
-    below."""
+    """Return the metrics of ratio and clip.
+
+    A clip takes effect only where it lowers the objective: below for A < 0, above for A > 0, and for A < 0 above
+    the bound of a dual clip. If a loss cuts only the weight (cispo), that is above its bound, whatever A is, and
+    never below.
+    """
     if cuts_weight:
         low_BT, high_BT = jnp.zeros_like(ratio_BT, bool), ratio_BT > clip.high
     else:
@@ -51,7 +54,7 @@ def of_ratio(ratio_BT: Array, advantages_BT: Array, clip: Clip, *, cuts_weight: 
 
 
 def of_sampler(old_BT: Array, sampler_BT: Array, importance_BT: Array) -> dict[str, Metric]:
-    """How far apart sampler and trainer are on the same tokens."""
+    """Return how far apart sampler and trainer are on the same tokens."""
     difference_BT = jnp.abs(old_BT - sampler_BT)
     return {
         "sampler/difference": Mean(difference_BT),

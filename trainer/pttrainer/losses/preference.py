@@ -26,11 +26,11 @@ import jax.numpy as jnp
 from jax import Array
 
 LARGEST_LOGP = -1e-6
-"""Mean log-prob from which odds are taken: those of certainty are infinite."""
+"""Largest mean log-prob for odds: those of certainty are infinite."""
 
 
 class Side(NamedTuple):
-    """One answer of each pair: log-prob of policy and reference (0 where there is none), tokens. All [P]."""
+    """One answer of each pair: log-prob of policy and reference (0 without one), and token count. All [P]."""
 
     logps_P: Array
     ref_P: Array
@@ -38,17 +38,17 @@ class Side(NamedTuple):
 
     @property
     def total_P(self) -> Array:
-        """Log-ratio to the reference."""
+        """Return the log-ratio to the reference."""
         return self.logps_P - self.ref_P
 
     @property
     def mean_P(self) -> Array:
-        """Log-ratio to the reference, per token."""
+        """Return the log-ratio to the reference, per token."""
         return self.total_P / jnp.maximum(self.tokens_P, 1.0)
 
 
-class Numbers(NamedTuple):
-    """What a loss is given: β, ε and γ."""
+class Coefficients(NamedTuple):
+    """The coefficients of a loss: β, ε and γ."""
 
     beta: float
     smoothing: float = 0.0
@@ -56,58 +56,60 @@ class Numbers(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a loss's paper uses: (chosen, rejected, numbers) -> loss, β, γ.
+    """The choices of a loss's paper: (chosen, rejected, coefficients) -> loss, β, γ.
 
-    score: the quantity that is compared; β times it is the implicit reward that metrics show.
+    score: the quantity that is compared; β times it is the implicit reward in the metrics.
     """
 
-    loss: Callable[[Side, Side, Numbers], Array]
+    loss: Callable[[Side, Side, Coefficients], Array]
     score: Callable[[Side], Array]
     beta: float
     margin: float = 0.0
 
 
 def total(side: Side) -> Array:
-    """Of a whole answer."""
+    """Return the score of a whole answer."""
     return side.total_P
 
 
 def mean(side: Side) -> Array:
-    """Per token."""
+    """Return the score per token."""
     return side.mean_P
 
 
-def sigmoid(chosen: Side, rejected: Side, numbers: Numbers) -> Array:
-    """DPO, with smoothing the conservative one."""
-    return _logistic(numbers.beta * (chosen.total_P - rejected.total_P), numbers.smoothing)
+def sigmoid(chosen: Side, rejected: Side, coefficients: Coefficients) -> Array:
+    """Return DPO's loss; with smoothing, conservative DPO's."""
+    return _logistic(coefficients.beta * (chosen.total_P - rejected.total_P), coefficients.smoothing)
 
 
-def robust(chosen: Side, rejected: Side, numbers: Numbers) -> Array:
-    """Its mean over pairs of which a share ε is mislabelled is DPO's over the right labels."""
-    h_P, share = numbers.beta * (chosen.total_P - rejected.total_P), numbers.smoothing
+def robust(chosen: Side, rejected: Side, coefficients: Coefficients) -> Array:
+    """Return a loss whose mean over pairs with a share ε of wrong labels is DPO's over the right labels."""
+    h_P, share = coefficients.beta * (chosen.total_P - rejected.total_P), coefficients.smoothing
     right_P, wrong_P = -jax.nn.log_sigmoid(h_P), -jax.nn.log_sigmoid(-h_P)
     return ((1.0 - share) * right_P - share * wrong_P) / (1.0 - 2.0 * share)
 
 
-def hinge(chosen: Side, rejected: Side, numbers: Numbers) -> Array:
-    """No gradient once a pair is told apart by 1/β."""
-    return jax.nn.relu(1.0 - numbers.beta * (chosen.total_P - rejected.total_P))
+def hinge(chosen: Side, rejected: Side, coefficients: Coefficients) -> Array:
+    """Return the hinge loss: no gradient once a pair is separated by 1/β."""
+    return jax.nn.relu(1.0 - coefficients.beta * (chosen.total_P - rejected.total_P))
 
 
-def ipo(chosen: Side, rejected: Side, numbers: Numbers) -> Array:
-    """A target for the margin in place of a logistic that never has enough."""
-    return jnp.square(chosen.mean_P - rejected.mean_P - 1.0 / (2.0 * numbers.beta))
+def ipo(chosen: Side, rejected: Side, coefficients: Coefficients) -> Array:
+    """Return the squared distance from a target margin, instead of a logistic that never saturates."""
+    return jnp.square(chosen.mean_P - rejected.mean_P - 1.0 / (2.0 * coefficients.beta))
 
 
-def simpo(chosen: Side, rejected: Side, numbers: Numbers) -> Array:
-    """The score is the answer's likelihood per token, as generation ranks it; γ is the margin asked for."""
-    return _logistic(numbers.beta * (chosen.mean_P - rejected.mean_P) - numbers.margin, numbers.smoothing)
+def simpo(chosen: Side, rejected: Side, coefficients: Coefficients) -> Array:
+    """Return the logistic loss of the likelihood per token, as generation ranks answers; γ is the target margin."""
+    return _logistic(
+        coefficients.beta * (chosen.mean_P - rejected.mean_P) - coefficients.margin, coefficients.smoothing
+    )
 
 
-def orpo(chosen: Side, rejected: Side, numbers: Numbers) -> Array:
-    """Likelihood of the chosen answer, and β times the odds ratio's loss."""
+def orpo(chosen: Side, rejected: Side, coefficients: Coefficients) -> Array:
+    """Return the chosen answer's negative log-likelihood plus β times the odds ratio's loss."""
     odds_P = _log_odds(chosen.mean_P) - _log_odds(rejected.mean_P)
-    return -chosen.mean_P - numbers.beta * jax.nn.log_sigmoid(odds_P)
+    return -chosen.mean_P - coefficients.beta * jax.nn.log_sigmoid(odds_P)
 
 
 def _logistic(h_P: Array, smoothing: float) -> Array:
@@ -115,7 +117,7 @@ def _logistic(h_P: Array, smoothing: float) -> Array:
 
 
 def _log_odds(logps_P: Array) -> Array:
-    """log(p / (1 − p)) from log p, exact near both ends."""
+    """Return log(p / (1 − p)) from log p, exact near both ends."""
     logps_P = jnp.minimum(logps_P, LARGEST_LOGP)
     near_one = logps_P > -0.6931472
     return logps_P - jnp.where(near_one, jnp.log(-jnp.expm1(logps_P)), jnp.log1p(-jnp.exp(logps_P)))
@@ -129,4 +131,4 @@ VARIANTS: dict[str, Variant] = {
     "simpo": Variant(simpo, mean, 2.0, margin=1.0),
     "orpo": Variant(orpo, mean, 0.1),
 }
-"""By the name in `spec.algorithm.dpo.loss`."""
+"""Losses by name in `spec.algorithm.dpo.loss`."""

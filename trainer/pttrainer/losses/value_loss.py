@@ -15,7 +15,7 @@ from jax import Array
 
 
 def clipped(values_BT: Array, old_BT: Array, returns_BT: Array, clip: float) -> tuple[Array, Array]:
-    """(loss, 1 where the clip decides)."""
+    """Return (loss, 1 where the clip decides)."""
     plain_BT = jnp.square(values_BT - returns_BT)
     if not clip:
         return 0.5 * plain_BT, jnp.zeros_like(plain_BT)

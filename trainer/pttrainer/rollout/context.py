@@ -1,4 +1,4 @@
-"""What a run offers to its algorithm and to sampling: model, devices, tokenizer, scoring, reporting."""
+"""The run as algorithms and sampling see it: model, devices, tokenizer, scoring, reporting."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from pttrainer.runtime.distributed import sharding
 if TYPE_CHECKING:
     from pttrainer.data.tokenization.chat_template import Chat
     from pttrainer.data.tokenization.tokenizer import Tokenizer
-    from pttrainer.rollout.disaggregated.weight_sync import Transfer
+    from pttrainer.rollout.disaggregated.weight_sync import WeightSync
     from pttrainer.runtime.io.storage import Place
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the loop offers.
+    """The services of the training loop.
 
     score(params, batch, temperature): log-probs of the batch's targets at its mask, [B, T] numpy (old, reference).
-    initial_params(): the weights the run started from, loaded again (a frozen reference model).
-    place(tree): global host arrays onto the mesh, rows split over devices. fetch(tree): back to every host.
-    save_samples(step, rows): the sample table of a step in the run directory. note(text): a line for a person.
-    alive(): what is waited for has a limit of its own, so that no hang is seen.
-    leader: true on the one process that writes. run: the run directory. transfer: to the devices that only sample;
-    None where those that train do.
+    initial_params(): the weights the run started from, loaded again (a frozen reference model). place(tree): move
+    global host arrays onto the mesh, rows split over devices. fetch(tree): move them back to every host.
+    save_samples(step, rows): write the sample table of a step to the run directory. note(text): log a line for
+    people. alive(): signal that a wait with a limit of its own is no hang. leader: True on the one process that
+    writes. run: the run directory. transfer: to devices that only sample; None if the training devices sample.
     """
 
     spec: PostTrainJobSpec
@@ -49,14 +48,14 @@ class Context:
     alive: Callable[[], None]
     leader: bool
     run: Place
-    transfer: Transfer | None = None
+    transfer: WeightSync | None = None
 
     @property
     def deliver(self) -> Callable[[Params], Params] | None:
-        """Weights to the devices that only sample, as they are wanted there."""
+        """Return the function that moves weights to sampling devices in their format, if there are such devices."""
         return None if self.transfer is None else self.transfer.deliver
 
     def rows_at_once(self, rows: int) -> int:
-        """Rows of an evaluation batch: no more than there are, and a multiple of the devices that share them."""
+        """Return the rows of an evaluation batch: at most `rows`, rounded up to a multiple of the batch shards."""
         shards = sharding.mesh_size(self.mesh, "batch")
         return math.ceil(min(self.spec.evaluation.batch_size, rows) / shards) * shards

@@ -1,4 +1,4 @@
-"""What an engine is asked and what it answers: `generate(params, prompts, sampling) -> tokens, logps`.
+"""The interface of sampling engines: `generate(params, prompts, sampling) -> tokens, logps`.
 
 Letters: N completions, T new tokens.
 """
@@ -16,11 +16,11 @@ from pttrainer.models import Params
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen.
+    """The way the next token is chosen.
 
     max_new_tokens bounds every completion, max_length prompt and completion together. top_k 0, top_p 1 and min_p 0
-    are off. min_new_tokens: before them no end token comes. Greedy takes the likeliest token. stop: strings that end a
-    completion, beside the end tokens, wherever they fall between tokens.
+    are off. min_new_tokens: no end token before them. Greedy takes the most likely token. stop: strings that end a
+    completion, besides the end tokens, wherever they fall between tokens.
     """
 
     max_new_tokens: int
@@ -35,7 +35,7 @@ class Sampling:
 
     @property
     def truncates(self) -> bool:
-        """Some tokens are never drawn, however likely the model finds them."""
+        """Return True if some tokens are never drawn, however likely they are."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
@@ -47,7 +47,7 @@ class Prompt(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What else the keys are folded from. step: of the rollout, not of a token."""
+    """What the keys are folded from besides the prompt. step: of the rollout, not of a token."""
 
     seed: int
     step: int
@@ -56,12 +56,11 @@ class Draw(NamedTuple):
 class Completions(NamedTuple):
     """All samples, prompt by prompt: sample g of prompt p is row p · G + g.
 
-    tokens_NT: the end token included where there is one, and the token that completes a stop string, whole even where
-    the string ends inside it (`text` cuts there); entries from lengths_N on mean nothing.
-    logps_NT: log-probs of the tokens at the sampling temperature, before top_k, top_p, min_p or min_new_tokens cut
-    anything off.
-    ended_N: true where an end token or a stop string ended the completion, false where it was cut.
-    facts: counts for the log; those of several calls add up.
+    tokens_NT: the end token included if there is one, and the whole token that completes a stop string, even if the
+    string ends inside it (`completion_text` cuts there); entries from lengths_N on are padding. logps_NT: log-probs
+    of the tokens at the sampling temperature, before top_k, top_p, min_p or min_new_tokens truncate anything.
+    ended_N: True if an end token or a stop string ended the completion, False if it was cut. facts: counts for the
+    log; those of several calls add up.
     """
 
     tokens_NT: np.ndarray
@@ -71,15 +70,15 @@ class Completions(NamedTuple):
     facts: Mapping[str, float] = {}
 
     def tokens(self, row: int) -> list[int]:
-        """The tokens of one completion."""
+        """Return the tokens of one completion."""
         return [int(token) for token in self.tokens_NT[row, : self.lengths_N[row]]]
 
 
 class Engine(Protocol):
-    """Samples completions."""
+    """An engine that samples completions."""
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
-        """`samples` completions of each prompt. A sample depends on params, its prompt and its key alone."""
+        """Sample `samples` completions of each prompt; each depends on params, its prompt and its key alone."""
         ...

@@ -1,8 +1,8 @@
 """Samples with their rewards, group by group, and the batch that they become.
 
-Letters: N rows (one per sample), T tokens. Entry t of a row is the prediction of the token after t, so the
-first token of a completion after a prompt of n tokens stands at t = n − 1. The mask is 1 exactly on tokens
-that the policy produced, its end token included.
+Letters: N rows (one per sample), T tokens. Entry t of a row is the prediction of the token after t, so the first token
+of a completion after a prompt of n tokens is at t = n − 1. The mask is 1 exactly on tokens that the policy produced,
+its end token included.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from pttrainer.rollout.engine import Completions, Sampling
 from pttrainer.rollout.native.buckets import slots_for
 
 MAX_TABLE_ROWS = 256
-"""Most samples of a step that are kept for people to read."""
+"""Most samples of a step in the sample table."""
 
 
-class Trip(NamedTuple):
-    """What an episode of several turns has beside a completion. prompt: its own, an opening included; said: which of
-    the tokens after it the model said; calls: of tools, failed: how many of them got an error; error: why there is no
-    reward."""
+class EpisodeInfo(NamedTuple):
+    """What an episode of several turns has besides a completion.
+
+    prompt: its own, the environment's first turn included; sampled: which of the tokens after it the model sampled;
+    calls: of tools; failed: how many of them returned an error; error: why there is no reward.
+    """
 
     prompt: Sequence[int]
-    said: Sequence[bool]
+    sampled: Sequence[bool]
     transcript: Sequence[Mapping[str, Any]]
     turns: int
     calls: int
@@ -36,8 +38,11 @@ class Trip(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One completion. reward: the weighted sum, NaN where any reward is missing. tokens: after the prompt; in an
-    episode of several turns (`trip`) those that were observed, too, and text is what the model said last."""
+    """One completion. reward: the weighted sum, NaN if any reward is missing.
+
+    tokens: after the prompt, in an episode of several turns (`episode`) with the observed ones; text is then the
+    model's last turn.
+    """
 
     tokens: list[int]
     logps: np.ndarray
@@ -45,12 +50,12 @@ class Sample(NamedTuple):
     text: str
     rewards: Mapping[str, float]
     reward: float
-    trip: Trip | None = None
+    episode: EpisodeInfo | None = None
 
     @property
     def length(self) -> int:
-        """Tokens that the model said."""
-        return len(self.tokens) if self.trip is None else sum(self.trip.said)
+        """Return the number of tokens that the model sampled."""
+        return len(self.tokens) if self.episode is None else sum(self.episode.sampled)
 
 
 class Group(NamedTuple):
@@ -61,7 +66,7 @@ class Group(NamedTuple):
 
 
 def longest(questions: Sequence[Question], samples: int, sampling: Sampling, rewards: Sequence[str]) -> list[Group]:
-    """Groups whose samples take all tokens that they may: of what is still to be sampled, the shape."""
+    """Return groups whose samples have the maximum length: the shape of samples yet to come."""
 
     def one(question: Question) -> Sample:
         tokens = min(sampling.max_new_tokens, sampling.max_length - len(question.tokens))
@@ -71,12 +76,12 @@ def longest(questions: Sequence[Question], samples: int, sampling: Sampling, rew
 
 
 def rewards(groups: Sequence[Group]) -> np.ndarray:
-    """`rewards_PG`."""
+    """Return `rewards_PG`."""
     return np.array([[sample.reward for sample in group.samples] for group in groups], np.float64)
 
 
 def reward_parts(groups: Sequence[Group]) -> dict[str, np.ndarray]:
-    """`rewards_PG` of each reward alone, by name."""
+    """Return `rewards_PG` of each single reward, by name."""
     return {
         name: np.array([[sample.rewards[name] for sample in group.samples] for group in groups], np.float64)
         for name in groups[0].samples[0].rewards
@@ -86,9 +91,9 @@ def reward_parts(groups: Sequence[Group]) -> dict[str, np.ndarray]:
 def lay_out(
     groups: Sequence[Group], advantages_PG: np.ndarray, pad_id: int, length: int, shared: int | None = None
 ) -> Batch:
-    """One row per sample, right-padded to a bucket of at most `length`. Weights are the variant's: 0 here.
+    """Return one row per sample, right-padded to a bucket of at most `length`; weights are 0, the loss sets them.
 
-    shared: prompts stand once for all of their samples (`Prompts`), padded to so many tokens.
+    shared: store each prompt once for all of its samples (`Prompts`), padded to this many tokens.
     """
     samples = [(_prompt(group, sample), sample) for group in groups for sample in group.samples]
     skipped = [0 if shared is None else len(prompt) - 1 for prompt, _ in samples]
@@ -104,7 +109,7 @@ def lay_out(
         here, after = slice(0, len(ids) - 1), slice(len(prompt) - before - 1, len(ids) - 1)
         tokens_NT[row, here], targets_NT[row, here] = ids[:-1], ids[1:]
         segments_NT[row, here], positions_NT[row, here] = 1, np.arange(before, before + len(ids) - 1)
-        mask_NT[row, after] = 1.0 if sample.trip is None else sample.trip.said
+        mask_NT[row, after] = 1.0 if sample.episode is None else sample.episode.sampled
         sampler_NT[row, after] = sample.logps
     return Batch(
         tokens_BT=tokens_NT,
@@ -120,7 +125,7 @@ def lay_out(
 
 
 def _prompts(prompts: Sequence[Sequence[int]], pad_id: int, slots: int) -> Prompts:
-    """All of each prompt but its last token, right-padded."""
+    """Return each prompt without its last token, right-padded."""
     tokens_PT = np.full((len(prompts), slots), pad_id, np.int32)
     segments_PT = np.zeros_like(tokens_PT)
     for row, prompt in enumerate(prompts):
@@ -129,7 +134,7 @@ def _prompts(prompts: Sequence[Sequence[int]], pad_id: int, slots: int) -> Promp
 
 
 def facts(groups: Sequence[Group], prefix: str = "") -> dict[str, float]:
-    """Completion length, truncation and what episodes were like, for the log."""
+    """Return completion length, truncation and episode metrics, for the log."""
     samples = [sample for group in groups for sample in group.samples]
     lengths = [sample.length for sample in samples]
     ended = [sample.length for sample in samples if sample.ended]
@@ -139,30 +144,30 @@ def facts(groups: Sequence[Group], prefix: str = "") -> dict[str, float]:
         f"{prefix}completion_length/max": float(max(lengths)),
         **({f"{prefix}completion_length/terminated": float(np.mean(ended))} if ended else {}),
         f"{prefix}truncated": float(np.mean([not sample.ended for sample in samples])),
-        **{f"{prefix}{name}": value for name, value in _trip_facts(samples).items()},
+        **{f"{prefix}{name}": value for name, value in _episode_facts(samples).items()},
     }
 
 
-def _trip_facts(samples: Sequence[Sample]) -> dict[str, float]:
-    trips = [sample.trip for sample in samples if sample.trip is not None]
-    if not trips:
+def _episode_facts(samples: Sequence[Sample]) -> dict[str, float]:
+    episodes = [sample.episode for sample in samples if sample.episode is not None]
+    if not episodes:
         return {}
-    calls = sum(trip.calls for trip in trips)
+    calls = sum(episode.calls for episode in episodes)
     return {
-        "episodes/turns": float(np.mean([trip.turns for trip in trips])),
-        "episodes/failed": float(np.mean([bool(trip.error) for trip in trips])),
-        "tools/calls": calls / len(trips),
-        "tools/used": float(np.mean([trip.calls > 0 for trip in trips])),
-        "tools/failed": sum(trip.failed for trip in trips) / max(calls, 1),
+        "episodes/turns": float(np.mean([episode.turns for episode in episodes])),
+        "episodes/failed": float(np.mean([bool(episode.error) for episode in episodes])),
+        "tools/calls": calls / len(episodes),
+        "tools/used": float(np.mean([episode.calls > 0 for episode in episodes])),
+        "tools/failed": sum(episode.failed for episode in episodes) / max(calls, 1),
     }
 
 
 def _prompt(group: Group, sample: Sample) -> Sequence[int]:
-    return group.question.tokens if sample.trip is None else sample.trip.prompt
+    return group.question.tokens if sample.episode is None else sample.episode.prompt
 
 
 def table(step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: int) -> list[dict[str, Any]]:
-    """Rows of the sample table: whole groups, at most `most` samples."""
+    """Return the rows of the sample table: whole groups, at most `most` samples."""
     rows: list[dict[str, Any]] = []
     for group, advantages_G in zip(groups, advantages_PG, strict=True):
         if rows and len(rows) + len(group.samples) > most:
@@ -178,31 +183,31 @@ def table(step: int, groups: Sequence[Group], advantages_PG: np.ndarray, most: i
                     "advantage": round(float(advantage), 6),
                     "tokens": sample.length,
                     "ended": sample.ended,
-                    **({} if sample.trip is None else _told(sample.trip)),
+                    **({} if sample.episode is None else _episode_columns(sample.episode)),
                 }
             )
     return rows
 
 
 def with_advantages(rows: Sequence[Mapping[str, Any]], advantages_N: np.ndarray) -> list[dict[str, Any]]:
-    """Rows of the table with advantages that became known later; the table may hold fewer rows than the rollout."""
+    """Add advantages that became known later to table rows, which may be fewer than the rollout's."""
     return [
         {**row, "advantage": round(float(advantage), 6)} for row, advantage in zip(rows, advantages_N, strict=False)
     ]
 
 
-def _told(trip: Trip) -> dict[str, Any]:
-    """Of an episode: every turn, and what went wrong."""
+def _episode_columns(episode: EpisodeInfo) -> dict[str, Any]:
+    """Return the columns of an episode: every turn, and its error."""
     return {
-        "turns": [dict(message) for message in trip.transcript],
-        "tool_calls": trip.calls,
-        "tool_failures": trip.failed,
-        **({"error": trip.error} if trip.error else {}),
+        "turns": [dict(message) for message in episode.transcript],
+        "tool_calls": episode.calls,
+        "tool_failures": episode.failed,
+        **({"error": episode.error} if episode.error else {}),
     }
 
 
 def samples_of(completions: Completions, texts: Sequence[str], scores: Any) -> list[Sample]:
-    """All samples of a rollout, in the order of its rows."""
+    """Return all samples of a rollout, in the order of its rows."""
     return [
         Sample(
             tokens=completions.tokens(row),
@@ -217,5 +222,5 @@ def samples_of(completions: Completions, texts: Sequence[str], scores: Any) -> l
 
 
 def _number(value: float) -> float | None:
-    """JSON knows no NaN: no reward is null."""
+    """Return null for a missing reward: JSON has no NaN."""
     return None if np.isnan(value) else round(value, 6)

@@ -1,16 +1,16 @@
 """Rollouts of several turns: the model speaks, the environment answers, all episodes side by side.
 
-    prompt · said · observed · said · … · said          one row of tokens; only what was said is trained
+    prompt · sampled · observed · sampled · … · sampled          one row of tokens; only sampled ones are trained
 
-Token in, token out: what the model said is kept as the tokens that it sampled, with their log-probs, and the next
-turn is asked with exactly those; only an observation is ever turned into tokens (`Chat.between`), and only once. So
-every prompt begins with the prompt of the turn before, and the trainer sees what the sampler saw.
+Token in, token out: the model's turns are kept as the tokens that it sampled, with their log-probs, and the next turn
+continues from exactly those; only an observation is ever tokenised (`Chat.between`), and only once. So every prompt
+begins with the prompt of the turn before, and the trainer sees what the sampler saw.
 
-A turn asks the engine for all open episodes at once, and their number is filled up to a power of two, so that few
-shapes are compiled. The first turn samples as a rollout of one turn does: same keys, same samples.
+A turn sends all open episodes to the engine at once, padded to a power of two so that few shapes are compiled. The
+first turn samples as a rollout of one turn does: same keys, same samples.
 
-An episode ends when its environment says so; when it ran out of turns or of room (it is judged as it stands, and counts
-as truncated); or when its environment failed or took too long, and then it has no reward.
+An episode ends when its environment says so; when it runs out of turns or of tokens (it is scored as it is, and counts
+as truncated); or when its environment fails or takes too long, and then it has no reward.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Completions, Draw, Engine, Prompt, Sampling
-from pttrainer.rollout.groups import Group, Sample, Trip
+from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
 from pttrainer.rollout.sampler import Judged, Sampler
-from pttrainer.rollout.speculative.verify import added, with_rates
+from pttrainer.rollout.speculative.verify import add_counts, with_rates
 
 REWARD = "environment"
 """The name of the environment's own reward."""
@@ -44,13 +44,13 @@ KEY_OF_TURN = 0x9E3779B9
 
 @dataclass
 class Episode:
-    """One conversation as it grows. prompt: tokens before the first turn; the lists: tokens after it."""
+    """A conversation in progress. prompt: tokens before the first turn; the lists: tokens after it."""
 
     question: Question
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
-    said: list[bool] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
     transcript: list[dict[str, Any]] = field(default_factory=list)
     reward: float = 0.0
     seconds: float = 0.0
@@ -63,38 +63,38 @@ class Episode:
 
     @property
     def ids(self) -> list[int]:
-        """All tokens so far."""
+        """Return all tokens so far."""
         return [*self.prompt, *self.tokens]
 
     @property
     def answer(self) -> str:
-        """What the model said last."""
+        """Return the model's last turn."""
         return next((str(m["content"]) for m in reversed(self.transcript) if m["role"] == "assistant"), "")
 
-    def add(self, tokens: Sequence[int], logps: Sequence[float], *, said: bool) -> None:
-        """Tokens that come next."""
+    def add(self, tokens: Sequence[int], logps: Sequence[float], *, sampled: bool) -> None:
+        """Append tokens."""
         self.tokens += tokens
         self.logps += logps
-        self.said += [said] * len(tokens)
+        self.sampled += [sampled] * len(tokens)
 
     def close(self, *, ended: bool = False, error: str = "") -> None:
-        """No more turns."""
+        """End the episode."""
         self.is_open, self.ended, self.error = False, ended, error
 
 
-NO_ROOM = "the opening leaves no room for a turn"
+OPENING_TOO_LONG = "the opening is too long: no tokens are left for a turn"
 LONGEST_TOKEN = 64
-"""Characters of text for a token, at most: what is beyond so many for each is not looked at."""
+"""Most characters per token: text beyond this many per allowed token is ignored."""
 
 
 class EpisodeSampler(Sampler):
-    """An engine, an environment and the job's rewards."""
+    """Samples episodes with an engine and an environment, and scores them with the job's rewards."""
 
     def __init__(
         self, context: Context, engine: Engine, runner: Runner, environment: Environment, spec: EnvironmentSpec
     ) -> None:
         super().__init__(context, engine, runner)
-        self._environment, self._spec, self._is_proven = environment, spec, False
+        self._environment, self._spec, self._has_worked = environment, spec, False
         self.tools = environment.schemas
 
     def sample(
@@ -106,8 +106,9 @@ class EpisodeSampler(Sampler):
         sampling: Sampling,
         draw: Draw,
     ) -> Judged:
+        """Return `samples` scored episodes of each question; their keys are folded from `numbers`."""
         began = time.monotonic()
-        episodes = self._begin([question for question in questions for _ in range(samples)])
+        episodes = self._start_episodes([question for question in questions for _ in range(samples)])
         places = [number * samples + g for number in numbers for g in range(samples)]
         outside_s = time.monotonic() - began
         counts: dict[str, float] = {}
@@ -117,14 +118,16 @@ class EpisodeSampler(Sampler):
                 break
             if turn == 0 and all(not episode.transcript and episode.is_open for episode in episodes):
                 prompts = [Prompt(q.tokens, number) for q, number in zip(questions, numbers, strict=True)]
-                said = self._engine.generate(params, prompts, samples, sampling, draw)
+                completions = self._engine.generate(params, prompts, samples, sampling, draw)
             else:
-                keyed = draw._replace(seed=(draw.seed + turn * KEY_OF_TURN) % 2**32)
-                said = self._next_turn(
-                    params, [episodes[p] for p in chosen], [places[p] for p in chosen], sampling, keyed
+                turn_draw = draw._replace(seed=(draw.seed + turn * KEY_OF_TURN) % 2**32)
+                completions = self._next_turn(
+                    params, [episodes[p] for p in chosen], [places[p] for p in chosen], sampling, turn_draw
                 )
-            since, counts = time.monotonic(), added(counts, said.facts)
-            self._hear({p: episodes[p] for p in chosen}, said, sampling, is_last=turn + 1 == self._spec.max_turns)
+            since, counts = time.monotonic(), add_counts(counts, completions.facts)
+            self._take_turn(
+                {p: episodes[p] for p in chosen}, completions, sampling, is_last=turn + 1 == self._spec.max_turns
+            )
             outside_s += time.monotonic() - since
         generate_s = time.monotonic() - began - outside_s
         self._check(episodes)
@@ -133,50 +136,54 @@ class EpisodeSampler(Sampler):
         facts = {**judged.facts, **with_rates(counts), "seconds/environment": outside_s}
         return replace(judged, generate_s=generate_s, reward_s=time.monotonic() - since + outside_s, facts=facts)
 
-    def _begin(self, questions: Sequence[Question]) -> list[Episode]:
+    def _start_episodes(self, questions: Sequence[Question]) -> list[Episode]:
         episodes = [Episode(question, list(question.tokens)) for question in questions]
-        openings = self._environment.reset({place: question.fields for place, question in enumerate(questions)})
+        first_turns = self._environment.reset({place: question.fields for place, question in enumerate(questions)})
         for place, episode in enumerate(episodes):
-            opening = openings[place]
-            if opening.error:
-                episode.close(error=opening.error)
-            elif len(opening.text or "") > self._context.spec.training.sequence_length * LONGEST_TOKEN:
-                episode.close(error=NO_ROOM)
-            elif opening.text:
-                message = {"role": "user", "content": opening.text}
+            first_turn = first_turns[place]
+            if first_turn.error:
+                episode.close(error=first_turn.error)
+            elif len(first_turn.text or "") > self._context.spec.training.sequence_length * LONGEST_TOKEN:
+                episode.close(error=OPENING_TOO_LONG)
+            elif first_turn.text:
+                message = {"role": "user", "content": first_turn.text}
                 episode.transcript.append(message)
-                asked = [*episode.question.messages, message]
-                episode.prompt = self._context.chat.prompt_ids(asked, episode.question.tools)
+                requests = [*episode.question.messages, message]
+                episode.prompt = self._context.chat.prompt_ids(requests, episode.question.tools)
                 if len(episode.prompt) >= self._context.spec.training.sequence_length:
-                    episode.close(error=NO_ROOM)
+                    episode.close(error=OPENING_TOO_LONG)
         return episodes
 
     def _next_turn(
         self, params: Params, episodes: Sequence[Episode], places: Sequence[int], sampling: Sampling, draw: Draw
     ) -> Completions:
-        """One sample of each; filled up with the last one, which is sampled again and not looked at."""
+        """Sample one turn of each episode. The last one fills up the batch; its copies are ignored."""
         rows = 1 << (len(episodes) - 1).bit_length()
         prompts = [Prompt(episode.ids, place) for episode, place in zip(episodes, places, strict=True)]
         prompts += [prompts[-1]] * (rows - len(prompts))
         return self._engine.generate(params, prompts, 1, sampling, draw)
 
-    def _hear(self, episodes: Mapping[int, Episode], said: Completions, sampling: Sampling, *, is_last: bool) -> None:
-        """Takes in what was said, row by row, has the environment answer, and takes that in."""
-        asking: dict[int, Said] = {}
+    def _take_turn(
+        self, episodes: Mapping[int, Episode], completions: Completions, sampling: Sampling, *, is_last: bool
+    ) -> None:
+        """Append the sampled turns, row by row, then the environment's answers to them."""
+        replies_wanted: dict[int, Said] = {}
         for row, (place, episode) in enumerate(episodes.items()):
-            tokens = said.tokens(row)
-            episode.add(tokens, said.logps_NT[row, : len(tokens)].tolist(), said=True)
+            tokens = completions.tokens(row)
+            episode.add(tokens, completions.logps_NT[row, : len(tokens)].tolist(), sampled=True)
             episode.turns += 1
             text = self._context.tokenizer.decode(self._without_end(tokens), skip_special=False)
             episode.transcript.append({"role": "assistant", "content": text})
-            if said.ended_N[row]:
-                asking[place] = Said(text, episode.question.fields, self._spec.timeout_seconds - episode.seconds)
+            if completions.ended_N[row]:
+                replies_wanted[place] = Said(
+                    text, episode.question.fields, self._spec.timeout_seconds - episode.seconds
+                )
             else:
                 episode.close()
-        for place, turn in (self._environment.step(asking) if asking else {}).items():
-            self._answer(episodes[place], turn, sampling, is_last=is_last)
+        for place, turn in (self._environment.step(replies_wanted) if replies_wanted else {}).items():
+            self._apply_turn(episodes[place], turn, sampling, is_last=is_last)
 
-    def _answer(self, episode: Episode, turn: Turn, sampling: Sampling, *, is_last: bool) -> None:
+    def _apply_turn(self, episode: Episode, turn: Turn, sampling: Sampling, *, is_last: bool) -> None:
         episode.reward += turn.reward
         episode.seconds += turn.seconds
         episode.calls, episode.failed = episode.calls + turn.calls, episode.failed + turn.failed
@@ -194,13 +201,13 @@ class EpisodeSampler(Sampler):
                 episode.close()
                 return
             episode.transcript += messages
-            episode.add(tokens, [0.0] * len(tokens), said=False)
+            episode.add(tokens, [0.0] * len(tokens), sampled=False)
 
     def _cut(self, text: str) -> str:
         tokenizer, most = self._context.tokenizer, self._spec.max_observation_tokens
         if len(text) <= most:  # no token is shorter than a character of ASCII
             return text
-        # An environment may say a gigabyte, and Python stands still while that is encoded.
+        # An environment may return a gigabyte, and encoding that blocks Python.
         beginning = text[: most * LONGEST_TOKEN]
         tokens = tokenizer.encode(beginning)
         is_whole = len(beginning) == len(text) and len(tokens) <= most
@@ -210,39 +217,43 @@ class EpisodeSampler(Sampler):
         return tokens[:-1] if tokens and tokens[-1] in self._context.tokenizer.eos_ids else tokens
 
     def _check(self, episodes: Sequence[Episode]) -> None:
-        """An environment in which every episode of the first rollout fails is broken."""
+        """Raise UserCodeError if every episode of the first rollout failed: the environment is broken."""
         errors = [episode.error for episode in episodes if episode.error]
         if not errors:
-            self._is_proven = True
+            self._has_worked = True
             return
         counted = f"{len(errors)} of {len(episodes)} episodes failed; the first: {errors[0]}"
-        if len(errors) == len(episodes) and not self._is_proven:
+        if len(errors) == len(episodes) and not self._has_worked:
             raise UserCodeError(f"spec.environment: {counted}")
         print(f"environment: {counted}", file=sys.stderr)
 
     def _judged(self, questions: Sequence[Question], episodes: Sequence[Episode], samples: int) -> Judged:
-        asked = [
+        requests = [
             rewards.Sample(
                 episode.question.text,
                 episode.answer,
                 {**episode.question.fields, "transcript": episode.transcript},
-                sum(episode.said),
+                sum(episode.sampled),
             )
             for episode in episodes
         ]
-        scores = self._with_own(self._judge(asked), episodes)
-        made = [_sample(episode, scores, row) for row, episode in enumerate(episodes)]
-        grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
+        scores = self._with_environment_reward(self._judge(requests), episodes)
+        scored_samples = [_sample(episode, scores, row) for row, episode in enumerate(episodes)]
+        grouped = [Group(q, scored_samples[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
         return Judged(grouped, 0.0, 0.0, scores.facts, scores.failures)
 
-    def _with_own(self, scores: Scores, episodes: Sequence[Episode]) -> Scores:
-        """The environment's reward beside the others; an episode that failed has none."""
-        is_lost = np.array([bool(episode.error) for episode in episodes])
-        own = np.where(is_lost, np.nan, [episode.reward for episode in episodes])
-        total = np.where(is_lost, np.nan, scores.total)
+    def _with_environment_reward(self, scores: Scores, episodes: Sequence[Episode]) -> Scores:
+        """Add the environment's own reward; a failed episode has none."""
+        is_failed = np.array([bool(episode.error) for episode in episodes])
+        environment_rewards = np.where(is_failed, np.nan, [episode.reward for episode in episodes])
+        total = np.where(is_failed, np.nan, scores.total)
         if not self._environment.is_rewarding:
             return replace(scores, total=total)
-        return replace(scores, rewards={**scores.rewards, REWARD: own}, total=total + self._spec.reward_weight * own)
+        return replace(
+            scores,
+            rewards={**scores.rewards, REWARD: environment_rewards},
+            total=total + self._spec.reward_weight * environment_rewards,
+        )
 
 
 def _sample(episode: Episode, scores: Scores, row: int) -> Sample:
@@ -253,9 +264,9 @@ def _sample(episode: Episode, scores: Scores, row: int) -> Sample:
         text=episode.answer,
         rewards={name: float(values[row]) for name, values in scores.rewards.items()},
         reward=float(scores.total[row]),
-        trip=Trip(
+        episode=EpisodeInfo(
             episode.prompt,
-            episode.said,
+            episode.sampled,
             episode.transcript,
             episode.turns,
             episode.calls,

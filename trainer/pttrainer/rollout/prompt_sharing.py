@@ -1,9 +1,9 @@
-"""Whether the samples of a prompt share it in scoring and training as they do in sampling.
+"""Share a prompt among its samples in scoring and training, as sampling does.
 
 A group of G samples then costs one prompt and G completions, not G of both; log-probs and gradients are the same up to
-rounding. Left out is what knows of whole rows only: fused kernels (whose TPUs and GPUs take whole rows), experts, whose
-balance counts tokens, noise and dropout, which are drawn per row, rows that are split over devices, environments, whose
-episodes may begin with words of their own.
+rounding. Left out is what only works on whole rows: fused kernels on TPUs and GPUs, experts, whose balance counts
+tokens, noise and dropout, which are drawn per row, rows that are split over devices, and environments, whose episodes
+may begin with a turn of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pttrainer.runtime.distributed import sharding
 
 
 def prompt_slots(context: Context, longest: int, group_size: int) -> int | None:
-    """Slots for the prompts of a batch, which are as many for all batches of a run (few shapes are compiled); None
-    where every row has its own prompt. longest: tokens of the longest prompt."""
+    """Return the slots for the prompts of every batch, or None if each row has its own prompt.
+
+    The number is the same for the whole run, so few shapes are compiled. longest: tokens of the longest prompt.
+    """
     training, config = context.spec.training, context.model.config
     if config.experts is not None or context.spec.environment is not None or training.neftune_alpha is not None:
         return None

@@ -1,7 +1,7 @@
-"""The prompts of a run in their order: drawn some at a time, sampled and judged.
+"""The prompts of a run in their order: drawn a few at a time, sampled and scored.
 
-A prompt's number is its place in the whole run's order, and its samples' random keys are folded from it. So all that a
-checkpoint keeps is how many were drawn.
+A prompt's number is its place in the whole run's order, and its samples' random keys are folded from it. So a
+checkpoint keeps only how many were drawn.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pttrainer.rollout.engine import Draw, Sampling
 from pttrainer.rollout.sampler import Judged, Sampler
 
 
-class Deck:
-    """prompts: drawn at once; samples: of each. drawn: prompts so far."""
+class PromptStream:
+    """The stream of prompts. prompts: drawn at once; samples: of each; drawn: prompts so far."""
 
     def __init__(
         self, questions: Sequence[Question], sampler: Sampler, sampling: Sampling, seed: int, prompts: int, samples: int
@@ -26,13 +26,13 @@ class Deck:
         self.drawn = 0
 
     @property
-    def coming(self) -> list[Question]:
-        """The next prompts."""
+    def upcoming(self) -> list[Question]:
+        """Return the next prompts without drawing them."""
         return [self._questions[self._order[number]] for number in self._numbers()]
 
     def draw(self, step: int, weights: Params) -> Judged:
-        """The next prompts, for the batch of this step. weights: wherever they sample."""
-        numbers, questions = self._numbers(), self.coming
+        """Draw the next prompts, sample and score them. weights: on the sampling devices."""
+        numbers, questions = self._numbers(), self.upcoming
         self.drawn += self._prompts
         draw = Draw(self._seed, step)
         return self._sampler.sample(weights, questions, numbers, self._samples, self._sampling, draw)

@@ -1,9 +1,9 @@
-"""Asking an engine and the rewards: prompts in, judged groups out; for training and for evaluation.
+"""Sample completions and score them: prompts in, scored groups out; for training and for evaluation.
 
 Letters: P prompts, G samples per prompt, N = P·G.
 
-Rewards may depend on the clock (a limit passes or not), so with several processes one of them judges and the
-others are told (`judging`): every process must train on the same numbers.
+Rewards may depend on the clock (a limit passes or not), so with several processes one of them scores and the others
+receive the result (`reward_scoring`): every process must train on the same numbers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from pttrainer.data.prompts import Question
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
 from pttrainer.rollout import groups, reward_scoring
-from pttrainer.rollout.completion_text import text_of
+from pttrainer.rollout.completion_text import completion_text
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.engine import Draw, Engine, Prompt, Sampling
 from pttrainer.rollout.groups import Group
 from pttrainer.rollout.quantiles import spread
-from pttrainer.rollout.speculative.verify import added, with_rates
+from pttrainer.rollout.speculative.verify import add_counts, with_rates
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Groups, and the seconds that went into them. failures: by reward, the first verdict without one."""
+    """Scored groups, and the seconds spent on them. failures: by reward, the first verdict without one."""
 
     groups: list[Group]
     generate_s: float
@@ -43,17 +43,17 @@ class Judged:
     failures: Mapping[str, rewards.Verdict] = field(default_factory=dict)
 
     def with_more(self, chosen: list[Group], more: Judged) -> Judged:
-        """The groups that were chosen of both, and what both took."""
+        """Return the groups chosen from both, with the cost of both."""
         seconds = self.generate_s + more.generate_s, self.reward_s + more.reward_s
-        facts = with_rates(added(self.facts, more.facts))
+        facts = with_rates(add_counts(self.facts, more.facts))
         return Judged(chosen, *seconds, facts, {**self.failures, **more.failures})
 
 
 class Sampler:
-    """An engine and the job's rewards."""
+    """Samples with an engine and scores with the job's rewards."""
 
     tools: Sequence[Mapping[str, Any]] = ()
-    """What the model is told that it may call."""
+    """Schemas of the tools that the model may call."""
 
     def __init__(self, context: Context, engine: Engine, runner: Runner) -> None:
         self._context, self._engine, self._runner = context, engine, runner
@@ -67,20 +67,20 @@ class Sampler:
         sampling: Sampling,
         draw: Draw,
     ) -> Judged:
-        """`samples` judged completions of each question; `numbers` are what their keys are folded from."""
+        """Return `samples` scored completions of each question; their keys are folded from `numbers`."""
         started = time.monotonic()
         prompts = [Prompt(question.tokens, number) for question, number in zip(questions, numbers, strict=True)]
         completions = self._engine.generate(params, prompts, samples, sampling, draw)
         sampled = time.monotonic()
         rows = [completions.tokens(row) for row in range(len(prompts) * samples)]
-        texts = [text_of(self._context.tokenizer, tokens, sampling.stop) for tokens in rows]
-        asked = [question for question in questions for _ in range(samples)]
+        texts = [completion_text(self._context.tokenizer, tokens, sampling.stop) for tokens in rows]
+        repeated = [question for question in questions for _ in range(samples)]
         lengths = completions.lengths_N.tolist()
         scores = self._judge(
-            [rewards.Sample(q.text, text, q.fields, n) for q, text, n in zip(asked, texts, lengths, strict=True)]
+            [rewards.Sample(q.text, text, q.fields, n) for q, text, n in zip(repeated, texts, lengths, strict=True)]
         )
-        made = groups.samples_of(completions, texts, scores)
-        grouped = [Group(q, made[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
+        judged_samples = groups.samples_of(completions, texts, scores)
+        grouped = [Group(q, judged_samples[p * samples : (p + 1) * samples]) for p, q in enumerate(questions)]
         facts = {**scores.facts, **with_rates(completions.facts)}
         return Judged(grouped, sampled - started, time.monotonic() - sampled, facts, scores.failures)
 
@@ -91,7 +91,7 @@ class Sampler:
 
 
 def sampling_of(spec: PostTrainJobSpec) -> Sampling:
-    """How training samples."""
+    """Return the sampling parameters of training."""
     rollout = spec.rollout
     return Sampling(
         max_new_tokens=rollout.max_new_tokens,
@@ -106,7 +106,7 @@ def sampling_of(spec: PostTrainJobSpec) -> Sampling:
 
 
 def training_sampling(context: Context) -> Sampling:
-    """As `sampling_of`; warns where the sampler's distribution is not the one that is trained."""
+    """Return the same, and warn if the sampler's distribution is not the one that is trained."""
     sampling = sampling_of(context.spec)
     if sampling.truncates or sampling.min_new_tokens:
         context.note(
@@ -117,7 +117,7 @@ def training_sampling(context: Context) -> Sampling:
 
 
 def rollout_facts(judged: Judged) -> dict[str, float]:
-    """Rewards, completions, and the seconds that went into them, for the log."""
+    """Return rewards, completion metrics and the seconds spent on them, for the log."""
     sampled = sum(sample.length for group in judged.groups for sample in group.samples)
     return {
         **reward_facts(judged.groups),
@@ -130,7 +130,7 @@ def rollout_facts(judged: Judged) -> dict[str, float]:
 
 
 def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
-    """Mean, deviation and extremes of the reward and of each of its parts, and how many samples have none."""
+    """Return statistics of the reward and of each of its parts, and the share of samples without it."""
     samples = [sample for group in judged for sample in group.samples]
     facts = _of_rewards(run_directory.REWARD, np.array([sample.reward for sample in samples]))
     for name in samples[0].rewards:
@@ -139,11 +139,11 @@ def reward_facts(judged: Sequence[Group]) -> dict[str, float]:
 
 
 def _of_rewards(name: str, values: np.ndarray) -> dict[str, float]:
-    """NaN, a gap in the curve, where no sample has the reward: 0 would be one, and could be the best."""
+    """Return statistics; NaN, a gap in the curve, if no sample has the reward: 0 could be the best value."""
     is_missing = np.isnan(values)
-    there = values[~is_missing] if not is_missing.all() else values
+    present = values[~is_missing] if not is_missing.all() else values
     return {
-        name: float(there.mean()),
-        **spread(name, there, ddof=1),
+        name: float(present.mean()),
+        **spread(name, present, ddof=1),
         f"{name}/missing": float(is_missing.mean()),
     }

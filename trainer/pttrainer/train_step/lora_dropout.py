@@ -1,4 +1,4 @@
-"""Dropout on what adapters read (LoRA, arXiv 2106.09685): training inputs alone, and no other product.
+"""Dropout on the inputs of adapters (LoRA, arXiv 2106.09685): training inputs alone, and no other product.
 
     (x·A)·B  becomes  (m ∘ x / (1 − rate) · A)·B      m one with probability 1 − rate, else zero, per element
 
@@ -29,7 +29,7 @@ class Dropout(NamedTuple):
 
 
 def dropped(dropout: Dropout, step: Array, part: Batch) -> Callable[[Array], Drop]:
-    """Of a numbered batch (`neftune.numbered`), or of a part of it: from a layer's number to what its adapters read."""
+    """Return, for a numbered batch (`neftune.numbered`) or a part of it, each layer's dropout on adapter inputs."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(dropout.seed), step), 0x4C4F5241)
     kept = 1.0 - dropout.rate
 

@@ -21,19 +21,19 @@ from pttrainer.batch import Batch
 
 
 class Noise(NamedTuple):
-    """How much, and the run's seed."""
+    """The size of the noise, and the run's seed."""
 
     alpha: float
     seed: int
 
 
 def numbered(batch: Batch) -> Batch:
-    """The batch with the number of each row, which rows keep when they are split into micro-batches."""
+    """Return the batch with the number of each row, which rows keep when split into micro-batches."""
     return batch._replace(row_BT=jax.lax.broadcasted_iota(jnp.int32, batch.tokens_BT.shape, 0))
 
 
 def added(noise: Noise, step: Array, part: Batch) -> Callable[[Array], Array]:
-    """From the embeddings of a numbered batch, or of a part of it, to noisy ones."""
+    """Return a function from the embeddings of a numbered batch, or of a part of it, to noisy ones."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(noise.seed), step), 0x4E4546)
 
     def draw(row: Array, shape: tuple[int, ...]) -> Array:
@@ -49,7 +49,7 @@ def added(noise: Noise, step: Array, part: Batch) -> Callable[[Array], Array]:
 
 
 def lengths(segment_ids_BT: Array) -> Array:
-    """The number of tokens of the example that each token belongs to, float32."""
+    """Return the length of the example that each token belongs to, float32."""
 
     def row(segments_T: Array) -> Array:
         counts = jnp.zeros(segments_T.shape[0] + 1, jnp.float32).at[segments_T].add(1.0)

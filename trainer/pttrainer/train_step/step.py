@@ -1,8 +1,8 @@
 """One optimizer step, as one compiled function with donated state.
 
-Letters: M micro-batches, B rows of the batch. The gradient is the sum over micro-batches of the gradient of
-Σ weight · loss (`microbatch`), where the weights were made from the whole step's mask: 1 × 8 rows and 8 × 1 rows are
-the same step up to float32 rounding.
+Letters: M micro-batches, B rows of the batch. The gradient is the sum over micro-batches of the gradient of Σ weight ·
+loss (`microbatch`), with weights from the whole step's mask: 1 × 8 rows and 8 × 1 rows are the same step up to float32
+rounding.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ from ptapi import run_directory
 from pttrainer.batch import Batch
 from pttrainer.data import loss_weights
 from pttrainer.losses.chunked_logprobs import TokenStats, token_stats
-from pttrainer.losses.distillation import Guide, Hearsay
+from pttrainer.losses.distillation import OfflineTeacher, Teacher
 from pttrainer.models import Model, Params
 from pttrainer.runtime.distributed import sharding
 from pttrainer.train_step import neftune, nonfinite
-from pttrainer.train_step.critic import Critic, CriticState, Learner
+from pttrainer.train_step.critic import Critic, CriticLearner, CriticState
 from pttrainer.train_step.lora_dropout import Dropout
-from pttrainer.train_step.microbatch import Forward, Given, Learnt
+from pttrainer.train_step.microbatch import Forward, StepInputs, TrainableParams
 from pttrainer.train_step.neftune import Noise
 from pttrainer.train_step.objective import Objective
 from pttrainer.train_step.optimizer import ema, state_sharding
 
 
 class TrainState(NamedTuple):
-    """Everything that a step changes. params: the trained weights (adapters alone, where there are any); step:
-    optimizer steps done, int32; skipped: how many of them were skipped, and how many in a row, int32; critic: its
-    weights and optimizer, where the algorithm has one."""
+    """Everything that a step changes.
+
+    params: the trained weights (adapters alone, if there are any); step: optimizer steps done, int32; skipped: how many
+    of them were skipped, and how many in a row, int32; critic: its weights and optimizer, if the algorithm has one.
+    """
 
     params: Params
     optimizer: Any
@@ -48,21 +50,23 @@ class TrainState(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The mesh, and where each part of the state lives on it."""
+    """The mesh, and the shardings of the state on it."""
 
     mesh: Mesh
     state: TrainState
     frozen: Params | None
-    """Of the weights that no step changes; None where there are none."""
+    """Shardings of the weights that no step changes; None without any."""
 
     @property
     def whole(self) -> NamedSharding:
-        """A copy on every device."""
+        """Return the sharding with a copy on every device."""
         return sharding.replicated(self.mesh)
 
 
-def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, learner: Learner | None = None) -> Layout:
-    """Shardings of the state, from shapes alone. Moments live where their weights do."""
+def layout(
+    model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, learner: CriticLearner | None = None
+) -> Layout:
+    """Return the shardings of the state, from shapes alone. Moments are sharded like their weights."""
     weights = sharding.weight_shardings(mesh, model.abstract(), model.logical_axes())
     whole = sharding.replicated(mesh)
     trained = model.trained(weights)
@@ -72,7 +76,7 @@ def layout(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, le
     return Layout(mesh, TrainState(trained, state, whole, whole, critic), model.frozen(weights))
 
 
-def _critic_layout(learner: Learner, mesh: Mesh, whole: NamedSharding) -> CriticState:
+def _critic_layout(learner: CriticLearner, mesh: Mesh, whole: NamedSharding) -> CriticState:
     shapes = learner.critic.abstract()
     weights = sharding.weight_shardings(mesh, shapes, learner.critic.logical_axes())
     state = jax.eval_shape(learner.updates.init, shapes)
@@ -80,9 +84,9 @@ def _critic_layout(learner: Learner, mesh: Mesh, whole: NamedSharding) -> Critic
 
 
 def abstract_state(
-    model: Model, optimizer: optax.GradientTransformation, where: Layout, learner: Learner | None = None
+    model: Model, optimizer: optax.GradientTransformation, where: Layout, learner: CriticLearner | None = None
 ) -> TrainState:
-    """Shapes, dtypes and shardings of the state: what a checkpoint is restored to."""
+    """Return shapes, dtypes and shardings of the state, to restore a checkpoint to."""
 
     def fresh(params: Params, critic: Params | None) -> TrainState:
         return new_state(params, optimizer, critic, learner)
@@ -98,15 +102,15 @@ def new_state(
     params: Params,
     optimizer: optax.GradientTransformation,
     critic: Params | None = None,
-    learner: Learner | None = None,
+    learner: CriticLearner | None = None,
 ) -> TrainState:
-    """The state before the first step."""
+    """Return the state before the first step."""
     of_critic = None if learner is None or critic is None else CriticState(critic, learner.updates.init(critic))
     return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32), jnp.zeros(2, jnp.int32), of_critic)
 
 
 def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, float], TokenStats]:
-    """Log-probs of a batch's targets, without gradient; the result is whole on every process."""
+    """Return the jitted log-probs of a batch's targets, without gradient; replicated on every process."""
 
     def score(params: Params, batch: Batch, temperature: float) -> TokenStats:
         rows = batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT
@@ -121,8 +125,10 @@ def score_step(model: Model, whole: NamedSharding) -> Callable[[Params, Batch, f
 def value_step(
     model: Model, critic: Critic, whole: NamedSharding, temperature: float, *, scored: bool
 ) -> Callable[[Params, Params, Batch], tuple[Array, Array | None]]:
-    """The critic's values of all tokens, and the policy's log-probs where they are asked for (`scored`), without
-    gradient; whole on every process. A critic that reads the policy's hidden states shares its one forward pass."""
+    """Return the jitted critic values of all tokens and, if `scored`, the policy's log-probs, without gradient.
+
+    Both are replicated on every process. A critic that reads the policy's hidden states shares its one forward pass.
+    """
 
     def values(params: Params, critic_params: Params, batch: Batch) -> tuple[Array, Array | None]:
         hidden_BTD, logps_BT = None, None
@@ -144,29 +150,31 @@ def train_step(
     rate: optax.Schedule,
     where: Layout,
     micro_batch: int | None,
-    guide: Guide | Hearsay | None = None,
+    teacher: Teacher | OfflineTeacher | None = None,
     *,
-    held: Any = None,
+    frozen_mask: Any = None,
     noise: Noise | None = None,
     dropout: Dropout | None = None,
-    learner: Learner | None = None,
+    learner: CriticLearner | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """The compiled step: (state, batch, frozen weights, teacher's weights) -> (new state, metrics).
+    """Return the jitted step: (state, batch, frozen weights, teacher's weights) -> (new state, metrics).
 
-    held, noise, dropout, learner: as `Forward` has them. The old state's memory is reused.
+    frozen_mask, noise, dropout, learner: as in `Forward`. The old state's memory is reused.
     """
-    forward = Forward(model, algorithm, guide, held, noise, dropout, learner)
+    forward = Forward(model, algorithm, teacher, frozen_mask, noise, dropout, learner)
 
     def step(
-        state: TrainState, batch: Batch, frozen: Params | None = None, teacher: Params | None = None
+        state: TrainState, batch: Batch, frozen: Params | None = None, teacher_params: Params | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         if noise is not None or dropout is not None:
             batch = neftune.numbered(batch)
-        learnt = Learnt(state.params, None if state.critic is None else state.critic.params)
-        given = Given(state.step, frozen, None if guide is None else _teacher(guide, model, state, frozen, teacher))
+        trainable = TrainableParams(state.params, None if state.critic is None else state.critic.params)
+        step_inputs = StepInputs(
+            state.step, frozen, None if teacher is None else _teacher(teacher, model, state, frozen, teacher_params)
+        )
         parts = 1 if micro_batch is None else max(1, batch.tokens_BT.shape[0] // micro_batch)
-        gradient_of = jax.value_and_grad(partial(forward.loss, given=given, parts=parts), has_aux=True)
-        loss, partials, gradient = _accumulate(gradient_of, learnt, batch, parts)
+        gradient_of = jax.value_and_grad(partial(forward.loss, step_inputs=step_inputs, parts=parts), has_aux=True)
+        loss, partials, gradient = _accumulate(gradient_of, trainable, batch, parts)
         new, facts = _updated(state, loss, gradient, optimizer, learner)
         metrics = {name: loss_weights.finish(of_parts) for name, of_parts in partials.items()}
         return new, metrics | facts | {run_directory.LEARNING_RATE: rate(state.step)}
@@ -175,53 +183,62 @@ def train_step(
 
 
 def _teacher(
-    guide: Guide | Hearsay, model: Model, state: TrainState, frozen: Params | None, teacher: Params | None
+    teacher: Teacher | OfflineTeacher,
+    model: Model,
+    state: TrainState,
+    frozen: Params | None,
+    teacher_params: Params | None,
 ) -> Params:
-    """The weights that teach. Of a student that teaches itself, those that it trains, then or now, on those that it
-    does not; no gradient flows to them (`Guide.stats`)."""
-    itself = guide.itself if isinstance(guide, Guide) else None
-    if itself == "average":
-        return model.whole(frozen, ema.of(state.optimizer, state.params))
-    if itself == "current":
+    """Return the teacher's weights.
+
+    A self-teacher combines the student's trained weights, initial or current, with its frozen ones; no gradient
+    flows to them (`Teacher.stats`).
+    """
+    self_weights = teacher.self_weights if isinstance(teacher, Teacher) else None
+    if self_weights == "average":
+        return model.whole(frozen, ema.averaged_params(state.optimizer, state.params))
+    if self_weights == "current":
         return model.whole(frozen, state.params)
-    assert teacher is not None
-    return teacher if itself is None else model.whole(frozen, teacher)
+    assert teacher_params is not None
+    return teacher_params if self_weights is None else model.whole(frozen, teacher_params)
 
 
 _Sums = tuple[Array, dict[str, loss_weights.Partial]]
-"""The loss, and what metrics are made of."""
-_Gradient = Callable[[Learnt, Batch], tuple[tuple[Array, _Sums], Learnt]]
+"""The loss, and the contributions to metrics."""
+_Gradient = Callable[[TrainableParams, Batch], tuple[tuple[Array, _Sums], TrainableParams]]
 
 
-def _accumulate(gradient_of: _Gradient, learnt: Learnt, batch: Batch, M: int) -> tuple[*_Sums, Learnt]:
-    """Loss, stacked metric contributions and gradient of the whole batch, from M parts of it."""
+def _accumulate(
+    gradient_of: _Gradient, trainable: TrainableParams, batch: Batch, M: int
+) -> tuple[*_Sums, TrainableParams]:
+    """Return loss, stacked metric contributions and gradient of the whole batch, from M parts of it."""
     if M == 1:
-        (_, (loss, partials)), total = gradient_of(learnt, batch)
+        (_, (loss, partials)), total = gradient_of(trainable, batch)
         return loss, partials, total
 
-    def body(total: Learnt, part: Batch) -> tuple[Learnt, _Sums]:
-        (_, sums), one = gradient_of(learnt, part)
+    def body(total: TrainableParams, part: Batch) -> tuple[TrainableParams, _Sums]:
+        (_, sums), one = gradient_of(trainable, part)
         return jax.tree.map(jnp.add, total, one), sums
 
-    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, learnt), batch.split(M))
+    total, (losses, partials) = jax.lax.scan(body, jax.tree.map(jnp.zeros_like, trainable), batch.split(M))
     return jnp.sum(losses), partials, total
 
 
 def _updated(
     state: TrainState,
     loss: Array,
-    gradient: Learnt,
+    gradient: TrainableParams,
     optimizer: optax.GradientTransformation,
-    learner: Learner | None,
+    learner: CriticLearner | None,
 ) -> tuple[TrainState, dict[str, Array]]:
-    """The state after the update, or the old one where loss or gradient is not finite; and what is said of it."""
+    """Return the state after the update, or the old one if loss or gradient is not finite; and its metrics."""
     updates, optimizer_state = optimizer.update(gradient.policy, state.optimizer, state.params)
     norm = optax.tree.norm(gradient.policy)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     facts = {run_directory.LOSS: loss, run_directory.GRAD_NORM: norm}
     critic: CriticState | None = None
     if learner is not None and state.critic is not None:
-        critic, of_critic = _learned(learner, state.critic, gradient.critic, state.step)
+        critic, of_critic = _updated_critic(learner, state.critic, gradient.critic, state.step)
         is_finite &= jnp.isfinite(of_critic[nonfinite.CRITIC_GRAD_NORM])
         facts |= of_critic
     new = (optax.apply_updates(state.params, updates), optimizer_state, critic)
@@ -230,10 +247,10 @@ def _updated(
     return TrainState(params, optimizer_state, state.step + 1, skipped, critic), facts | nonfinite.facts(skipped)
 
 
-def _learned(
-    learner: Learner, critic: CriticState, gradient: Params | None, step: Array
+def _updated_critic(
+    learner: CriticLearner, critic: CriticState, gradient: Params | None, step: Array
 ) -> tuple[CriticState, dict[str, Array]]:
-    """The critic after its own update, and what is said of it."""
+    """Return the critic after its own update, and its metrics."""
     updates, optimizer_state = learner.updates.update(gradient, critic.optimizer, critic.params)
     facts = {nonfinite.CRITIC_GRAD_NORM: optax.tree.norm(gradient), "critic/learning_rate": learner.rate(step)}
     return CriticState(optax.apply_updates(critic.params, updates), optimizer_state), facts

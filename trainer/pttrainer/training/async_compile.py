@@ -1,13 +1,12 @@
-"""The train step, compiled before its first batch is there: on a thread of its own, while weights are read, a rollout's
-programs are compiled and the first samples are drawn.
+"""Compile the train step on a thread while weights load, rollout programs compile and the first samples are drawn.
 
-The shapes of a first batch are foreseen (`Algorithm.foreseen`); all else that the step takes is known. It is the same
-program, found under the same key in the cache of compiled programs; what the compiler has to say of it is heard where
-the step is first needed. Where a batch comes out in other shapes it is compiled when it is there, as ever, and the
-foreseen one waits for the batch that needs it.
+The shapes of the first batch are predicted (`Algorithm.expected_batch`); everything else that the step takes is known.
+The program is the same one, with the same key in the compilation cache; a compiler error is raised where the step is
+first needed. If the batch has other shapes, the step is compiled for it then, and the predicted program waits for the
+batch that needs it.
 
-Left out: several processes, which would have to compile in one order; GPUs, whose compiler tries kernels on the device
-and would measure the rollout beside them.
+Left out: several processes, which would have to compile in one order; GPUs, whose compiler benchmarks kernels on the
+device and would measure the rollout beside them.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from jax.sharding import Mesh
 from pttrainer.runtime.reporting.termination import COMPILER
 
 
-class Early:
-    """A jitted function on its way to being compiled. arguments: arrays, or shapes on shardings."""
+class BackgroundCompile:
+    """A jitted function that is being compiled. arguments: arrays, or shapes with shardings."""
 
     def __init__(self, function: Any, mesh: Mesh, arguments: tuple[Any, ...]) -> None:
         self._forms, self._compiled = _forms(arguments), Future[Any]()
@@ -31,19 +30,22 @@ class Early:
         threading.Thread(target=self._compile, args=(function, mesh, arguments), name=COMPILER).start()
 
     def compiled(self, arguments: tuple[Any, ...]) -> Any | None:
-        """The compiled function, waited for, or what the compiler raised; None where arguments have another form."""
+        """Wait for the compiled function and return it, or raise the compiler's error.
+
+        Return None if the arguments have other shapes or shardings.
+        """
         return self._compiled.result() if _forms(arguments) == self._forms else None
 
     def _compile(self, function: Any, mesh: Mesh, arguments: tuple[Any, ...]) -> None:
         try:
-            with jax.set_mesh(mesh):  # a thread begins without one
+            with jax.set_mesh(mesh):  # a thread starts without one
                 self._compiled.set_result(function.lower(*arguments).compile())
-        except BaseException as error:  # raised where it is asked for
+        except BaseException as error:  # raised by `compiled`
             self._compiled.set_exception(error)
 
 
 def is_possible() -> bool:
-    """Whether a program can be compiled while others run."""
+    """Return True if a program can be compiled while others run."""
     return jax.process_count() == 1 and jax.default_backend() != "gpu"
 
 

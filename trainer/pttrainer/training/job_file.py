@@ -1,4 +1,4 @@
-"""The job as the trainer takes it: read from its file and checked. Imports no jax."""
+"""Read and check the job file. Imports no jax."""
 
 from __future__ import annotations
 

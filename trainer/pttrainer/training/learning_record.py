@@ -1,17 +1,17 @@
-"""Steps that could not learn: counted by reason, and the end of a run that does not learn.
+"""Count the steps that could not learn, by reason, and end a run that does not learn.
 
 A step is one of four:
 
-    level     its rewards are there, and equal: nothing to learn from them, and nobody's fault
+    level     its rewards exist and are all equal: there is nothing to learn, which is no fault
     learned   its gradient is finite and not 0
-    still     its gradient is 0 for another reason, as of pairs that are mastered
+    still     its gradient is 0 for another reason, such as pairs that are mastered
     failed    something that it needed is missing or broken (`faults`): it could not learn
 
 A run fails when too many of its steps failed, when none learned and none was level, or when all of them together
 changed no weight. Only failed steps count against the share: a model that solves every prompt, or none, is no fault.
 
-The record is in every checkpoint, so a run that was stopped goes on counting. All of this is pure. Every process counts
-alike, but the words of a reward that failed are the leader's alone.
+The record is part of every checkpoint, so a resumed run goes on counting. Everything here is pure. All processes count
+alike, but only the leader knows the error text of a failed reward.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.train_step import nonfinite
 
 Tally = dict[tuple[Kind, str], tuple[int, Fault]]
-"""By kind and part of the job: how many steps failed, and the last fault with the samples of all of them."""
+"""The number of failed steps by fault kind and part of the job, with the last fault and all their samples."""
 
 
 @dataclass
-class Record:
-    """Of a run's steps so far. first: digests of the weights that it began with; good: the last step that did not fail;
-    faults: of the run; row: of the failed steps since the last good one."""
+class LearningRecord:
+    """The outcome of a run's steps so far.
+
+    first: digests of the initial weights; good: the last step that did not fail; faults: those of the whole run;
+    row: those of the failed steps since the last good one.
+    """
 
     first: list[int] = field(default_factory=list)
     steps: int = 0
@@ -48,18 +51,21 @@ class Record:
 
     @property
     def failed(self) -> int:
-        """Failed steps of the run."""
+        """Return the number of failed steps of the run."""
         return _steps(self.faults)
 
     @property
     def in_a_row(self) -> int:
-        """Failed steps since the last good one."""
+        """Return the number of failed steps since the last good one."""
         return _steps(self.row)
 
-    def count(self, step: int, values: Mapping[str, float], batch: Batch, given: Fault | None) -> Fault | None:
-        """Adds a step; why it could not learn, where it could not. given: what the algorithm says of its batch."""
+    def count(self, step: int, values: Mapping[str, float], batch: Batch, batch_fault: Fault | None) -> Fault | None:
+        """Count a step, and return why it could not learn, if it could not.
+
+        batch_fault: what the algorithm reports about its batch.
+        """
         self.steps += 1
-        fault = _fault(values, batch, given)
+        fault = _fault(values, batch, batch_fault)
         if fault is not None:
             _add(self.faults, fault)
             _add(self.row, fault)
@@ -72,46 +78,48 @@ class Record:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the record as JSON, for a checkpoint."""
         tallies = {name: _to_json(tally) for name, tally in (("faults", self.faults), ("row", self.row))}
         return {**vars(self), **tallies}
 
 
-def from_json(document: Mapping[str, Any]) -> Record:
-    """What `Record.to_json` made; a new one where the checkpoint is of before there were any."""
+def from_json(document: Mapping[str, Any]) -> LearningRecord:
+    """Return the record that `LearningRecord.to_json` wrote; a new one for a checkpoint without a record."""
     tallies = {name: _tally(document[name]) for name in ("faults", "row") if document}
-    return Record(**{**document, **tallies})
+    return LearningRecord(**{**document, **tallies})
 
 
 def warning(step: int, fault: Fault, in_a_row: int, limit: int) -> str:
-    """The line for a step that could not learn."""
+    """Return the log line for a step that could not learn."""
     return f"warning: step {step} could not learn: {fault.words} ({in_a_row} in a row, the run stops at {limit})"
 
 
-class Ending(NamedTuple):
-    """Why a run fails. words: without the checkpoint that is good."""
+class RunFailure(NamedTuple):
+    """The reason why a run fails. message: its text, without the last good checkpoint."""
 
     kind: Kind
-    words: str
+    message: str
 
     def error(self, good: str) -> TrainerError:
-        """As an exception. good: the checkpoint to go on from, in words."""
+        """Return the failure as an exception. good: a description of the checkpoint to resume from."""
         end = step_faults.ENDS[self.kind]
-        return end.error(f"{self.words}; the checkpoint that is good: {good}; nothing is exported; hint: {end.hint}")
+        return end.error(f"{self.message}; last good checkpoint: {good}; nothing is exported; hint: {end.hint}")
 
 
-def stop(record: Record, step: int, limit: int) -> Ending | None:
-    """The end of a run whose steps fail one after the other."""
+def stop(record: LearningRecord, step: int, limit: int) -> RunFailure | None:
+    """Return the failure of a run with `limit` failed steps in a row, or None."""
     if record.in_a_row < limit:
         return None
     count, field = record.in_a_row, f"spec.training.maxFailedSteps: {limit}"
     return _for_main(record.row, f"{field}: {count} steps in a row could not learn, the last of them step {step}")
 
 
-def verdict(record: Record, least: float, now: Sequence[int]) -> Ending | None:
-    """Why a run that came to its last step failed all the same. least: the share of steps that must have been able to
-    learn; now: digests of the weights."""
-    if not record.steps:  # its steps are of before they were counted
+def verdict(record: LearningRecord, least: float, now: Sequence[int]) -> RunFailure | None:
+    """Return the failure of a run that reached its last step without learning enough, or None.
+
+    least: share of steps that must have been able to learn; now: digests of the weights.
+    """
+    if not record.steps:  # its steps precede the record
         return None
     could = 1.0 - record.failed / record.steps
     none = not record.learned and not record.level
@@ -119,20 +127,20 @@ def verdict(record: Record, least: float, now: Sequence[int]) -> Ending | None:
         field = f"spec.training.minLearningShare: {least:g}"
         return _for_main(record.faults, f"{field}: {record.failed} of {record.steps} steps could not learn")
     if none:
-        return Ending(Kind.STILL, f"training: no step learned: the gradient was 0 in all {record.steps} steps")
+        return RunFailure(Kind.STILL, f"training: no step learned: the gradient was 0 in all {record.steps} steps")
     if record.learned and list(now) == record.first:
         had = f"{record.learned} of {record.steps} steps had a gradient"
-        why = "every update was smaller than what the weights' format can tell apart"
-        return Ending(Kind.UNCHANGED, f"training: no weight changed: {had}, and {why}")
+        why = "every update was below the resolution of the weights' number format"
+        return RunFailure(Kind.UNCHANGED, f"training: no weight changed: {had}, and {why}")
     return None
 
 
-def _fault(values: Mapping[str, float], batch: Batch, given: Fault | None) -> Fault | None:
+def _fault(values: Mapping[str, float], batch: Batch, batch_fault: Fault | None) -> Fault | None:
     if values[nonfinite.IN_A_ROW]:
         return Fault(Kind.NON_FINITE, "training", f"{nonfinite.broken(values)} not finite")
-    if given is None and not np.any(batch.weight_BT):
+    if batch_fault is None and not np.any(batch.weight_BT):
         return Fault(Kind.TOKENS, "the batch", "it has no token to train on")
-    return given
+    return batch_fault
 
 
 def _add(tally: Tally, fault: Fault) -> None:
@@ -150,11 +158,11 @@ def _to_json(tally: Tally) -> list[Any]:
 
 
 def _tally(document: Sequence[Any]) -> Tally:
-    found = [(steps, fault) for steps, one in document if (fault := step_faults.from_json(one)) is not None]
-    return {(fault.kind, fault.what): (steps, fault) for steps, fault in found}
+    counted = [(steps, fault) for steps, one in document if (fault := step_faults.from_json(one)) is not None]
+    return {(fault.kind, fault.what): (steps, fault) for steps, fault in counted}
 
 
-def _for_main(tally: Tally, words: str) -> Ending:
-    """With the reason of most failed steps."""
-    steps, fault = max(tally.values(), key=lambda found: found[0])
-    return Ending(fault.kind, f"{words}; {steps} of them for this reason: {fault.words}")
+def _for_main(tally: Tally, message: str) -> RunFailure:
+    """Return the failure with the most common reason."""
+    steps, fault = max(tally.values(), key=lambda counted: counted[0])
+    return RunFailure(fault.kind, f"{message}; {steps} of them for this reason: {fault.words}")

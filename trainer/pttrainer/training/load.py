@@ -1,4 +1,4 @@
-"""What a run is loaded with before any algorithm knows of it: its directory, its devices, and the model on them."""
+"""Claim the run directory and load the model onto its devices, before any algorithm is involved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ptapi.spec import PostTrainJob, Training
-from pttrainer.checkpoint import fork
+from pttrainer.checkpoint.fork import ForkSource
 from pttrainer.models import Model, Params
 from pttrainer.models.loading.model_loader import Assembled, assemble
 from pttrainer.rollout.disaggregated import device_meshes, placement
@@ -22,9 +22,11 @@ from pttrainer.training.run_directory import resume_check, run_files
 from pttrainer.training.run_directory.resume_check import Resumed
 
 
-class Claimed(NamedTuple):
-    """A job and its run directory. leader: whether this process writes there; resumed: where the run has come to, if it
-    goes on."""
+class ClaimedRun(NamedTuple):
+    """A job and its run directory.
+
+    leader: True if this process writes there; resumed: the progress of the run that is resumed, if any.
+    """
 
     job: PostTrainJob
     place: Place
@@ -34,9 +36,12 @@ class Claimed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """The model on its devices. shardings: of all weights; frozen: those that adapters are put on; changed: by how much
-    quantisation changed them, by name of matrix."""
+class LoadedModel:
+    """The model on its devices.
+
+    shardings: of all weights; frozen: the weights that adapters are added to; changed: relative quantization error
+    by matrix name.
+    """
 
     parts: Assembled
     shapes: placement.Shapes
@@ -46,18 +51,18 @@ class Loaded:
     changed: Mapping[str, float]
 
     def trained(self) -> Params:
-        """What is trained, before its first step."""
+        """Return the trained weights before the first step."""
         return self.parts.trained(self.shardings)
 
     def initial_params(self) -> Params:
-        """The weights that the run starts from."""
+        """Return the weights that the run starts from."""
         return self.parts.model.whole(self.frozen, self.trained())
 
 
-def claim(job: PostTrainJob, place: Place) -> Claimed:
-    """Writes in the run directory whose it is; raises ConfigError, DataError or StorageError."""
+def claim(job: PostTrainJob, place: Place) -> ClaimedRun:
+    """Record in the run directory which job owns it. Raises ConfigError, DataError or StorageError."""
     leader = processes.is_leader()
-    resumed = resume_check.compare(job, place)  # once more: another process may have written since
+    resumed = resume_check.compare(job, place)  # again: another process may have written since
     changes = () if resumed is None else resumed.changes
     if leader:
         if resumed is not None and changes:
@@ -67,12 +72,14 @@ def claim(job: PostTrainJob, place: Place) -> Claimed:
     reporter.stage("loading")
     for change in changes:
         reporter.note(f"changed since the last attempt: {change}")
-    return Claimed(job, place, leader, reporter, resumed)
+    return ClaimedRun(job, place, leader, reporter, resumed)
 
 
-def load(run: Claimed) -> Loaded:
-    """The model, the meshes of its devices (the trainer's is in context from now on), and its frozen weights; raises
-    ConfigError."""
+def load(run: ClaimedRun) -> LoadedModel:
+    """Load the model, its device meshes and its frozen weights, and set the trainer's mesh as context.
+
+    Raises ConfigError.
+    """
     spec, note = run.job.spec, run.reporter.note
     parts = assemble(spec.model, spec.training, note, run_files.pinned_commits(run.place, run.job))
     model = parts.model
@@ -85,11 +92,11 @@ def load(run: Claimed) -> Loaded:
     changed = parts.quantization_errors.relative()
     if changed:
         note(_quantised(model, changed))
-    return Loaded(parts, shapes, meshes, shardings, frozen, changed)
+    return LoadedModel(parts, shapes, meshes, shardings, frozen, changed)
 
 
 def _check_divisions(training: Training, model: Model, mesh: jax.sharding.Mesh) -> None:
-    """Raises ConfigError where the mesh does not divide a batch or the experts."""
+    """Raise ConfigError if the mesh does not divide a batch or the experts."""
     logical_axes.check_batch(training.batch_size, training.micro_batch_size, sharding.mesh_size(mesh, "batch"))
     experts = model.config.experts
     logical_axes.check_experts(mesh.shape["expert"], None if experts is None else experts.count)
@@ -100,8 +107,8 @@ def _quantised(model: Model, changed: Mapping[str, float]) -> str:
     return f"frozen weights quantized to {model.quantization}: relative error {each}"
 
 
-def lineage(loaded: Loaded, held: Any, origin: fork.Source | None) -> dict[str, Any]:
-    """What the run is made of, beside what its job says."""
+def lineage(loaded: LoadedModel, frozen_mask: Any, origin: ForkSource | None) -> dict[str, Any]:
+    """Return what the run is made of, besides its job."""
     parts, adapters = loaded.parts, loaded.parts.origin
     meshes = {"mesh": loaded.shapes.trainer, "samplerMesh": loaded.shapes.sampler}
     changed = dict(loaded.changed)
@@ -109,7 +116,7 @@ def lineage(loaded: Loaded, held: Any, origin: fork.Source | None) -> dict[str, 
         "modelCommit": parts.commit,
         **({} if adapters is None else {"adaptersFrom": {"uri": adapters.uri, "commit": adapters.commit}}),
         "parameters": parts.model.config.parameters,
-        "trainedParameters": freeze.moving(parts.model.trained(parts.model.abstract()), held),
+        "trainedParameters": freeze.trainable_count(parts.model.trained(parts.model.abstract()), frozen_mask),
         "devices": {
             "count": jax.device_count(),
             "kind": jax.devices()[0].device_kind,

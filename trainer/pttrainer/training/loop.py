@@ -2,10 +2,9 @@
 
     take the lease of the run directory → assemble model and data → restore or initialise → step, step, step → export
 
-It knows steps, checkpoints, evaluations and signals; what a batch is and what its loss is, the algorithm
-knows (`algorithms.protocol`). Metrics of a step are fetched while the next step computes, so the devices
-never wait for the log; they are flushed before every checkpoint, so the log never lacks a step that a
-checkpoint holds.
+It knows steps, checkpoints, evaluations and signals; what a batch is and what its loss is, the algorithm knows
+(`algorithms.algorithm`). The metrics of a step are fetched while the next step computes, so the devices never wait for
+the log; they are flushed before every checkpoint, so the log never lacks a step that a checkpoint holds.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from jax import Array
 from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer.batch import Batch
-from pttrainer.checkpoint.export import Words, Writing, export, export_adapters, export_critic
+from pttrainer.checkpoint.export import ExportWriter, TokenizerFiles, export, export_adapters, export_critic
 from pttrainer.data.loss_weights import perplexity
 from pttrainer.errors import Preempted
 from pttrainer.runtime.distributed import processes
@@ -29,15 +28,17 @@ from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.training.profiler import Trace
 from pttrainer.training.run_directory import lease
 from pttrainer.training.session import Session
-from pttrainer.training.setup import open_session
+from pttrainer.training.setup import build_session
 from pttrainer.training.throughput import Work
 
 
 def train(job: PostTrainJob, place: Place, attempt: Attempt, stop: StopRequest) -> None:
-    """Runs the job to its last step and exports. Raises Preempted when asked to stop, and the error of its steps' most
-    common fault when too few of them could learn."""
+    """Run the job to its last step and export the model.
+
+    Raises Preempted when asked to stop, and the most common fault of its steps when too few of them could learn.
+    """
     lease.take(place, job, attempt, stop)
-    session = open_session(job, place)
+    session = build_session(job, place)
     attempt.step = session.first_step
     try:
         _steps(session, attempt, stop)
@@ -59,34 +60,34 @@ class _Log:
     batch: Batch | None = None
     fault: Fault | None = None
     work: Work | None = None
-    mark: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     def begin(self, step: int, metrics: dict[str, Array], facts: dict[str, float], batch: Batch) -> None:
-        """Keeps a dispatched step until `flush`."""
+        """Keep a dispatched step until `flush`."""
         self.step, self.metrics, self.facts, self.batch = step, metrics, facts, batch
         self.fault = self.session.fault
         self.work = self.session.meter.of_batch(batch)
 
     def flush(self) -> None:
-        """Waits for the kept step and logs it."""
+        """Wait for the kept step and log it."""
         if self.metrics is None or self.batch is None or self.work is None:
             return
         values = {name: float(value) for name, value in self.metrics.items()}
         if run_directory.NLL in values:
             values[run_directory.PERPLEXITY] = perplexity(values[run_directory.NLL])
         now = time.monotonic()
-        seconds, self.mark, self.metrics = now - self.mark, now, None
+        seconds, self.started, self.metrics = now - self.started, now, None
         values |= {**self.session.meter.facts(self.work, seconds), **self.facts}
         self.attempt.step = self.step
         self.session.log(self.step, values, seconds, self.batch, self.fault)
 
     def leave_out(self, seconds: float) -> None:
-        """What was just spent on something else."""
-        self.mark += seconds
+        """Exclude seconds that were just spent on something else."""
+        self.started += seconds
 
     def restart_clock(self) -> None:
-        """Time spent on other things is not the next step's."""
-        self.mark = time.monotonic()
+        """Restart the clock, so that time spent on other things does not count for the next step."""
+        self.started = time.monotonic()
 
 
 def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
@@ -106,7 +107,7 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         if algorithm.needs_params:
             log.flush()
         with session.meter.spending("rollout" if algorithm.needs_params else "data_wait"):
-            batch, of_batch = algorithm.next_batch(step, session.params)
+            batch, batch_facts = algorithm.next_batch(step, session.params)
         if trace.is_edge(step):
             log.flush()
             trace.before(step)
@@ -116,10 +117,10 @@ def _steps(session: Session, attempt: Attempt, stop: StopRequest) -> None:
         session.state, metrics = compiled(session.state, placed, *session.constants)
         log.flush()
         done = step + 1
-        log.begin(done, metrics, dict(of_batch), batch)
+        log.begin(done, metrics, dict(batch_facts), batch)
         evaluated = _evaluate(session, done) if _is_due(session, done, total) else {}
         log.facts |= evaluated
-        if session.saving.is_due(done, total, evaluated):
+        if session.checkpoint_policy.is_due(done, total, evaluated):
             log.flush()
             _save(session, done)
             log.restart_clock()
@@ -135,7 +136,7 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(done, session.model.whole(session.frozen, session.judged)))
+    facts = dict(session.algorithm.evaluate(done, session.model.whole(session.frozen, session.evaluated_params)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -143,14 +144,16 @@ def _evaluate(session: Session, done: int) -> dict[str, float]:
 
 def _save(session: Session, done: int) -> None:
     session.reporter.stage("saving")
-    session.saving.began()
+    session.checkpoint_policy.began()
     session.checkpoints.save(done, session.state, session.algorithm.state(), session.record.to_json())
     session.reporter.stage("training")
 
 
 def _stop(session: Session, done: int, reason: str) -> None:
-    """Saves and ends the run. Before the attempt's first step there is nothing new to save, nor after a step that has
-    its checkpoint already."""
+    """Save a checkpoint and end the run.
+
+    Nothing is saved before the attempt's first step, nor after a step that already has its checkpoint.
+    """
     if done > session.first_step and done not in session.checkpoints.steps():
         _save(session, done)
     session.wait_for_checkpoint()
@@ -165,14 +168,20 @@ def _export(session: Session) -> None:
     kind = session.job.spec.export.format
     if kind != "none":
         target = storage.below(session.place, run_directory.EXPORT)
-        words = Words(session.tokenizer, session.chat_template)
-        write = Writing(session.fetch, session.leader)
+        tokenizer_files = TokenizerFiles(session.tokenizer, session.chat_template)
+        writer = ExportWriter(session.fetch, session.leader)
         if kind == "peft":
-            export_adapters(target, session.model, session.base, session.judged, words, write)
+            export_adapters(target, session.model, session.base, session.evaluated_params, tokenizer_files, writer)
         else:
-            export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
+            export(
+                target,
+                session.model,
+                session.model.whole(session.frozen, session.evaluated_params),
+                tokenizer_files,
+                writer,
+            )
         if session.critic is not None and session.state.critic is not None:
-            beside = storage.below(target, run_directory.CRITIC)
-            export_critic(beside, session.critic, session.state.critic.params, session.frozen, write)
+            critic_target = storage.below(target, run_directory.CRITIC)
+            export_critic(critic_target, session.critic, session.state.critic.params, session.frozen, writer)
         session.reporter.note(f"exported to {target.uri}")
     session.reporter.stage("done")

@@ -39,13 +39,13 @@ MEANINGS = (
 )
 
 
-def of_job(spec: PostTrainJobSpec) -> Spikes | None:
-    """None where the loss follows the samples of the moment: steps do not compare."""
-    return None if spec.algorithm.is_on_policy else Spikes(spec.training.optimizer.max_grad_norm)
+def of_job(spec: PostTrainJobSpec) -> LossSpikes | None:
+    """Return a spike detector, or None if the loss depends on current samples and steps do not compare."""
+    return None if spec.algorithm.is_on_policy else LossSpikes(spec.training.optimizer.max_grad_norm)
 
 
-class Spikes:
-    """The losses of the last steps."""
+class LossSpikes:
+    """Detect spikes among the losses of the last steps."""
 
     def __init__(self, max_grad_norm: float) -> None:
         self._clip = max_grad_norm
@@ -53,7 +53,7 @@ class Spikes:
         self._silent_until = 0
 
     def report(self, step: int, values: Mapping[str, float]) -> str:
-        """The line for this step; empty when there is nothing to say."""
+        """Return the log line for this step; empty if there is nothing to report."""
         loss = values[run_directory.LOSS]
         if not math.isfinite(loss):
             return ""

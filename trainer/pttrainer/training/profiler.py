@@ -32,11 +32,11 @@ class Trace:
         self._running: tempfile.TemporaryDirectory[str] | None = None
 
     def is_edge(self, step: int) -> bool:
-        """Whether a trace begins or ends before this step: what was dispatched must be done by then."""
+        """Return True if a trace starts or ends before this step, so that dispatched work must finish first."""
         return step == self._first or (self._running is not None and step == self._end)
 
     def before(self, step: int) -> None:
-        """Call with the number of each step before it begins, and with the total at the end."""
+        """Start or stop the trace. Call with each step's number before it begins, and with the total at the end."""
         if step == self._first:
             self._running = tempfile.TemporaryDirectory(prefix="posttrain-trace-")
             jax.profiler.start_trace(self._running.name)
@@ -48,7 +48,7 @@ class Trace:
 
 
 def check(profile: Profile, total: int) -> None:
-    """Raises ConfigError where the traced steps are not all of the run."""
+    """Raise ConfigError if the run does not have all the steps to trace."""
     last = profile.start + profile.steps - 1
     if last > total:
         raise ConfigError(
@@ -58,7 +58,7 @@ def check(profile: Profile, total: int) -> None:
 
 
 def upload(traced: Path, place: Place) -> None:
-    """What jax wrote (below `plugins/profile/`), into the run directory."""
+    """Upload what jax wrote below `plugins/profile/` to the run directory."""
     for file in sorted(traced.rglob("*")):
         if file.is_file():
             place.upload(f"{run_directory.TENSORBOARD}/{file.relative_to(traced)}", file)

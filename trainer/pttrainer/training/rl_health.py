@@ -16,12 +16,14 @@ from typing import Literal, NamedTuple
 from ptapi import run_directory
 
 FIRST = f"{run_directory.SECONDS}generate"
-"""Who has this figure is the first update of its rollout."""
+"""A step with this metric is the first update of its rollout."""
 
 
 class Range(NamedTuple):
-    """low, high: the healthy values, both ends included; steps: in a row outside before anything is said; at: which
-    updates of a rollout count."""
+    """The healthy range of a metric, both ends included.
+
+    steps: consecutive steps outside before it is reported; at: which updates of a rollout count.
+    """
 
     metric: str
     low: float
@@ -33,7 +35,7 @@ class Range(NamedTuple):
 
     @property
     def bounds(self) -> str:
-        """The range in words."""
+        """Return the range as text."""
         if math.isinf(self.high):
             return f"at least {self.low:g}"
         return f"at most {self.high:g}" if math.isinf(self.low) else f"{self.low:g} to {self.high:g}"
@@ -44,26 +46,26 @@ RANGES = (
     Range(
         "reward/missing", NONE, 0.1, 3,
         "rewards fail or take too long, and those samples teach nothing",
-        "read the lines `reward NAME:` above; mend the function, or raise its timeoutSeconds",
+        "read the lines `reward NAME:` above; fix the function, or raise its timeoutSeconds",
     ),
     Range(
         "groups/all_wrong", NONE, 0.8, 5,
         "the prompts are too hard for this model: groups without a right answer teach nothing",
-        "easier prompts, sft first, a larger groupSize, or a reward for parts of the way",
+        "easier prompts, sft first, a larger groupSize, or partial credit",
     ),
     Range(
         "groups/all_right", NONE, 0.8, 5,
         "the prompts have become too easy: groups without a wrong answer teach nothing",
-        "harder prompts, dynamicSampling, or end here",
+        "harder prompts, dynamicSampling, or stop here",
     ),
     Range(
         "truncated", NONE, 0.3, 5,
-        "completions are cut before they end, so they are judged unfinished",
-        "raise rollout.maxNewTokens, punish length (grpo.overlong or the reward `length`), or check the end tokens",
+        "completions are cut before they end, so they are scored unfinished",
+        "raise rollout.maxNewTokens, penalize length (grpo.overlong or the reward `length`), or check the end tokens",
     ),
     Range(
         "entropy", 0.01, ANY, 5,
-        "the policy has collapsed: it says nearly the same every time and explores no more",
+        "the policy has collapsed: its samples are nearly identical and it no longer explores",
         "a lower learning rate, clipHigh 0.28, beta 0.01, and an earlier checkpoint",
         "every",
     ),
@@ -97,27 +99,27 @@ RANGES = (
     ),
     Range(
         "tools/failed", NONE, 0.5, 5,
-        "most calls of tools get an error for an answer",
+        "most tool calls return an error",
         "read the samples: another environment.toolFormat, clearer descriptions of arguments, or sft on calls first",
     ),
     Range(
         "episodes/failed", NONE, 0.1, 3,
         "episodes end without a reward, because their environment fails or takes too long",
-        "read the lines `environment:` above; mend it, or raise environment.timeoutSeconds",
+        "read the lines `environment:` above; fix it, or raise environment.timeoutSeconds",
     ),
 )  # fmt: skip
-"""What is watched."""
+"""The ranges that `RlHealth` checks."""
 
 
-class Watch:
-    """Looks at each step's figures."""
+class RlHealth:
+    """Check the metrics of each step against `RANGES`."""
 
     def __init__(self) -> None:
         self._outside = dict.fromkeys((one.metric for one in RANGES), 0)
         self._said: set[str] = set()
 
     def report(self, values: Mapping[str, float]) -> list[str]:
-        """The lines that this step is the reason for."""
+        """Return the lines that this step triggers."""
         now = ("every", "first" if FIRST in values else "later")
         looked_at = (one for one in RANGES if one.metric in values and one.at in now)
         return [line for one in looked_at if (line := self._look(one, values[one.metric]))]

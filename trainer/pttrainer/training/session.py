@@ -1,4 +1,4 @@
-"""Everything that a run holds while it trains, and what it says of a step; `opening` puts it together."""
+"""The parts of a run while it trains, and what is logged of each step; `setup` builds it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ptapi import run_directory
 from ptapi.spec import PostTrainJob
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
-from pttrainer.checkpoint.export import Base
-from pttrainer.checkpoint.retention import Saving
+from pttrainer.checkpoint.export import BaseModelRef
+from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, read_params, weight_digests
 from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.errors import StorageError
 from pttrainer.models import Model, Params
-from pttrainer.rollout.disaggregated.weight_sync import Transfer
+from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import processes, sharding
 from pttrainer.runtime.io.storage import Place, storage_reason
 from pttrainer.runtime.reporting.metrics_log import MetricsLog
@@ -27,24 +27,27 @@ from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step import nonfinite
-from pttrainer.train_step.critic import Critic, beside
-from pttrainer.train_step.objective import Criticised, Fallible, Guided
+from pttrainer.train_step.critic import Critic, with_critic_params
+from pttrainer.train_step.objective import HasCritic, HasFault, HasTeacher
 from pttrainer.train_step.optimizer import ema
 from pttrainer.train_step.step import Layout, TrainState
 from pttrainer.training import learning_record
-from pttrainer.training.async_compile import Early
-from pttrainer.training.learning_record import Ending, Record
-from pttrainer.training.loss_spikes import Spikes
-from pttrainer.training.rl_health import Watch
+from pttrainer.training.async_compile import BackgroundCompile
+from pttrainer.training.learning_record import LearningRecord, RunFailure
+from pttrainer.training.loss_spikes import LossSpikes
+from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import sample_log
-from pttrainer.training.run_directory.sample_log import Samples
+from pttrainer.training.run_directory.sample_log import SampleLog
 from pttrainer.training.throughput import Meter
 
 
 @dataclass
 class Session:
-    """The parts of a run. `state` is replaced at every step; the old one's memory is reused. `frozen`: the weights
-    that adapters were put on."""
+    """The parts of a run.
+
+    `state` is replaced at every step, and the old one's memory is reused. `frozen`: the weights that adapters are
+    added to.
+    """
 
     job: PostTrainJob
     place: Place
@@ -57,7 +60,7 @@ class Session:
     algorithm: Algorithm
     train_step: Any
     checkpoints: Checkpoints
-    saving: Saving
+    checkpoint_policy: CheckpointPolicy
     watchdog: Watchdog
     metrics: MetricsLog | None
     meter: Meter
@@ -65,51 +68,51 @@ class Session:
     frozen: Params | None
     first_step: int
     commit: str | None
-    spikes: Spikes | None
-    """Of losses that are worth watching: a policy loss is about 0 and jumps as it likes."""
-    watch: Watch | None
-    """Of the figures of reinforcement learning."""
-    samples: Samples
-    transfer: Transfer | None
-    """Of weights to the devices that only sample."""
-    early: Early | None
-    """The step for the batch that is foreseen."""
-    record: Record
-    """Of the steps that could learn, and those that could not."""
+    spikes: LossSpikes | None
+    """None for policy losses, which are about 0 and noisy."""
+    rl_health: RlHealth | None
+    """Checks of reinforcement learning metrics."""
+    sample_log: SampleLog
+    transfer: WeightSync | None
+    """Moves weights to devices that only sample."""
+    background_compile: BackgroundCompile | None
+    """The step for the expected batch."""
+    record: LearningRecord
+    """Counts the steps that could learn, and those that could not."""
     _compiled: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def params(self) -> Params:
-        """All weights as they are now, as `next_batch` reads them."""
-        return beside(self.model.whole(self.frozen, self.state.params), self.state.critic)
+        """Return all current weights, as `next_batch` reads them."""
+        return with_critic_params(self.model.whole(self.frozen, self.state.params), self.state.critic)
 
     @property
     def critic(self) -> Critic | None:
-        """What foretells rewards, where the algorithm has such a thing."""
-        return self.algorithm.critic if isinstance(self.algorithm, Criticised) else None
+        """Return the critic, if the algorithm has one."""
+        return self.algorithm.critic if isinstance(self.algorithm, HasCritic) else None
 
     @property
-    def judged(self) -> Params:
-        """What is evaluated and exported of what is trained: its average, where the job keeps one."""
-        return ema.of(self.state.optimizer, self.state.params)
+    def evaluated_params(self) -> Params:
+        """Return the trained weights to evaluate and export: their average, if the job keeps one."""
+        return ema.averaged_params(self.state.optimizer, self.state.params)
 
     @property
     def constants(self) -> tuple[Any, ...]:
-        """What the train step takes beside state and batch: weights that no step changes."""
+        """Return the weights that the train step takes and no step changes."""
         return constants(self.algorithm, self.frozen)
 
     @property
-    def base(self) -> Base:
-        """The model that the run started from."""
-        return Base(self.job.spec.model.uri, self.commit)
+    def base(self) -> BaseModelRef:
+        """Return the model that the run started from."""
+        return BaseModelRef(self.job.spec.model.uri, self.commit)
 
     def place_batch(self, batch: Batch) -> Batch:
-        """The batch on the mesh."""
+        """Return the batch on the mesh."""
         placed: Batch = sharding.put(self.layout.mesh, batch)
         return placed
 
     def compiled(self, batch: Batch) -> tuple[Any, float]:
-        """The train step for batches of this shape, and the seconds that it took to compile it now."""
+        """Return the train step for batches of this shape, and the seconds spent on compiling it now."""
         key = (jax.tree.structure(batch), *((x.shape, str(x.dtype)) for x in jax.tree.leaves(batch)))
         if key in self._compiled:
             return self._compiled[key], 0.0
@@ -117,59 +120,65 @@ class Session:
         began = time.monotonic()
         with self.meter.spending("compile"):
             arguments = (self.state, batch, *self.constants)
-            early = None if self.early is None else self.early.compiled(arguments)
-            self._compiled[key] = early or self.train_step.lower(*arguments).compile()
+            background_compile = (
+                None if self.background_compile is None else self.background_compile.compiled(arguments)
+            )
+            self._compiled[key] = background_compile or self.train_step.lower(*arguments).compile()
         self.reporter.stage("training")
         return self._compiled[key], time.monotonic() - began
 
     @property
     def fault(self) -> Fault | None:
-        """Why nothing can be learned from the batch that was drawn last."""
-        return self.algorithm.fault if isinstance(self.algorithm, Fallible) else None
+        """Return why nothing can be learned from the last batch, or None."""
+        return self.algorithm.fault if isinstance(self.algorithm, HasFault) else None
 
-    def log(self, step: int, values: Mapping[str, float], seconds: float, batch: Batch, given: Fault | None) -> None:
-        """A finished step: the metrics files, progress, the line. Raises ConfigError when too many were skipped, and
-        what the last ones failed for when too many could not learn. given: the fault of the batch."""
+    def log(
+        self, step: int, values: Mapping[str, float], seconds: float, batch: Batch, batch_fault: Fault | None
+    ) -> None:
+        """Log a finished step: metrics files, progress, console line. batch_fault: the fault of its batch.
+
+        Raises ConfigError if too many steps were skipped, and the last steps' fault if too many could not learn.
+        """
         limit = self.job.spec.training.max_non_finite_steps
-        fault = self.record.count(step, values, batch, given)
-        self.saving.good = self.record.good
+        fault = self.record.count(step, values, batch, batch_fault)
+        self.checkpoint_policy.good = self.record.good
         spike = self.spikes.report(step, values) if self.spikes is not None else ""
-        watched = self.watch.report(values) if self.watch is not None else []
+        health_warnings = self.rl_health.report(values) if self.rl_health is not None else []
         skipped = nonfinite.warning(step, values, limit)
-        for warning in filter(None, (skipped or self._told(step, fault), spike, *watched)):
+        for warning in filter(None, (skipped or self._fault_warning(step, fault), spike, *health_warnings)):
             self.reporter.note(warning)
-        shown = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
-        shown |= {} if self.transfer is None else self.transfer.facts()
-        shown[run_directory.GOODPUT] = self.reporter.goodput()
-        shown[run_directory.FAILED_STEPS] = float(self.record.failed)
+        logged = {name: value for name, value in values.items() if name != nonfinite.IN_A_ROW}
+        logged |= {} if self.transfer is None else self.transfer.facts()
+        logged[run_directory.GOODPUT] = self.reporter.goodput()
+        logged[run_directory.FAILED_STEPS] = float(self.record.failed)
         self._report_checkpoint()
-        self.reporter.finished_step(step, shown, seconds)
-        self.write_metrics(step, shown)  # after the line: the first time it imports TensorBoard's writer
+        self.reporter.finished_step(step, logged, seconds)
+        self.write_metrics(step, logged)  # after the line: the first time it imports TensorBoard's writer
         if values[nonfinite.IN_A_ROW] >= limit:
             file = run_directory.batch_file(step)
             if self.leader:
                 self.place.write(file, nonfinite.rows(batch, self.tokenizer))
-            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}", self._good())
+            raise nonfinite.stop(step, values, f"{self.place.uri}/{file}", self._good_checkpoint())
         self._end(learning_record.stop(self.record, step, self.job.spec.training.max_failed_steps))
 
     def check_learning(self) -> None:
-        """Raises what the run failed for, where too few of its steps could learn, or none changed anything."""
+        """Raise the run's failure if too few of its steps could learn, or none changed a weight."""
         now = weight_digests(self.state)
         self._end(learning_record.verdict(self.record, self.job.spec.training.min_learning_share, now))
 
-    def _told(self, step: int, fault: Fault | None) -> str:
+    def _fault_warning(self, step: int, fault: Fault | None) -> str:
         if fault is None:
             return ""
         return learning_record.warning(step, fault, self.record.in_a_row, self.job.spec.training.max_failed_steps)
 
-    def _end(self, ending: Ending | None) -> None:
-        """Raises the leader's on every process: the others do not know why a reward failed."""
-        if ending is not None:
-            kind, _, words = processes.from_leader(f"{ending.kind} {ending.words}").partition(" ")
-            raise Ending(Kind(kind), words).error(self._good())
+    def _end(self, failure: RunFailure | None) -> None:
+        """Raise the leader's failure on every process: the others do not know why a reward failed."""
+        if failure is not None:
+            kind, _, message = processes.from_leader(f"{failure.kind} {failure.message}").partition(" ")
+            raise RunFailure(Kind(kind), message).error(self._good_checkpoint())
 
-    def _good(self) -> str:
-        """The checkpoint to go on from, in words: the newest of before the steps that failed last."""
+    def _good_checkpoint(self) -> str:
+        """Describe the checkpoint to resume from: the newest before the steps that failed last."""
         self.wait_for_checkpoint()
         if not self.record.learned:
             return "none, no step learned"
@@ -179,21 +188,21 @@ class Session:
         )
 
     def write_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of a step into the run directory."""
+        """Write the metrics of a step into the run directory."""
         if self.metrics is not None:
             self.metrics.write(step, values, time.time())
-            table = self.samples.take()
+            table = self.sample_log.take()
             if table:
                 self.metrics.write_text(step, sample_log.TAG, table)
 
     def wait_for_checkpoint(self) -> None:
-        """Until the last checkpoint is committed."""
+        """Wait until the last checkpoint is committed."""
         self.checkpoints.wait()
         self._report_checkpoint()
 
     def take_best(self) -> None:
-        """The weights of the best evaluation in place of the last ones, where the export asks for them."""
-        best = self.saving.best
+        """Replace the last weights by those of the best evaluation, if the export asks for them."""
+        best = self.checkpoint_policy.best
         if self.job.spec.export.checkpoint != "best" or best is None or best.step == int(self.state.step):
             return
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state.params)
@@ -202,11 +211,11 @@ class Session:
         self.reporter.note(f"exporting step {best.step}, the best: {best.value:.6g}")
 
     def fetch(self, tree: Any) -> Any:
-        """Whole host copies of arrays, on every process."""
+        """Return complete host copies of arrays, on every process."""
         return sharding.fetch(tree)
 
     def close(self) -> None:
-        """Ends background work. What fails here has been raised before, or is only TensorBoard's last lines."""
+        """Stop background work. Errors here were raised before, or concern only TensorBoard's last lines."""
         self.watchdog.stop()
         self.reporter.close()
         for part in (self.metrics, self.checkpoints):
@@ -219,9 +228,9 @@ class Session:
     def _report_checkpoint(self) -> None:
         committed = self.checkpoints.committed()
         if committed is not None:
-            self.reporter.checkpoint(committed, self.checkpoints.uri(committed), self.saving.best)
+            self.reporter.checkpoint(committed, self.checkpoints.uri(committed), self.checkpoint_policy.best)
 
 
 def constants(algorithm: Algorithm, frozen: Params | None) -> tuple[Any, ...]:
-    """What the train step takes beside state and batch: weights that no step changes."""
-    return (frozen, algorithm.teacher) if isinstance(algorithm, Guided) else (frozen,)
+    """Return the weights that the train step takes and no step changes."""
+    return (frozen, algorithm.teacher_params) if isinstance(algorithm, HasTeacher) else (frozen,)

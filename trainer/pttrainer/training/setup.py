@@ -1,9 +1,9 @@
-"""How a run is put together: a sequence of steps that each can refuse the job.
+"""Build a run: a sequence of steps, each of which can refuse the job.
 
     claim the directory → load the model, lay it out → build the algorithm (reads the data) → restore or initialise
 
-Nothing is compiled before the job is known to be whole; then the step is, while its first weights are made
-(`compiling`). What comes of it is the `Session`.
+Nothing is compiled before the whole job is known to be valid; then the step is, while its first weights are made
+(`async_compile`). The result is the `Session`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from pttrainer import algorithms
 from pttrainer.algorithms.algorithm import Algorithm
 from pttrainer.batch import Batch
 from pttrainer.checkpoint import fork
-from pttrainer.checkpoint.retention import Saving
+from pttrainer.checkpoint.fork import ForkSource
+from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints, path_of, weight_digests
 from pttrainer.errors import ConfigError
 from pttrainer.losses.chunked_logprobs import TokenStats
 from pttrainer.models import Model, Params
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
-from pttrainer.rollout.disaggregated.weight_sync import Transfer
+from pttrainer.rollout.disaggregated.weight_sync import WeightSync
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io.storage import Place
 from pttrainer.runtime.reporting.heartbeat import Heartbeats
@@ -36,46 +37,48 @@ from pttrainer.runtime.reporting.metrics_log import MetricsLog
 from pttrainer.runtime.reporting.progress import Reporter
 from pttrainer.runtime.reporting.watchdog import Watchdog
 from pttrainer.train_step import step as steps
-from pttrainer.train_step.objective import Beginning
+from pttrainer.train_step.objective import HasCriticInit
 from pttrainer.train_step.program import Program, program
 from pttrainer.train_step.step import Layout, TrainState
 from pttrainer.training import async_compile, learning_record, loss_spikes
-from pttrainer.training.async_compile import Early
-from pttrainer.training.learning_record import Record
-from pttrainer.training.load import Claimed, Loaded, claim, lineage, load
-from pttrainer.training.rl_health import Watch
+from pttrainer.training.async_compile import BackgroundCompile
+from pttrainer.training.learning_record import LearningRecord
+from pttrainer.training.load import ClaimedRun, LoadedModel, claim, lineage, load
+from pttrainer.training.rl_health import RlHealth
 from pttrainer.training.run_directory import run_files
-from pttrainer.training.run_directory.sample_log import Samples
+from pttrainer.training.run_directory.sample_log import SampleLog
 from pttrainer.training.session import Session, constants
 from pttrainer.training.throughput import Meter, peak_flops
 
 
-def open_session(job: PostTrainJob, place: Place) -> Session:
-    """Puts a run together; raises ConfigError, DataError, UserCodeError or StorageError when it cannot be."""
+def build_session(job: PostTrainJob, place: Place) -> Session:
+    """Build the run. Raises ConfigError, DataError, UserCodeError or StorageError if that is impossible."""
     run = claim(job, place)
     watchdog = _watchdog(run)
     loaded = load(run)
     model, frozen = loaded.parts.model, loaded.frozen
     data = run_files.pinned_data(place, job)
-    tables = Samples(place, leader=run.leader)
+    sample_log = SampleLog(place, leader=run.leader)
     transfer = _transfer(model, loaded.meshes, run.reporter)
-    algorithm = algorithms.build(job.spec.algorithm.kind, _context(run, loaded, data, tables, transfer))
-    made = program(job.spec, model, algorithm, algorithm.total_steps)
-    layout = made.layout(loaded.meshes.trainer)
-    origin = _origin(run)
+    algorithm = algorithms.build(job.spec.algorithm.kind, _context(run, loaded, data, sample_log, transfer))
+    train_program = program(job.spec, model, algorithm, algorithm.total_steps)
+    layout = train_program.layout(loaded.meshes.trainer)
+    origin = _fork_source(run)
     if run.leader:
         step = None if run.resumed is None else run.resumed.at.step
-        for change in run_files.write_lineage(place, job, data, lineage(loaded, made.held, origin), step):
+        for change in run_files.write_lineage(
+            place, job, data, lineage(loaded, train_program.frozen_mask, origin), step
+        ):
             run.reporter.note(f"changed since the last attempt: {change}")
-    saving = Saving(job.spec.checkpoint, place, leader=run.leader)
+    checkpoint_policy = CheckpointPolicy(job.spec.checkpoint, place, leader=run.leader)
     checkpoints = Checkpoints(
-        path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), saving, run.reporter.note, place.fence
+        path_of(f"{place.uri}/{run_directory.CHECKPOINTS}"), checkpoint_policy, run.reporter.note, place.fence
     )
-    train_step = made.train_step(layout)
-    early = _early(train_step, made, layout, algorithm, frozen)
-    state, first, record = _state(run, loaded, made, layout, checkpoints, algorithm, origin)
+    train_step = train_program.train_step(layout)
+    background_compile = _background_compile(train_step, train_program, layout, algorithm, frozen)
+    state, first, record = _state(run, loaded, train_program, layout, checkpoints, algorithm, origin)
     record.first = record.first or weight_digests(state)
-    saving.resumed(checkpoints.steps(), first, record.good)
+    checkpoint_policy.resumed(checkpoints.steps(), first, record.good)
     return Session(
         job=job,
         place=place,
@@ -88,7 +91,7 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         algorithm=algorithm,
         train_step=train_step,
         checkpoints=checkpoints,
-        saving=saving,
+        checkpoint_policy=checkpoint_policy,
         watchdog=watchdog,
         metrics=MetricsLog(place, first, tensorboard=job.spec.tensorboard.enabled) if run.leader else None,
         meter=Meter(model, peak_flops(job.spec.accelerator)),
@@ -97,21 +100,21 @@ def open_session(job: PostTrainJob, place: Place) -> Session:
         first_step=first,
         commit=loaded.parts.commit,
         spikes=loss_spikes.of_job(job.spec),
-        watch=Watch() if job.spec.algorithm.learns_from_rewards else None,
-        samples=tables,
+        rl_health=RlHealth() if job.spec.algorithm.learns_from_rewards else None,
+        sample_log=sample_log,
         transfer=transfer,
-        early=early,
+        background_compile=background_compile,
         record=record,
     )
 
 
-def _watchdog(run: Claimed) -> Watchdog:
-    process, asked = jax.process_index(), run.job.spec.run_policy.hang_timeout_seconds
+def _watchdog(run: ClaimedRun) -> Watchdog:
+    process, hang_timeout_s = jax.process_index(), run.job.spec.run_policy.hang_timeout_seconds
     heartbeats = Heartbeats(run.place, process) if jax.process_count() > 1 else None
-    return Watchdog(run.reporter.beat, run.place, process, asked, heartbeats=heartbeats)
+    return Watchdog(run.reporter.beat, run.place, process, hang_timeout_s, heartbeats=heartbeats)
 
 
-def _transfer(model: Model, meshes: Meshes, reporter: Reporter) -> Transfer | None:
+def _transfer(model: Model, meshes: Meshes, reporter: Reporter) -> WeightSync | None:
     if meshes.sampler is None:
         return None
     if jax.process_count() > 1:
@@ -120,10 +123,12 @@ def _transfer(model: Model, meshes: Meshes, reporter: Reporter) -> Transfer | No
             f"{jax.process_count()}; accepted: colocated; hint: pathways: {{enabled: true}}"
         )
     reporter.note(f"{meshes.trainer.size} devices train, {meshes.sampler.size} sample")
-    return Transfer(model, meshes.trainer, meshes.sampler, partial(sharding.put, meshes.sampler))
+    return WeightSync(model, meshes.trainer, meshes.sampler, partial(sharding.put, meshes.sampler))
 
 
-def _context(run: Claimed, loaded: Loaded, data: DataSpec, tables: Samples, transfer: Transfer | None) -> Context:
+def _context(
+    run: ClaimedRun, loaded: LoadedModel, data: DataSpec, sample_log: SampleLog, transfer: WeightSync | None
+) -> Context:
     mesh, parts = loaded.meshes.trainer, loaded.parts
     compiled_score = steps.score_step(parts.model, sharding.replicated(mesh))
 
@@ -141,7 +146,7 @@ def _context(run: Claimed, loaded: Loaded, data: DataSpec, tables: Samples, tran
         initial_params=loaded.initial_params,
         place=partial(sharding.put, mesh),
         fetch=sharding.fetch,
-        save_samples=tables.save,
+        save_samples=sample_log.save,
         note=run.reporter.note,
         alive=run.reporter.alive,
         leader=run.leader,
@@ -150,32 +155,36 @@ def _context(run: Claimed, loaded: Loaded, data: DataSpec, tables: Samples, tran
     )
 
 
-def _early(train_step: Any, made: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None) -> Early | None:
-    """The step for the batch that is foreseen, on its way; None where none is, or where it cannot be under way."""
-    batch = algorithm.foreseen() if async_compile.is_possible() else None
+def _background_compile(
+    train_step: Any, train_program: Program, layout: Layout, algorithm: Algorithm, frozen: Params | None
+) -> BackgroundCompile | None:
+    """Start to compile the step for the expected batch; return None if none is expected or it is impossible."""
+    batch = algorithm.expected_batch() if async_compile.is_possible() else None
     if batch is None:
         return None
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.batch_sharding(layout.mesh, x.shape)), batch
     )
-    arguments = (made.abstract_state(layout), shapes, *constants(algorithm, frozen))
-    return Early(train_step, layout.mesh, arguments)
+    arguments = (train_program.abstract_state(layout), shapes, *constants(algorithm, frozen))
+    return BackgroundCompile(train_step, layout.mesh, arguments)
 
 
 def _state(
-    run: Claimed,
-    loaded: Loaded,
-    made: Program,
+    run: ClaimedRun,
+    loaded: LoadedModel,
+    train_program: Program,
     layout: Layout,
     checkpoints: Checkpoints,
     algorithm: Algorithm,
-    origin: fork.Source | None,
-) -> tuple[TrainState, int, Record]:
-    """The newest good checkpoint, or the first state, of this run's own or of the one it forks from; and the record of
-    its steps, where they are this run's own."""
+    origin: ForkSource | None,
+) -> tuple[TrainState, int, LearningRecord]:
+    """Return the state to start from, the steps already done, and the record of this run's own steps.
+
+    The state is the newest good checkpoint, else the fork's checkpoint, else the initial state.
+    """
     spec, reporter = run.job.spec.checkpoint, run.reporter
     reporter.stage("restoring")
-    like = made.abstract_state(layout)
+    like = train_program.abstract_state(layout)
     restored = checkpoints.restore(like)
     total = algorithm.total_steps
     if restored is not None:
@@ -187,44 +196,44 @@ def _state(
         return restored.state, restored.step, learning_record.from_json(restored.record)
     reporter.stage("loading")
     if origin is None or spec.fork is None:
-        return _first_state(loaded.trained(), made, layout, algorithm), 0, Record()
+        return _first_state(loaded.trained(), train_program, layout, algorithm), 0, LearningRecord()
     is_whole = spec.fork.state == "full"
     reporter.note(f"forking from {origin.uri} ({'full state' if is_whole else 'weights'})")
     if not is_whole:
-        return _first_state(fork.weights(origin, like), made, layout, algorithm), 0, Record()
-    forked = fork.full(origin, like, algorithm.state().keys())
+        return _first_state(fork.restore_weights(origin, like), train_program, layout, algorithm), 0, LearningRecord()
+    forked = fork.restore_full(origin, like, algorithm.state().keys())
     _check_length(forked.step + 1, total, f"{fork.FIELD}.uri: {origin.uri}: has done {forked.step} steps")
     algorithm.restore(forked.algorithm)
-    return forked.state, forked.step, Record()
+    return forked.state, forked.step, LearningRecord()
 
 
 def _check_length(least: int, total: int, what: str) -> None:
-    """Refuses a job whose last step is behind it: it would export at once."""
+    """Refuse a job whose last step is already done: it would export at once."""
     if total < least:
         raise ConfigError(
             f"{what}, and this job has {total}; accepted: at least {least}; hint: raise spec.training.steps or epochs"
         )
 
 
-def _first_state(params: Params, made: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
-    """The state before the first step, with these weights, whose memory it takes, and the critic's first ones."""
+def _first_state(params: Params, train_program: Program, layout: Layout, algorithm: Algorithm) -> TrainState:
+    """Return the state before the first step, with these weights (donated) and the critic's initial weights."""
     first: Callable[..., TrainState] = jax.jit(
-        partial(steps.new_state, optimizer=made.updates, learner=made.learner),
+        partial(steps.new_state, optimizer=train_program.updates, learner=train_program.learner),
         out_shardings=layout.state,
         donate_argnums=(0,),
         donate_argnames=("critic",),
     )
     critic = None
-    if isinstance(algorithm, Beginning) and layout.state.critic is not None:
+    if isinstance(algorithm, HasCriticInit) and layout.state.critic is not None:
         critic = algorithm.first_critic(layout.state.critic.params)
     return first(params, critic=critic)
 
 
-def _origin(run: Claimed) -> fork.Source | None:
-    """Where the run forks from: if an earlier attempt knew, from there."""
+def _fork_source(run: ClaimedRun) -> ForkSource | None:
+    """Return the checkpoint that the run forks from; the one that an earlier attempt used, if it recorded one."""
     spec = run.job.spec.checkpoint.fork
     if spec is None:
         return None
-    known = run_files.known_lineage(run.place).get("fork") or {}
-    found = fork.source(spec, known.get("step"))
-    return found if known.get("uri", "").startswith(found.directory) else fork.source(spec, None)
+    recorded = run_files.read_lineage(run.place).get("fork") or {}
+    source = fork.find_source(spec, recorded.get("step"))
+    return source if recorded.get("uri", "").startswith(source.directory) else fork.find_source(spec, None)

@@ -23,10 +23,10 @@ from pttrainer.batch import Batch
 from pttrainer.models import Model, flops
 
 RECENT = 100
-"""Steps whose durations the percentiles look at."""
+"""Recent steps that the percentiles cover."""
 PERCENTILES = (50, 90, 99)
 COMPILE = f"{run_directory.SECONDS}compile"
-"""Of what is spent before a step, this is no part of its seconds."""
+"""Compile time before a step is no part of the step's seconds."""
 GIB = 2**30
 
 
@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 
 class Meter:
-    """Numbers of this attempt's steps. peak_flops: of all chips per second, None where nobody knows it."""
+    """Measure the steps of this attempt. peak_flops: of all chips per second; None if it is unknown."""
 
     def __init__(self, model: Model, peak_flops: float | None) -> None:
         self._model, self._peak = model, peak_flops
@@ -49,20 +49,20 @@ class Meter:
 
     @contextmanager
     def spending(self, on: str) -> Iterator[None]:
-        """Books the seconds inside for the next `of_batch`."""
+        """Count the seconds spent inside towards the next `of_batch`."""
         began = time.monotonic()
         yield
         self._spent[on] = self._spent.get(on, 0.0) + time.monotonic() - began
 
     def of_batch(self, batch: Batch) -> Work:
-        """What a step has to do, and the seconds that went into getting it ready."""
+        """Return the work of a step, and the seconds spent on preparing it."""
         tokens, learned = flops.tokens_of(batch), int((batch.mask_BT > 0).sum())
         spent, self._spent = self._spent, {}
         total = flops.of_step(self._model.config, self._model.adapters, batch)
         return Work(tokens, learned, total, {f"{run_directory.SECONDS}{on}": seconds for on, seconds in spent.items()})
 
     def facts(self, work: Work, seconds: float) -> dict[str, float]:
-        """The metrics of a step that took so long, compiling left out."""
+        """Return the metrics of a step of this duration, compilation excluded."""
         self._recent.append(seconds)
         within = (spent for on, spent in work.spent.items() if on != COMPILE)
         train_s = max(seconds - sum(within), 0.0)
@@ -82,20 +82,20 @@ class Meter:
 
 
 def peak_flops(accelerator: Accelerator) -> float | None:
-    """Of all chips of the job, in bfloat16, per second; None for CPUs, whose peak nobody publishes."""
+    """Return the peak bfloat16 FLOP/s of all chips of the job; None for CPUs, whose peak is not published."""
     slice_ = accelerators.resolve(accelerator.type, accelerator.topology, accelerator.slices)
     return None if slice_.peak_bf16_tflops is None else slice_.peak_bf16_tflops * 1e12 * slice_.total_chips
 
 
 def memory() -> dict[str, float]:
-    """GiB: the process's memory, and the most that its first device has held, where jax tells."""
-    found = {}
+    """Return the process's memory and the peak memory of its first device, in GiB, where jax reports it."""
+    facts = {}
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        found[run_directory.HOST_MEMORY] = pages * os.sysconf("SC_PAGE_SIZE") / GIB
+        facts[run_directory.HOST_MEMORY] = pages * os.sysconf("SC_PAGE_SIZE") / GIB
     except OSError:
         pass  # not Linux
     stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
-        found[run_directory.HBM_IN_USE] = stats["peak_bytes_in_use"] / GIB
-    return found
+        facts[run_directory.HBM_IN_USE] = stats["peak_bytes_in_use"] / GIB
+    return facts

@@ -24,7 +24,7 @@ from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.chat_template import Chat
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError, DataError
-from pttrainer.losses.distillation import Guide
+from pttrainer.losses.distillation import Teacher
 from pttrainer.models import Model, preset
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
@@ -76,7 +76,7 @@ def algorithm(directory: Path, **spec: Any) -> tuple[Distill, FakeSampler]:
     given = context(directory, **spec)
     sampler, distilled = FakeSampler(), cast(Any, given.spec.algorithm.distill)
     rows = sft.read_rows(given, "train", learn_prompt=False, pack=True) if distilled.student_share < 1 else None
-    taught = (Guide(MODEL, distilled.beta), MODEL.init(jax.random.key(1)))
+    taught = (Teacher(MODEL, distilled.beta), MODEL.init(jax.random.key(1)))
     return Distill(given, distilled, taught, rows, (QUESTIONS, cast(Any, sampler)), [], None), sampler
 
 
@@ -136,18 +136,18 @@ def after(made: Distill, batch: Batch, shape: tuple[int, int, int, int], micro: 
     rate = transformation.schedule(Schedule(), 1.0, 10)
     updates = transformation.build(Optimizer(eps=1.0), rate)
     layout = step.layout(MODEL, updates, mesh)
-    function = step.train_step(MODEL, made, updates, rate, layout, micro, made.guide)
+    function = step.train_step(MODEL, made, updates, rate, layout, micro, made.teacher)
     fresh = jax.jit(lambda: step.new_state(MODEL.init(jax.random.key(0)), updates), out_shardings=layout.state)
     weights = sharding.weight_shardings(mesh, MODEL.abstract(), MODEL.logical_axes())
     with jax.set_mesh(mesh):
-        teacher = jax.device_put(jax.device_get(made.teacher), weights)
+        teacher = jax.device_put(jax.device_get(made.teacher_params), weights)
         state, metrics = function(fresh(), put(mesh, batch), None, teacher)
     return {name: float(value) for name, value in metrics.items()}, jax.device_get(state.params)
 
 
 def test_a_step_is_the_same_whatever_micro_batches_devices_order_and_padding(tmp_path: Path) -> None:
     made, _ = algorithm(tmp_path, beta=0.5)
-    made.teacher["embedding"] = made.teacher["embedding"] * 20  # far from uniform
+    made.teacher_params["embedding"] = made.teacher_params["embedding"] * 20  # far from uniform
     batch, _ = made.next_batch(0, cast(Any, None))
     whole = after(made, batch, (1, 1, 1, 1), None)
     assert whole[0]["loss"] > 0.01
@@ -172,7 +172,7 @@ def with_rows(asked: list[Question]) -> Batch:
     found = FakeSampler().sample(None, asked, range(4), 1, None, None).groups
     laid = groups.lay_out(found, np.zeros((4, 1)), 258, 64)
     batch = laid._replace(advantages_BT=None, sampler_logps_BT=None, weight_BT=loss_weights.token_mean(laid.mask_BT))
-    return teachers.with_teacher(batch, found, 258)
+    return teachers.with_teacher_rows(batch, found, 258)
 
 
 def test_the_privileged_prompt_holds_the_prompt_and_the_answer_in_the_place_of_the_last_message() -> None:
@@ -221,7 +221,7 @@ def predictions() -> Any:
 @pytest.mark.parametrize("beta", [0.0, 1.0, 0.3])
 def test_the_divergence_from_a_self_teacher_is_that_of_both_models_logits_by_hand(beta: float) -> None:
     batch, student, teacher = predictions()
-    compare = jax.jit(partial(distill._compare, Guide(MODEL, beta, itself="initial"), MODEL))
+    compare = jax.jit(partial(distill._compare, Teacher(MODEL, beta, self_weights="initial"), MODEL))
     found = compare(sharp(), sharp(), batch).divergence_BT
     for b, t in zip(*np.nonzero(batch.mask_BT), strict=True):
         q, p = student[b, t], teacher[b, batch.teacher_slots_BT[b, t]]
@@ -240,7 +240,7 @@ def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() ->
 
     def loss(of: Any) -> Any:
         hidden = MODEL.forward(of, batch.tokens_BT, batch.positions_BT, batch.segment_ids_BT)
-        stats = Guide(MODEL, 1.0, itself="current").stats(sharp(), MODEL, hidden, MODEL.head(of), batch)
+        stats = Teacher(MODEL, 1.0, self_weights="current").stats(sharp(), MODEL, hidden, MODEL.head(of), batch)
         return (stats.divergence_BT * batch.weight_BT).sum()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(sharp())
@@ -248,10 +248,10 @@ def test_a_teacher_that_is_told_the_same_and_is_the_student_teaches_nothing() ->
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-6
 
 
-@pytest.mark.parametrize("itself", ["initial", "average", "current"])
-def test_the_weights_that_teach_are_those_the_job_names(itself: Any) -> None:
+@pytest.mark.parametrize("self_weights", ["initial", "average", "current"])
+def test_the_weights_that_teach_are_those_the_job_names(self_weights: Any) -> None:
     """Of one number: the first weights are 1, the average 2, those of now 3."""
-    average = ema.Averaged({"w": np.float32(2.0)}, 0, ())
+    average = ema.EmaState({"w": np.float32(2.0)}, 0, ())
     state = step.TrainState({"w": np.float32(3.0)}, average, 0, 0)
-    found = step._teacher(Guide(MODEL, 1.0, itself=itself), MODEL, state, None, {"w": np.float32(1.0)})
-    assert float(found["w"]) == {"initial": 1.0, "average": 2.0, "current": 3.0}[itself]
+    found = step._teacher(Teacher(MODEL, 1.0, self_weights=self_weights), MODEL, state, None, {"w": np.float32(1.0)})
+    assert float(found["w"]) == {"initial": 1.0, "average": 2.0, "current": 3.0}[self_weights]

@@ -19,9 +19,9 @@ from ptapi import run_directory
 from ptapi.spec import Optimizer, PostTrainJobSpec, Rollout, Schedule
 from ptapi.spec import Ppo as PpoSpec
 from pttrainer.algorithms import ppo
-from pttrainer.algorithms.ppo import Foretold, Ppo, learnt_from
+from pttrainer.algorithms.ppo import Ppo, RolloutValues, with_returns
 from pttrainer.batch import Batch
-from pttrainer.checkpoint.export import Writing, export_critic
+from pttrainer.checkpoint.export import ExportWriter, export_critic
 from pttrainer.data.prompts import Question
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
@@ -34,13 +34,13 @@ from pttrainer.models.loading.model_spec import open_source
 from pttrainer.models.lora.adapters import ATTENTION, MLP, Adapters
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
-from pttrainer.rollout.groups import Group, Sample, Trip
+from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
 from pttrainer.rollout.sampler import Judged, Sampler
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
 from pttrainer.train_step import step
-from pttrainer.train_step.critic import Critic, Learner, beside
+from pttrainer.train_step.critic import Critic, CriticLearner, with_critic_params
 from pttrainer.train_step.optimizer import transformation
 
 EOS, PAD = 257, 258
@@ -115,7 +115,7 @@ def test_a_value_clip_of_0_is_none() -> None:
 
 
 def test_in_the_first_update_the_gradient_is_the_plain_policy_gradient() -> None:
-    batch, _ = learnt_from(
+    batch, _ = with_returns(
         laid(sample([7, 8, EOS], 1.0), sample([EOS], 0.0)), np.array([1.0, 0.0]), nothing(2), PpoSpec()
     )
     loss = ppo.Loss(spec(PpoSpec()), Critic(8))
@@ -128,24 +128,26 @@ def test_in_the_first_update_the_gradient_is_the_plain_policy_gradient() -> None
 # What a rollout becomes
 
 
-def nothing(rows: int, width: int = 16) -> Foretold:
-    return Foretold(np.zeros((rows, width), np.float32), np.full((rows, width), -0.5, np.float32), None, None)
+def nothing(rows: int, width: int = 16) -> RolloutValues:
+    return RolloutValues(np.zeros((rows, width), np.float32), np.full((rows, width), -0.5, np.float32), None, None)
 
 
 def test_all_tokens_weigh_alike_and_a_failed_reward_costs_its_sample_and_nothing_else() -> None:
     rewards = np.array([1.0, np.nan, 0.0])
     rows = laid(sample([7, 8, EOS], 1.0), sample([7, EOS], np.nan), sample([EOS], 0.0))
-    batch, facts = learnt_from(rows, rewards, nothing(3), PpoSpec())
+    batch, facts = with_returns(rows, rewards, nothing(3), PpoSpec())
     np.testing.assert_allclose(batch.weight_BT.sum(axis=1), [0.75, 0.0, 0.25], rtol=1e-6)
     assert not batch.advantages_BT[1].any()
-    without, _ = learnt_from(laid(sample([7, 8, EOS], 1.0), sample([EOS], 0.0)), rewards[[0, 2]], nothing(2), PpoSpec())
+    without, _ = with_returns(
+        laid(sample([7, 8, EOS], 1.0), sample([EOS], 0.0)), rewards[[0, 2]], nothing(2), PpoSpec()
+    )
     np.testing.assert_array_equal(batch.advantages_BT[[0, 2]], without.advantages_BT)
     assert json.loads(json.dumps(facts)) == facts
 
 
 def test_a_batch_whose_rewards_all_failed_trains_nothing() -> None:
     rows = laid(sample([7, EOS], np.nan), sample([EOS], np.nan))
-    batch, facts = learnt_from(rows, np.full(2, np.nan), nothing(2), PpoSpec(kl_coefficient=0.0))
+    batch, facts = with_returns(rows, np.full(2, np.nan), nothing(2), PpoSpec(kl_coefficient=0.0))
     assert not batch.weight_BT.any()
     assert not batch.advantages_BT.any()
     np.testing.assert_array_equal(batch.returns_BT, batch.values_BT)
@@ -155,10 +157,10 @@ def test_a_batch_whose_rewards_all_failed_trains_nothing() -> None:
 def test_tokens_of_tools_are_no_steps_and_have_no_penalty() -> None:
     """Tokens said: 2, then 2 of a tool, then the end. λ = γ = 1, penalty 0.1 · (−0.5 − −1) a token that was said."""
     said = [True, True, False, False, True]
-    trip = Trip(QUESTIONS[0].tokens, said, [], 2, 1, 0, "")
-    rows = laid(sample([7, 8, 50, 51, EOS], 1.0)._replace(trip=trip))
+    episode = EpisodeInfo(QUESTIONS[0].tokens, said, [], 2, 1, 0, "")
+    rows = laid(sample([7, 8, 50, 51, EOS], 1.0)._replace(episode=episode))
     foretold = nothing(1)._replace(ref_NT=np.full((1, 16), -1.0, np.float32))
-    batch, facts = learnt_from(
+    batch, facts = with_returns(
         rows, np.array([1.0]), foretold, PpoSpec(kl_coefficient=0.1, gae_lambda=1.0, whiten_advantages=False)
     )
     np.testing.assert_allclose(batch.advantages_BT[0, 2:7], [0.85, 0.9, 0, 0, 0.95], rtol=1e-6)
@@ -313,10 +315,10 @@ def ragged() -> Batch:
     samples = [sample([*random.integers(0, 200, n).tolist(), EOS], 0.0) for n in lengths]
     rows = laid(*samples)
     shape = rows.mask_BT.shape
-    foretold = Foretold(
+    foretold = RolloutValues(
         random.normal(0, 0.3, shape).astype(np.float32), rows.sampler_logps_BT - 5.0 * rows.mask_BT, None, None
     )
-    made, _ = learnt_from(rows, random.normal(0, 1, 8), foretold, PpoSpec(updates_per_batch=2))
+    made, _ = with_returns(rows, random.normal(0, 1, 8), foretold, PpoSpec(updates_per_batch=2))
     return made._replace(sampler_logps_BT=made.old_logps_BT)
 
 
@@ -331,7 +333,7 @@ def program(critic: Critic, shape: tuple[int, ...] = (1,), micro: int | None = N
     """A compiled step, and a fresh state for it."""
     mesh = sharding.make_mesh(shape, None if np.prod(shape) > 1 else jax.devices()[:1])
     rate = transformation.schedule(Schedule(), 1.0, 10)
-    learner = Learner(critic, transformation.build(PROPORTIONAL, rate, critic.logical_axes()), rate)
+    learner = CriticLearner(critic, transformation.build(PROPORTIONAL, rate, critic.logical_axes()), rate)
     updates = transformation.build(PROPORTIONAL, rate, MODEL.logical_axes())
     where = step.layout(MODEL, updates, mesh, learner)
     train = step.train_step(
@@ -433,7 +435,7 @@ def test_a_critic_model_has_no_output_head_and_is_sharded_as_the_policy_is() -> 
     assert "head" in untied.abstract()
     where = sharding.weight_shardings(sharding.make_mesh((1, 8)), critic.abstract(), critic.logical_axes())
     assert any("fsdp" in str(leaf.spec) for leaf in jax.tree.leaves(where["model"]))
-    assert beside({"a": 1}, None) == {"a": 1}
+    assert with_critic_params({"a": 1}, None) == {"a": 1}
 
 
 def adapted() -> tuple[Critic, Any, Any]:
@@ -452,7 +454,7 @@ def test_a_critic_s_adapters_on_the_policy_s_weights_are_the_merged_model_also_i
     assert critic.abstract()["model"] == critic.model.trained(critic.model.abstract())
     batch = ragged()
     found = jax.jit(critic.values)(numbers, None, batch, frozen)
-    export_critic(Directory(tmp_path), critic, numbers, frozen, Writing(jax.device_get))
+    export_critic(Directory(tmp_path), critic, numbers, frozen, ExportWriter(jax.device_get))
     whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shardings = jax.tree.map(lambda x: whole, OF_ITS_OWN.abstract())
     source = open_source(f"file://{tmp_path}", "field", print)

@@ -16,7 +16,7 @@ from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import Preempted, StorageError
 from pttrainer.train_step.step import TrainState
 from pttrainer.training import loop
-from pttrainer.training.learning_record import Record
+from pttrainer.training.learning_record import LearningRecord
 from pttrainer.training.session import Session
 
 
@@ -72,10 +72,10 @@ def test_a_run_that_is_stopped_right_after_a_checkpoint_does_not_save_it_again(t
         state=state(4),
         checkpoints=checkpoints,
         algorithm=SimpleNamespace(state=lambda: {"cursor": 4}),
-        saving=SimpleNamespace(began=lambda: None),
+        checkpoint_policy=SimpleNamespace(began=lambda: None),
         reporter=SimpleNamespace(stage=lambda name: None),
         wait_for_checkpoint=checkpoints.wait,
-        record=Record(),
+        record=LearningRecord(),
     )
     checkpoints.save(4, state(4), {"cursor": 4})
     for done in (4, 5):

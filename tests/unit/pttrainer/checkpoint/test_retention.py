@@ -14,7 +14,7 @@ import pytest
 from ptapi import run_directory
 from ptapi.spec import Checkpoint, Fork
 from pttrainer.checkpoint import fork
-from pttrainer.checkpoint.retention import Saving
+from pttrainer.checkpoint.retention import CheckpointPolicy
 from pttrainer.checkpoint.store import Checkpoints
 from pttrainer.errors import ConfigError
 from pttrainer.runtime.io.storage import Directory
@@ -23,8 +23,8 @@ from pttrainer.train_step.step import TrainState
 BEST = {"everySteps": 100, "keep": 1, "best": {"keep": 2}}
 
 
-def saving(tmp_path: Path, **spec: Any) -> Saving:
-    return Saving(Checkpoint.model_validate(spec), Directory(tmp_path), leader=True)
+def saving(tmp_path: Path, **spec: Any) -> CheckpointPolicy:
+    return CheckpointPolicy(Checkpoint.model_validate(spec), Directory(tmp_path), leader=True)
 
 
 def test_saves_fall_on_every_nth_step_and_on_the_last() -> None:
@@ -134,40 +134,40 @@ def run(tmp_path: Path) -> str:
 
 
 def test_a_fork_takes_over_everything_or_the_weights_alone(run: str) -> None:
-    newest = fork.source(Fork(uri=run), None)
+    newest = fork.find_source(Fork(uri=run), None)
     assert newest.uri == f"{run}/checkpoints/7"
-    taken = fork.full(newest, like(adamw(0)), {"cursor"})
+    taken = fork.restore_full(newest, like(adamw(0)), {"cursor"})
     assert (taken.step, taken.algorithm) == (7, {"cursor": 7})
     jax.tree.map(np.testing.assert_array_equal, taken.state, adamw(7))
-    weights = fork.weights(fork.source(Fork(uri=f"{run}/checkpoints/3"), None), like(adamw(0)))
+    weights = fork.restore_weights(fork.find_source(Fork(uri=f"{run}/checkpoints/3"), None), like(adamw(0)))
     jax.tree.map(np.testing.assert_array_equal, weights, adamw(3).params)
 
 
 def test_an_attempt_after_the_first_forks_from_the_same_step(run: str) -> None:
-    assert fork.source(Fork(uri=run), pinned=3).step == 3
-    assert fork.source(Fork(uri=run), pinned=5).step == 7  # gone meanwhile
+    assert fork.find_source(Fork(uri=run), pinned=3).step == 3
+    assert fork.find_source(Fork(uri=run), pinned=5).step == 7  # gone meanwhile
 
 
 def test_a_fork_of_another_rank_or_optimizer_is_refused_by_name(run: str) -> None:
-    newest = fork.source(Fork(uri=run), None)
+    newest = fork.find_source(Fork(uri=run), None)
     with pytest.raises(
         ConfigError, match=r"params.q_lora.a: float32\[8, 4\] there, float32\[8, 2\] here.*training.lora"
     ):
-        fork.weights(newest, like(adamw(0, rank=2)))
+        fork.restore_weights(newest, like(adamw(0, rank=2)))
     with pytest.raises(ConfigError, match=r"optimizer\.\S+: .* there, absent here.*same training.optimizer, or state"):
-        fork.full(newest, like(adamw(0, optimizer=optax.sgd(1e-3, momentum=0.9))), {"cursor"})
-    fork.weights(newest, like(adamw(0, optimizer=optax.sgd(1e-3, momentum=0.9))))
+        fork.restore_full(newest, like(adamw(0, optimizer=optax.sgd(1e-3, momentum=0.9))), {"cursor"})
+    fork.restore_weights(newest, like(adamw(0, optimizer=optax.sgd(1e-3, momentum=0.9))))
 
 
 def test_a_whole_fork_of_another_algorithm_is_refused_and_of_an_older_trainer_is_not(run: str) -> None:
-    newest = fork.source(Fork(uri=run), None)
-    with pytest.raises(ConfigError, match=r"another algorithm, which keeps cursor where this one .* batch, drawn; "):
-        fork.full(newest, like(adamw(0)), {"drawn", "batch"})
-    assert fork.full(newest, like(adamw(0)), {"cursor", "ahead"}).step == 7
+    newest = fork.find_source(Fork(uri=run), None)
+    with pytest.raises(ConfigError, match=r"another algorithm, with state cursor where this one .* batch, drawn; "):
+        fork.restore_full(newest, like(adamw(0)), {"drawn", "batch"})
+    assert fork.restore_full(newest, like(adamw(0)), {"cursor", "ahead"}).step == 7
 
 
 def test_a_fork_from_nowhere_is_refused_with_the_steps_there_are(run: str) -> None:
     with pytest.raises(ConfigError, match=r"fork.uri: .*no such checkpoint in .*; accepted: 3, 7"):
-        fork.source(Fork(uri=f"{run}/checkpoints/5"), None)
+        fork.find_source(Fork(uri=f"{run}/checkpoints/5"), None)
     with pytest.raises(ConfigError, match=r"fork.uri: .*there is none"):
-        fork.source(Fork(uri=f"{run}-elsewhere"), None)
+        fork.find_source(Fork(uri=f"{run}-elsewhere"), None)

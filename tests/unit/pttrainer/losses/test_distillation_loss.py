@@ -11,7 +11,7 @@ import pytest
 
 from pttrainer.batch import Batch
 from pttrainer.losses import distillation
-from pttrainer.losses.distillation import Guide, Hearsay
+from pttrainer.losses.distillation import OfflineTeacher, Teacher
 from pttrainer.models import Model, preset
 
 BETAS = (0.0, 0.3, 0.5, 1.0)
@@ -64,7 +64,7 @@ STUDENT, TEACHER = (TINY.init(jax.random.key(seed)) for seed in (0, 1))
 STUDENT["embedding"], TEACHER["embedding"] = STUDENT["embedding"] * 20, TEACHER["embedding"] * 20  # far from uniform
 
 
-def losses(guide: Guide) -> Any:
+def losses(guide: Teacher) -> Any:
     b = jax.tree.map(jnp.asarray, batch())
 
     @jax.jit
@@ -91,15 +91,15 @@ def whole(beta: float) -> Any:
 
 
 def test_chunks_give_the_loss_and_gradient_of_whole_logits() -> None:
-    (value, gradient), (wanted, wanted_gradient) = losses(Guide(TINY, 0.5, chunk=4)), whole(0.5)
+    (value, gradient), (wanted, wanted_gradient) = losses(Teacher(TINY, 0.5, chunk=4)), whole(0.5)
     assert wanted > 0.05
     np.testing.assert_allclose(value, wanted, rtol=1e-5)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), gradient, wanted_gradient)
 
 
 def test_as_many_outcomes_as_tokens_are_the_whole_vocabulary_and_fewer_never_say_more() -> None:
-    values = [float(losses(Guide(TINY, 0.5, top_k=k, chunk=4))[0]) for k in (1, 16, V)]
-    exact = float(losses(Guide(TINY, 0.5, chunk=4))[0])
+    values = [float(losses(Teacher(TINY, 0.5, top_k=k, chunk=4))[0]) for k in (1, 16, V)]
+    exact = float(losses(Teacher(TINY, 0.5, chunk=4))[0])
     assert values[0] < values[1] < exact
     assert values[2] == pytest.approx(exact, rel=1e-4)
 
@@ -110,7 +110,7 @@ def test_a_student_that_is_surer_than_its_teacher_is_held_back_however_sure(lead
     teacher = jnp.log(jnp.array([[[0.6, 0.3, 0.1]]]))
 
     def loss(logits: Any) -> Any:
-        outcomes = Guide(TINY, 0.0, top_k=1)._outcomes(teacher, jax.nn.log_softmax(logits))
+        outcomes = Teacher(TINY, 0.0, top_k=1)._outcomes(teacher, jax.nn.log_softmax(logits))
         return jnp.sum(distillation.divergence(*outcomes, 0.0))
 
     gradient = jax.grad(loss)(jnp.array([[[lead, 0.0, 0.0]]]))
@@ -120,7 +120,7 @@ def test_a_student_that_is_surer_than_its_teacher_is_held_back_however_sure(lead
 
 def test_logits_of_all_tokens_exist_in_no_pass() -> None:
     b = jax.tree.map(lambda x: jnp.asarray(np.tile(x, (4, 8) if x.shape[1] > 1 else (4, 1))), batch())
-    guide = Guide(TINY, 0.5, chunk=4)
+    guide = Teacher(TINY, 0.5, chunk=4)
 
     def loss(hidden: Any, head: Any) -> Any:
         return jnp.sum(guide.stats(TEACHER, TINY, hidden, head, b).divergence_BT)
@@ -135,7 +135,7 @@ def test_logits_of_all_tokens_exist_in_no_pass() -> None:
 
 def test_masked_tokens_have_no_divergence_and_no_gradient() -> None:
     b = jax.tree.map(jnp.asarray, batch())
-    guide = Guide(TINY, 1.0, chunk=4)
+    guide = Teacher(TINY, 1.0, chunk=4)
     hidden = jax.random.normal(jax.random.key(2), (3, 11, TINY.config.d_model))
 
     def total(hidden: Any) -> Any:
@@ -153,13 +153,13 @@ def test_what_the_data_say_of_the_teacher_is_worth_what_the_teacher_says() -> No
     logps, ids = jax.lax.top_k(jax.nn.log_softmax(logits), 7)
     told = b._replace(teacher_ids_BTK=ids, teacher_logps_BTK=logps)
 
-    def compared(how: Guide | Hearsay, teacher: Any) -> Any:
+    def compared(how: Teacher | OfflineTeacher, teacher: Any) -> Any:
         def loss(hidden: Any) -> Any:
             return jnp.sum(how.stats(teacher, TINY, hidden, TINY.head(STUDENT), told).divergence_BT)
 
         return jax.jit(jax.value_and_grad(loss))(hidden)
 
-    found, wanted = compared(Hearsay(0.5, chunk=4), {}), compared(Guide(TINY, 0.5, top_k=7, chunk=4), TEACHER)
+    found, wanted = compared(OfflineTeacher(0.5, chunk=4), {}), compared(Teacher(TINY, 0.5, top_k=7, chunk=4), TEACHER)
     assert wanted[0] > 0.1
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
     np.testing.assert_allclose(found[1], wanted[1], atol=1e-6)

@@ -16,7 +16,7 @@ from tests.unit.pttrainer.train_step.test_step import Likelihood, one_per_row, s
 
 from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora
-from pttrainer.checkpoint.export import Base, Words, Writing, export, export_adapters
+from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export, export_adapters
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, Params, preset
@@ -297,15 +297,15 @@ def test_a_whole_export_is_in_the_format_of_the_masters_with_adapters_or_without
     model = dataclasses.replace(MODEL, adapters=chosen, param_dtype=written)
     params = grown() if chosen is not None else MODEL.frozen(grown())
     params = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), params, model.abstract())
-    export(Directory(tmp_path), model, params, Words(byte_tokenizer(), None), Writing(jax.device_get))
+    export(Directory(tmp_path), model, params, TokenizerFiles(byte_tokenizer(), None), ExportWriter(jax.device_get))
     assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == written
     found = {str(tensor.dtype) for tensor in read_header(tmp_path / "model.safetensors").values()}
     assert found == {written}
 
 
 def test_the_export_has_the_names_and_numbers_of_peft(tmp_path: Path) -> None:
-    words, write = Words(byte_tokenizer(), None), Writing(jax.device_get)
-    base = Base("hf://org/name", "abc")
+    words, write = TokenizerFiles(byte_tokenizer(), None), ExportWriter(jax.device_get)
+    base = BaseModelRef("hf://org/name", "abc")
     export_adapters(Directory(tmp_path), MODEL, base, MODEL.trained(grown()), words, write)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["revision"]) == ("org/name", "abc")

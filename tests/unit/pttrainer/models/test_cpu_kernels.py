@@ -24,7 +24,7 @@ from pttrainer.models.lora.adapters import Adapters
 from pttrainer.rollout.disaggregated.weight_sync import named
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import native_engine
-from pttrainer.rollout.native.native_engine import NativeEngine, Transfer
+from pttrainer.rollout.native.native_engine import DecodingWeights, NativeEngine
 
 TILES = pytest.mark.parametrize("tile", [AVX512, AVX2, NEON], ids=lambda tile: tile.name)
 
@@ -419,7 +419,7 @@ def test_matrices_of_a_layer_come_in_strips_and_nothing_else(monkeypatch: pytest
     model, params = model_and_params(adapters=Adapters(4, 8.0, ("q", "down")))
     here = jax.tree.map(lambda x: params["norm"]["scale"].sharding, model.trained(model.abstract()))
     params = model.whole(params, model.init_adapters(here, 0))
-    wanted, held = model.for_decoding(params), Transfer(model, None)(params)
+    wanted, held = model.for_decoding(params), DecodingWeights(model, None)(params)
     for before, layer in zip(wanted["layers"], held["layers"], strict=True):
         for (name, x), (_, plain) in zip(named(layer), named(before), strict=True):
             if plain.ndim == 2 and "lora" not in name:
@@ -432,11 +432,11 @@ def test_other_formats_and_widths_that_do_not_divide_stay_as_they_are(monkeypatc
     monkeypatch.setattr(native_engine, "tile_of", lambda params: AVX512)
     model, params = model_and_params()
     half = dataclasses.replace(model, compute_dtype="bfloat16")
-    held = Transfer(half, None)(params)
+    held = DecodingWeights(half, None)(params)
     assert HEAD not in held
     assert held["layers"][0]["attention"]["q"].shape == (64, 64)
     odd = Model(dataclasses.replace(preset("tiny"), d_ff=100))
-    held = Transfer(odd, None)(jax.jit(odd.init)(jax.random.key(0)))
+    held = DecodingWeights(odd, None)(jax.jit(odd.init)(jax.random.key(0)))
     assert held["layers"][0]["mlp"]["up"].shape == (64, 100)
     assert held["layers"][0]["mlp"]["down"].shape == (2, 100, 32)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from pttrainer.checkpoint.export import Base, Words, Writing, export_adapters
+from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles, export_adapters
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.errors import ConfigError
 from pttrainer.models import Model, preset
@@ -36,8 +36,8 @@ def trained() -> Any:
 
 
 def exported(directory: Path) -> Path:
-    words, write = Words(byte_tokenizer(), None), Writing(jax.device_get)
-    export_adapters(Directory(directory), MODEL, Base("hf://org/name"), trained(), words, write)
+    words, write = TokenizerFiles(byte_tokenizer(), None), ExportWriter(jax.device_get)
+    export_adapters(Directory(directory), MODEL, BaseModelRef("hf://org/name"), trained(), words, write)
     return directory
 
 

@@ -23,7 +23,7 @@ from tests.unit.pttrainer.train_step.test_step import Likelihood, one_per_row, s
 
 from ptapi.spec import ModelSpec, Optimizer, Training
 from ptapi.spec.training import Lora, Quantization
-from pttrainer.checkpoint.export import Words, Writing, export
+from pttrainer.checkpoint.export import ExportWriter, TokenizerFiles, export
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.models import Model, Params, preset
 from pttrainer.models.loading import model_loader
@@ -33,7 +33,7 @@ from pttrainer.models.quantization.quantize import Errors, Format
 from pttrainer.models.weights import load_save
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native.decode_loop import Decoding, jitted
-from pttrainer.rollout.native.prefill import Padded
+from pttrainer.rollout.native.prefill import PaddedPrompts
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 from pttrainer.runtime.io.storage import Directory
@@ -252,7 +252,9 @@ def test_decoding_never_holds_more_than_the_parts_and_two_layers(kind: Format) -
     decoding = Decoding(model, (257,), Sampling(max_new_tokens=0, max_length=0))
     params = jax.eval_shape(model.for_decoding, model.abstract())
     shape: Any = jax.ShapeDtypeStruct
-    padded = Padded(shape((2, 16), jnp.int32), shape((2,), jnp.int32), shape((2,), jnp.uint32), shape((2,), jnp.int32))
+    padded = PaddedPrompts(
+        shape((2, 16), jnp.int32), shape((2,), jnp.int32), shape((2,), jnp.uint32), shape((2,), jnp.int32)
+    )
     number, which = shape((), jnp.uint32), shape((), jnp.int32)
     prefill = partial(decoding.prefill, 4)
     pool = jax.eval_shape(prefill, params, padded, number, number, which, which)
@@ -300,7 +302,13 @@ def test_the_merged_export_is_the_numbers_and_the_adapters_in_float32(name: str,
     model = dataclasses.replace(plain_model, quantization=kind)
     read, _ = load(base, model)
     model, params = adapted(model, read, name)
-    export(Directory(tmp_path / "merged"), model, params, Words(byte_tokenizer(), None), Writing(jax.device_get))
+    export(
+        Directory(tmp_path / "merged"),
+        model,
+        params,
+        TokenizerFiles(byte_tokenizer(), None),
+        ExportWriter(jax.device_get),
+    )
     stands_for = whole(model.without_adapters, read)
     wanted = plain_model.whole(stands_for, model.trained(params))
     wanted = dataclasses.replace(model, quantization=None).merged(wanted)

@@ -11,7 +11,7 @@ import pytest
 from tests.builders.trainer.preflight import spec
 
 from pttrainer.algorithms import teachers
-from pttrainer.algorithms.ppo import Foretold, learnt_from
+from pttrainer.algorithms.ppo import RolloutValues, with_returns
 from pttrainer.data.prompts import Question
 from pttrainer.preflight.compiler import programs
 from pttrainer.preflight.compiler.abstract_inputs import batch
@@ -43,7 +43,7 @@ def test_the_batch_has_the_shapes_that_ppo_trains_on() -> None:
     of = ppo(klCoefficient=0.1)
     laid = groups.lay_out([Group(QUESTION, [ANSWER])] * 8, np.zeros((8, 1)), 0, 32)
     numbers = np.zeros((8, 32), np.float32)
-    real, _ = learnt_from(laid, np.ones(8), Foretold(numbers, numbers, numbers, None), of.spec.algorithm.ppo)
+    real, _ = with_returns(laid, np.ones(8), RolloutValues(numbers, numbers, numbers, None), of.spec.algorithm.ppo)
     assert shapes(abstract_batch(of)) == shapes(real)
     assert abstract_batch(ppo(updatesPerBatch=1)).old_logps_BT is None
 
@@ -80,7 +80,7 @@ def test_a_self_teacher_is_a_copy_of_what_is_trained_only_where_it_is_the_first(
     assert total(of.held.teacher) == copies * total(of.held.params)
     found = [Group(replace(QUESTION, told=QUESTION.tokens), [ANSWER])] * 2
     laid = groups.lay_out(found, np.zeros((2, 1)), 0, 32)._replace(advantages_BT=None, sampler_logps_BT=None)
-    assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher(laid, found, 0))
+    assert shapes(abstract_batch(of)) == shapes(teachers.with_teacher_rows(laid, found, 0))
 
 
 def test_the_step_with_a_critic_is_traced_for_the_mesh_it_is_planned_on() -> None:

@@ -138,7 +138,7 @@ def test_rewards_of_samples_that_were_drawn_ahead_are_kept_to_the_bit() -> None:
 def test_an_evaluation_gets_its_weights_when_nothing_is_being_drawn() -> None:
     sampling = Sampling(bound=3)
     sampling.pipeline.next(0, 0)
-    assert sampling.pipeline.at_rest(7) == {"of": 7}
+    assert sampling.pipeline.when_idle(7) == {"of": 7}
     assert sampling.drawn == 4
 
 

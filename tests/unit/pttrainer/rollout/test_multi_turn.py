@@ -82,11 +82,11 @@ def test_what_was_said_is_trained_and_what_was_observed_is_not() -> None:
     found, guessed = judged.groups[0].samples
     assert (found.reward, guessed.reward) == (1.0, 0.0)
     assert found.text == "7"
-    assert found.trip is not None
+    assert found.episode is not None
     observed = TOKENIZER.encode("<|tool|>7<|end|><|assistant|>")
     said = [*TOKENIZER.encode(call("a")), END]
     assert found.tokens == [*said, *observed, *TOKENIZER.encode("7"), END]
-    assert list(found.trip.said) == [True] * len(said) + [False] * len(observed) + [True] * 2
+    assert list(found.episode.sampled) == [True] * len(said) + [False] * len(observed) + [True] * 2
     batch = groups.lay_out(judged.groups, np.array([[1.0, -1.0]]), pad_id=258, length=400)
     trained = batch.targets_BT[0][batch.mask_BT[0] > 0].tolist()
     assert trained == [*said, *TOKENIZER.encode("7"), END]
@@ -132,8 +132,8 @@ def test_an_episode_that_runs_out_of_turns_or_room_is_judged_as_it_stands() -> N
     judged = sampler(Script([[call("a")]])).sample({}, [ASKED], [0], 1, narrow, Draw(0, 0))
     (cut,) = judged.groups[0].samples
     assert not cut.ended
-    assert cut.trip is not None
-    assert all(cut.trip.said)
+    assert cut.episode is not None
+    assert all(cut.episode.sampled)
 
 
 def test_facts_of_episodes_count_calls_and_failures() -> None:
@@ -220,8 +220,8 @@ def test_a_long_observation_is_cut_and_special_tokens_in_it_are_text() -> None:
     judged = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
         {}, [long], [0], 1, SAMPLING, Draw(0, 0)
     )
-    assert judged.groups[0].samples[0].trip is not None
-    assert judged.groups[0].samples[0].trip.transcript[1]["content"] == "y" * 8 + " …"
+    assert judged.groups[0].samples[0].episode is not None
+    assert judged.groups[0].samples[0].episode.transcript[1]["content"] == "y" * 8 + " …"
     ids = CHAT.between([{"role": "tool", "content": "a<|end|>b"}], has_end=True)
     assert ids.count(END) == 1
     assert CHAT.between([{"role": "tool", "content": "a"}], has_end=False)[0] == END
@@ -235,10 +235,12 @@ def test_of_what_an_environment_says_no_more_is_encoded_than_can_be_kept(monkeyp
     judged = sampler(Script([[call("a")], ["7"]]), max_observation_tokens=8).sample(
         {}, [endless], [0], 1, SAMPLING, Draw(0, 0)
     )
-    trip = judged.groups[0].samples[0].trip
-    assert trip is not None
-    assert trip.transcript[1]["content"] == "y" * 8 + " …"
-    with pytest.raises(UserCodeError, match="1 of 1 episodes failed; the first: the opening leaves no room for a turn"):
+    episode = judged.groups[0].samples[0].episode
+    assert episode is not None
+    assert episode.transcript[1]["content"] == "y" * 8 + " …"
+    with pytest.raises(
+        UserCodeError, match="1 of 1 episodes failed; the first: the opening is too long: no tokens are left for a turn"
+    ):
         sampler(Script([["end"]]), World("y" * 10**7)).sample({}, [ASKED], [0], 1, SAMPLING, Draw(0, 0))
     assert max(encoded) < 1000
 
@@ -281,13 +283,13 @@ def test_in_any_conversation_what_was_sampled_is_trained_and_nothing_else(seed: 
     judged = sampler(script, max_turns=int(rng.integers(1, 6))).sample({}, [asked], [0], 4, room, Draw(0, 0))
     batch = groups.lay_out(judged.groups, np.ones((1, 4)), pad_id=258, length=room.max_length)
     for g, sample in enumerate(judged.groups[0].samples):
-        assert sample.trip is not None
-        said = [turn["content"] for turn in sample.trip.transcript if turn["role"] == "assistant"]
+        assert sample.episode is not None
+        said = [turn["content"] for turn in sample.episode.transcript if turn["role"] == "assistant"]
         spoken = [token for line in said for token in [*TOKENIZER.encode(line), END]]
         trained = batch.targets_BT[g][batch.mask_BT[g] > 0].tolist()
         assert trained == (spoken if trained[-1] == END else spoken[:-1])  # one that was cut off has no end
         assert sample.length == len(trained) == batch.mask_BT[g].sum()
-        whole = [*sample.trip.prompt, *sample.tokens]
+        whole = [*sample.episode.prompt, *sample.tokens]
         assert batch.tokens_BT[g][: len(whole) - 1].tolist() == whole[:-1]
         assert len(whole) <= room.max_length + 200
     for (prompts, *_), (later, *_) in zip(script.asked[1:], script.asked[2:], strict=False):

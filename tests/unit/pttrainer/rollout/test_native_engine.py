@@ -14,12 +14,12 @@ import pytest
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
 from pttrainer.losses.chunked_logprobs import token_stats
 from pttrainer.models import Model, Params, preset
-from pttrainer.rollout.completion_text import text_of
+from pttrainer.rollout.completion_text import completion_text
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets
 from pttrainer.rollout.native.buckets import fewer_rows, prefill_piece, slots_for
 from pttrainer.rollout.native.max_rows import rows_at_once, rows_that_fit
-from pttrainer.rollout.native.native_engine import NativeEngine, Transfer
+from pttrainer.rollout.native.native_engine import DecodingWeights, NativeEngine
 from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
 
 PROMPTS = [Prompt([256, 259, *b"one"], 0), Prompt([256, 259, *b"two and more"], 1), Prompt([256, *b"3"], 2)]
@@ -75,7 +75,7 @@ def logps_of(prompt: Prompt, tokens: list[int], temperature: float = 1.0) -> np.
 def test_weights_that_are_moved_part_by_part_are_those_that_decode_asks_for() -> None:
     plain, params = model_and_params()
     model = dataclasses.replace(plain, compute_dtype="bfloat16")
-    moved, wanted = Transfer(model, None)(params), model.for_decoding(params)
+    moved, wanted = DecodingWeights(model, None)(params), model.for_decoding(params)
     assert jax.tree.structure(moved) == jax.tree.structure(wanted)
     assert all(
         x.dtype == y.dtype and (x == y).all() for x, y in zip(*map(jax.tree.leaves, (moved, wanted)), strict=True)
@@ -274,9 +274,9 @@ def test_a_stop_string_ends_the_completion_with_the_token_that_completes_it() ->
 def test_a_text_ends_with_its_stop_string_even_inside_a_token() -> None:
     tokenizer = byte_tokenizer()
     tokens = tokenizer.encode("say STOP and go on")
-    assert text_of(tokenizer, tokens, ()) == "say STOP and go on"
-    assert text_of(tokenizer, tokens, ("on", "OP an", "STOP")) == "say STOP"
-    assert text_of(tokenizer, [*tokens, EOS], ("never",)) == "say STOP and go on"
+    assert completion_text(tokenizer, tokens, ()) == "say STOP and go on"
+    assert completion_text(tokenizer, tokens, ("on", "OP an", "STOP")) == "say STOP"
+    assert completion_text(tokenizer, [*tokens, EOS], ("never",)) == "say STOP and go on"
 
 
 def test_greedy_takes_the_likeliest_token_every_time() -> None:

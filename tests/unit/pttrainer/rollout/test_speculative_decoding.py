@@ -29,7 +29,7 @@ from pttrainer.rollout.sampler import Judged
 from pttrainer.rollout.speculative import build
 from pttrainer.rollout.speculative.draft_model import Draft
 from pttrainer.rollout.speculative.prompt_lookup import Ngram
-from pttrainer.rollout.speculative.verify import Asked, Speculation, check, tally, with_rates
+from pttrainer.rollout.speculative.verify import ProposalRequest, Speculation, count_proposals, verify, with_rates
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.sharding import put
 
@@ -87,7 +87,7 @@ def assert_same(found: Completions, wanted: Completions) -> None:
 
 
 @partial(jax.jit, static_argnums=0)
-def proposed(longest: int, tokens_BL: jax.Array, asked: Asked) -> tuple[jax.Array, jax.Array]:
+def proposed(longest: int, tokens_BL: jax.Array, asked: ProposalRequest) -> tuple[jax.Array, jax.Array]:
     return Ngram(4, longest).propose(lambda *_: pytest.fail("needs no draw"), None, tokens_BL, asked)
 
 
@@ -96,7 +96,7 @@ def proposals(text: list[int], longest: int = 3) -> list[int]:
     remembered = np.full((1, 20), 99)
     remembered[0, : len(text) - 1] = text[:-1]
     newest, start, count = (np.array([x]) for x in (text[-1], 1, len(text) - 1))
-    asked = Asked(newest, start, count, np.array([0]), np.array([True]))  # type: ignore[arg-type]
+    asked = ProposalRequest(newest, start, count, np.array([0]), np.array([True]))  # type: ignore[arg-type]
     guesses_BK, written = proposed(longest, jnp.asarray(remembered), asked)
     guesses: list[int] = guesses_BK[0].tolist()
     assert written[0, : len(text) + 4].tolist() == [*text, *guesses]
@@ -121,8 +121,8 @@ def test_proposals_hold_up_to_the_first_that_differs_or_ends_the_row() -> None:
     choices = jnp.array([[5, 6, 7]] * 5)
     guesses = jnp.array([[5, 6, 7], [5, 0, 7], [0, 6, 7], [5, 6, 7], [5, 6, 7]])
     is_last = jnp.array([[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]], bool)
-    found = check(guesses, choices, is_last, jnp.array([True, True, True, True, False]))
-    assert found.is_said_BK.astype(int).tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0], [0, 0, 0]]
+    found = verify(guesses, choices, is_last, jnp.array([True, True, True, True, False]))
+    assert found.is_accepted_BK.astype(int).tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0], [0, 0, 0]]
     assert found.counts_B.tolist() == [3, 1, 0, 2, 0]
     assert found.is_ended_B.tolist() == [False, False, False, True, False]
 
@@ -247,7 +247,7 @@ def test_completions_are_drawn_from_the_models_distribution(guess: str, monkeypa
 def test_figures_are_of_all_passes_and_stay_so_when_draws_are_added() -> None:
     # Two passes of three lines (two guesses): both rows, then the first alone.
     said = np.array([[1, 1], [1, 0], [1, 0], [1, 0], [0, 0], [0, 0]], bool)
-    counts = tally(said, 2)
+    counts = count_proposals(said, 2)
     assert counts == {"speculation/passes": 3, "speculation/proposed": 6, "speculation/accepted": 2}
     facts = with_rates(counts)
     assert facts["speculation/accepted_share"] == pytest.approx(1 / 3)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pttrainer.data.tokenization.tokenizer import byte_tokenizer
-from pttrainer.rollout.completion_text import text_of
+from pttrainer.rollout.completion_text import completion_text
 from pttrainer.rollout.engine import Sampling
-from pttrainer.rollout.native.completion_buffer import Ledger
+from pttrainer.rollout.native.completion_buffer import CompletionBuffer
 
 TOKENIZER = byte_tokenizer()
 END = 257
@@ -17,9 +17,9 @@ STOPS = ("ab", "b a", "é", "日本", "a", "\n\n", "🙂")
 texts = st.text(alphabet="ab é日本🙂\n", max_size=24)
 
 
-def recorded(rows: list[list[int]], stop: tuple[str, ...], cuts: list[int]) -> Ledger:
+def recorded(rows: list[list[int]], stop: tuple[str, ...], cuts: list[int]) -> CompletionBuffer:
     """All rows side by side, looked at after so many tokens each time; rows that stop say no more."""
-    ledger = Ledger(TOKENIZER, Sampling(64, 64, stop=stop), len(rows))
+    ledger = CompletionBuffer(TOKENIZER, Sampling(64, 64, stop=stop), len(rows))
     at, open_rows, looks = 0, set(range(len(rows))), iter(cuts)
     while any(len(rows[row]) > at for row in open_rows):
         lines = next(looks, 3)
@@ -49,7 +49,7 @@ def test_a_completion_ends_at_the_first_stop_string_however_often_it_was_looked_
         assert done.tokens(row) == wanted
         assert done.ended_N[row]
         np.testing.assert_array_equal(done.logps_NT[row, : len(wanted)], -1.0 - np.arange(len(wanted)))
-        text = text_of(TOKENIZER, wanted, stop)
+        text = completion_text(TOKENIZER, wanted, stop)
         assert text == said[row] if wanted == tokens else text.endswith(tuple(stop))
         assert sum(text.count(s) for s in stop) <= len(stop)
 

@@ -25,7 +25,7 @@ from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native.native_engine import NativeEngine
 from pttrainer.rollout.vllm import http_server, in_process
 from pttrainer.rollout.vllm import vllm_engine as vllm
-from pttrainer.rollout.vllm.requests import Ask, Lost, asks_of, seed_of
+from pttrainer.rollout.vllm.requests import VllmRequest, VllmUnavailable, requests_of, seed_of
 from pttrainer.rollout.vllm.responses import reply_of
 from pttrainer.rollout.vllm.vllm_engine import VllmEngine
 
@@ -193,8 +193,8 @@ def test_a_server_that_is_not_up_yet_is_waited_for_with_a_line_now_and_then(
     ours, notes = with_notes(fake, tmp_path)
     fake.trouble = lambda path, calls: 503 if path == "/health" and calls < 3 else None
     ours.generate(base()[1], PROMPTS, 1, SAMPLING, DRAW)
-    assert ["waiting for it since" in note for note in notes] == [True, True, False]
-    assert "its log-probs are the trainer's within" in notes[-1]
+    assert ["has been waiting for" in note for note in notes] == [True, True, False]
+    assert "its log-probs match the trainer's within" in notes[-1]
 
 
 def test_a_server_that_hangs_is_given_up_after_the_limit(fake: FakeServer, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_greedy_samples_of_a_prompt_are_one_sample(fake: FakeServer, tmp_path: P
 
 
 def test_a_prompt_is_given_no_more_room_than_its_row_has() -> None:
-    [ask] = asks_of([Prompt(range(60), 0)], 1, dataclasses.replace(SAMPLING, min_new_tokens=9), DRAW, (257,))
+    [ask] = requests_of([Prompt(range(60), 0)], 1, dataclasses.replace(SAMPLING, min_new_tokens=9), DRAW, (257,))
     assert (ask.fields["max_tokens"], ask.fields["min_tokens"]) == (4, 4)
 
 
@@ -293,22 +293,22 @@ def test_a_prompt_is_given_no_more_room_than_its_row_has() -> None:
 )
 def test_half_an_answer_is_none(change: dict[str, Any], words: str) -> None:
     good = {"index": 0, "token_ids": [5, 6], "logprobs": {"token_logprobs": [-1.0, -2.0]}, "finish_reason": "stop"}
-    ask = Ask((1, 2, 3), 1, 0, SAMPLING, (257,))
-    assert reply_of({"choices": [good]}, ask).said[0] == ([5, 6], [-1.0, -2.0], True)
-    with pytest.raises(Lost, match=words):
+    ask = VllmRequest((1, 2, 3), 1, 0, SAMPLING, (257,))
+    assert reply_of({"choices": [good]}, ask).samples[0] == ([5, 6], [-1.0, -2.0], True)
+    with pytest.raises(VllmUnavailable, match=words):
         reply_of({"choices": [good | change]}, ask)
     for document in ({}, [], {"choices": []}, {"error": {"message": "no"}}, None):
-        with pytest.raises(Lost, match="not an answer of vLLM"):
+        with pytest.raises(VllmUnavailable, match="not an answer of vLLM"):
             reply_of(document, ask)
 
 
 def test_a_prompt_s_log_probs_must_be_of_its_own_tokens() -> None:
     choice = {"index": 0, "token_ids": [5], "logprobs": {"token_logprobs": [-1.0]}, "finish_reason": "length"}
-    ask = Ask((1, 2, 3), 1, 0, SAMPLING, (257,), is_scored=True)
+    ask = VllmRequest((1, 2, 3), 1, 0, SAMPLING, (257,), is_scored=True)
     rows: list[Any] = [None, {"2": {"logprob": -0.5}}, {"9": {"logprob": -4.0}, "3": {"logprob": -0.25}}]
     assert reply_of({"choices": [choice | {"prompt_logprobs": rows}]}, ask).prompt_logps == [-0.5, -0.25]
     for wrong in (rows[:2], [None, {"7": {"logprob": -1.0}}, rows[2]], None):
-        with pytest.raises(Lost, match="not an answer"):
+        with pytest.raises(VllmUnavailable, match="not an answer"):
             reply_of({"choices": [choice | {"prompt_logprobs": wrong}]}, ask)
 
 
@@ -360,7 +360,7 @@ def test_an_engine_in_this_process_that_does_not_start_is_one_sentence(
 
 def test_a_missing_package_is_one_sentence_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"vllm cannot be imported here .*hint: spec.image with .*rollout.vllm.endpoint"
+        ConfigError, match=r"vllm cannot be imported here .*hint: set spec.image to one with .*rollout.vllm.endpoint"
     ):
         vllm.vllm_engine(context(tmp_path, base()[0])[0], Vllm())
 

@@ -17,13 +17,13 @@ from tests.builders.peers.models import CASES
 from pttrainer.errors import TransferError
 from pttrainer.models import Model, Params, from_hf
 from pttrainer.models.lora.adapters import Adapters, matrices
-from pttrainer.rollout.disaggregated.weight_sync import NO_LAYER, Chunk, Transfer, chunks
+from pttrainer.rollout.disaggregated.weight_sync import NO_LAYER, Chunk, WeightSync, chunks
 from pttrainer.rollout.native.native_engine import decoding_shardings
 from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.distributed.checksum import digest
 
 
-class Watched(Transfer):
+class RecordingWeightSync(WeightSync):
     """Remembers what moved; may damage it on the way."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -83,7 +83,7 @@ def test_the_sampler_holds_what_a_colocated_rollout_would_make(
 ) -> None:
     of, (source, target) = model(compute_dtype="bfloat16"), meshes(trainer, sampler)
     params = params_on(source, of)
-    transfer = Transfer(of, source, target)
+    transfer = WeightSync(of, source, target)
     with jax.set_mesh(source):
         held = transfer.deliver(params)
     assert_delivered(of, held, params, target)
@@ -92,10 +92,10 @@ def test_the_sampler_holds_what_a_colocated_rollout_would_make(
 
 
 @cache
-def quantised() -> tuple[Model, Watched]:
+def quantised() -> tuple[Model, RecordingWeightSync]:
     """Adapters on matrices of 4 bits, and what moves them; its programs are compiled once for the tests below."""
     of = model(adapters=Adapters(4, 8.0, matrices(model().config, "attention")), quantization="nf4")
-    return of, Watched(of, *meshes((1, 4), (4,)))
+    return of, RecordingWeightSync(of, *meshes((1, 4), (4,)))
 
 
 def test_only_adapters_move_after_the_first_time_and_frozen_matrices_move_packed() -> None:
@@ -129,7 +129,7 @@ def test_no_more_than_the_bound_is_under_way_and_an_array_that_arrived_damaged_i
     of, (source, target) = model(), meshes((1, 4), (4,))
     params = params_on(source, of)
     largest = max(x.nbytes // (2 if x.shape[0] == 2 else 1) for x in jax.tree.leaves(params))
-    transfer = Watched(of, source, target, chunk_bytes=largest)
+    transfer = RecordingWeightSync(of, source, target, chunk_bytes=largest)
     with jax.set_mesh(source):
         before = sum(x.nbytes for x in jax.live_arrays())
         held = transfer.deliver(params)

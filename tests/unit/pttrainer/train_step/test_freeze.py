@@ -30,25 +30,25 @@ def frozen(tree: Any) -> dict[str, Any]:
 
 
 def test_words_name_parts_of_the_model() -> None:
-    assert frozen(freeze.held(["embeddings", "head"], UNTIED)) == {"embedding": True, "head": True}
-    norms = frozen(freeze.held(["norms"], UNTIED))
+    assert frozen(freeze.frozen_mask(["embeddings", "head"], UNTIED)) == {"embedding": True, "head": True}
+    norms = frozen(freeze.frozen_mask(["norms"], UNTIED))
     assert norms.keys() == {"norm.scale", "layers.attention_norm.scale", "layers.mlp_norm.scale",
                             "layers.attention.q_norm.scale", "layers.attention.k_norm.scale"}  # fmt: skip
     assert set(norms.values()) == {True}
 
 
 def test_layers_are_held_by_number_and_all_of_them_whole() -> None:
-    some = frozen(freeze.held(["layers.0-1"], UNTIED))
+    some = frozen(freeze.frozen_mask(["layers.0-1"], UNTIED))
     assert "embedding" not in some
     assert some["layers.mlp.up"] == [True, True, False]
-    assert frozen(freeze.held(["layers.1"], UNTIED))["layers.mlp.up"] == [False, True, False]
-    assert frozen(freeze.held(["layers.0-2"], UNTIED))["layers.mlp.up"] is True
+    assert frozen(freeze.frozen_mask(["layers.1"], UNTIED))["layers.mlp.up"] == [False, True, False]
+    assert frozen(freeze.frozen_mask(["layers.0-2"], UNTIED))["layers.mlp.up"] is True
 
 
 def test_patterns_are_globs_over_hugging_faces_names() -> None:
-    found = frozen(freeze.held(["model.layers.[02].self_attn.*_proj.weight"], UNTIED))
+    found = frozen(freeze.frozen_mask(["model.layers.[02].self_attn.*_proj.weight"], UNTIED))
     assert found == {f"layers.attention.{name}": [True, False, True] for name in "qkvo"}
-    experts = frozen(freeze.held(["*.experts.*"], from_hf(CASES["qwen-3-moe"])))
+    experts = frozen(freeze.frozen_mask(["*.experts.*"], from_hf(CASES["qwen-3-moe"])))
     assert experts == {f"layers.mlp.{name}": True for name in ("gate", "up", "down")}
 
 
@@ -70,14 +70,14 @@ def test_a_pattern_that_means_nothing_is_refused_with_the_names_there_are(
     patterns: list[str], config: Any, words: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        freeze.held(patterns, config)
+        freeze.frozen_mask(patterns, config)
     assert words in str(caught.value)
 
 
 def test_the_numbers_that_may_move_are_counted() -> None:
     params = {"a": jnp.ones((6, 4)), "q": jnp.ones((4, 5, 5))}
-    assert freeze.moving(params, None) == 24 + 100
-    assert freeze.moving(params, {"a": True, "q": np.array([True, False, False, False])}) == 75
+    assert freeze.trainable_count(params, None) == 24 + 100
+    assert freeze.trainable_count(params, {"a": True, "q": np.array([True, False, False, False])}) == 75
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "muon", "lion"])
@@ -86,7 +86,7 @@ def test_what_is_held_has_no_state_and_does_not_decay_whatever_the_rule(name: st
     axes = {"a": ("vocab", "embed"), "layers": dict.fromkeys("qk", ("layer", "embed", "heads"))}
     params = {"a": jnp.ones((6, 4)), "layers": {"q": jnp.ones((2, 4, 4)), "k": -jnp.ones((2, 4, 4))}}
     spec = Optimizer(name=name, weight_decay=0.5)  # type: ignore[arg-type]
-    rule = transformation.build(spec, lambda _: 0.1, axes, held=of)
+    rule = transformation.build(spec, lambda _: 0.1, axes, frozen_mask=of)
     state = rule.init(params)
     assert "['a']" not in " ".join(jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state))
     change, _ = rule.update(jax.tree.map(jnp.ones_like, params), state, params)

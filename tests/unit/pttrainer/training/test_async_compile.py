@@ -19,7 +19,7 @@ from pttrainer.runtime.distributed import sharding
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.reporting.termination import Attempt, StopRequest
 from pttrainer.training import async_compile, loop
-from pttrainer.training.async_compile import Early
+from pttrainer.training.async_compile import BackgroundCompile
 
 REWARD = "def reward(prompt, completion, row):\n    return sum(completion.encode()) % 11 / 10\n"
 KINDS: dict[str, dict[str, Any]] = {
@@ -85,8 +85,10 @@ def trained(home: Path, kind: str, output: str) -> list[dict[str, Any]]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What runs were given when they asked for the step that was compiled early."""
     given: list[Any] = []
-    compiled = Early.compiled
-    monkeypatch.setattr(Early, "compiled", lambda *arguments: given.append(compiled(*arguments)) or given[-1])
+    compiled = BackgroundCompile.compiled
+    monkeypatch.setattr(
+        BackgroundCompile, "compiled", lambda *arguments: given.append(compiled(*arguments)) or given[-1]
+    )
     return given
 
 
@@ -123,7 +125,7 @@ class Lowered:
 
 
 def test_what_the_compiler_raises_is_heard_where_the_step_is_needed() -> None:
-    early = Early(Lowered(), sharding.make_mesh((1,), jax.devices()[:1]), (jax.numpy.zeros(2),))
+    early = BackgroundCompile(Lowered(), sharding.make_mesh((1,), jax.devices()[:1]), (jax.numpy.zeros(2),))
     assert early.compiled((jax.numpy.zeros(3),)) is None
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
         early.compiled((jax.numpy.zeros(2),))

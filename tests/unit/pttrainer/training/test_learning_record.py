@@ -14,13 +14,13 @@ from pttrainer.batch import Batch
 from pttrainer.data.prompts import Question
 from pttrainer.rewards import Verdict
 from pttrainer.rollout import missing_rewards
-from pttrainer.rollout.groups import Group, Sample, Trip
+from pttrainer.rollout.groups import EpisodeInfo, Group, Sample
 from pttrainer.rollout.sampler import Judged
 from pttrainer.runtime.reporting import step_faults
 from pttrainer.runtime.reporting.step_faults import Fault, Kind
 from pttrainer.train_step import nonfinite
 from pttrainer.training import learning_record
-from pttrainer.training.learning_record import Record
+from pttrainer.training.learning_record import LearningRecord
 
 KILLED = Fault(Kind.REWARD, "reward own", "its process died (SIGKILL)", 16, 16)
 AWAY = Fault(Kind.SERVICE, "reward judge", "no connection", 16, 16)
@@ -33,7 +33,7 @@ def batch(weight: float = 1.0, advantages: Sequence[float] | None = None) -> Bat
     return Batch(one, one, one, one, weights, weights, None if advantages is None else np.array([advantages]))
 
 
-def counted(record: Record, what: Sequence[Any]) -> Record:
+def counted(record: LearningRecord, what: Sequence[Any]) -> LearningRecord:
     """Of each step its fault, or its gradient's norm: NaN where it is skipped."""
     for one in what:
         given, norm = (one, 0.0) if isinstance(one, Fault) else (None, one)
@@ -42,7 +42,7 @@ def counted(record: Record, what: Sequence[Any]) -> Record:
     return record
 
 
-def told(record: Record, least: float = 0.5, now: Sequence[int] = NOW) -> learning_record.Ending | None:
+def told(record: LearningRecord, least: float = 0.5, now: Sequence[int] = NOW) -> learning_record.RunFailure | None:
     return learning_record.verdict(record, least, now)
 
 
@@ -65,11 +65,11 @@ def told(record: Record, least: float = 0.5, now: Sequence[int] = NOW) -> learni
 def test_a_run_is_well_if_enough_of_its_steps_could_learn_and_one_did(
     steps: list[Any], least: float, is_well: bool
 ) -> None:
-    assert (told(counted(Record(FIRST), steps), least) is None) == is_well
+    assert (told(counted(LearningRecord(FIRST), steps), least) is None) == is_well
 
 
 def test_rewards_that_are_all_equal_are_nobodys_fault_and_so_is_a_run_of_nothing_else() -> None:
-    record = Record(FIRST)
+    record = LearningRecord(FIRST)
     for step in range(1, 4):
         values = {"loss": 0.0, "grad_norm": 0.0, nonfinite.IN_A_ROW: 0.0}
         assert record.count(step, values, batch(advantages=[0.0, 0.0]), None) is None
@@ -78,53 +78,53 @@ def test_rewards_that_are_all_equal_are_nobodys_fault_and_so_is_a_run_of_nothing
 
 
 def test_weights_that_no_step_changed_fail_a_run_whose_steps_had_gradients() -> None:
-    ending = told(counted(Record(FIRST), [0.1, 0.1]), now=FIRST)
+    ending = told(counted(LearningRecord(FIRST), [0.1, 0.1]), now=FIRST)
     assert ending is not None
     assert ending.kind == Kind.UNCHANGED
-    assert "no weight changed: 2 of 2 steps had a gradient" in ending.words
+    assert "no weight changed: 2 of 2 steps had a gradient" in ending.message
 
 
 def test_a_batch_without_a_token_to_train_on_is_a_fault_of_the_data() -> None:
-    fault = Record().count(1, {"loss": 0.0, "grad_norm": 0.0, nonfinite.IN_A_ROW: 0.0}, batch(weight=0.0), None)
+    fault = LearningRecord().count(1, {"loss": 0.0, "grad_norm": 0.0, nonfinite.IN_A_ROW: 0.0}, batch(weight=0.0), None)
     assert fault is not None
     assert step_faults.ENDS[fault.kind].error.exit_code == ExitCode.DATA_ERROR
 
 
 def test_the_most_common_fault_gives_class_and_words() -> None:
-    ending = told(counted(Record(FIRST), [0.1, KILLED, AWAY, KILLED, np.nan]))
+    ending = told(counted(LearningRecord(FIRST), [0.1, KILLED, AWAY, KILLED, np.nan]))
     assert ending is not None
     error = ending.error("file:///runs/a/checkpoints/1")
     assert error.exit_code == ExitCode.USER_CODE
     assert str(error).startswith(
         "spec.training.minLearningShare: 0.5: 4 of 5 steps could not learn; 2 of them for this reason: reward own: "
-        "32 of 32 samples have no reward, the last: its process died (SIGKILL); the checkpoint that is good: "
+        "32 of 32 samples have no reward, the last: its process died (SIGKILL); last good checkpoint: "
         "file:///runs/a/checkpoints/1; nothing is exported; hint: call the function"
     )
 
 
 def test_steps_in_a_row_end_the_run_for_the_fault_of_the_row() -> None:
-    record = counted(Record(FIRST), [KILLED, KILLED, KILLED, 0.1, AWAY, np.nan])
+    record = counted(LearningRecord(FIRST), [KILLED, KILLED, KILLED, 0.1, AWAY, np.nan])
     assert learning_record.stop(record, 6, 3) is None
     ending = learning_record.stop(counted(record, [AWAY]), 7, 3)
     assert ending is not None
     assert ending.error("x").exit_code == ExitCode.SERVICE_LOST
-    assert ending.words.startswith(
+    assert ending.message.startswith(
         "spec.training.maxFailedSteps: 3: 3 steps in a row could not learn, the last of them"
     )
-    assert "2 of them for this reason: reward judge: 32 of 32 samples have no reward" in ending.words
+    assert "2 of them for this reason: reward judge: 32 of 32 samples have no reward" in ending.message
 
 
 def test_a_record_in_a_checkpoint_is_the_same_and_an_older_checkpoint_begins_a_new_one() -> None:
-    record = counted(Record(FIRST), [0.1, KILLED, 0.0, np.nan, AWAY])
+    record = counted(LearningRecord(FIRST), [0.1, KILLED, 0.0, np.nan, AWAY])
     assert learning_record.from_json(json.loads(json.dumps(record.to_json()))) == record
-    assert learning_record.from_json({}) == Record()
+    assert learning_record.from_json({}) == LearningRecord()
 
 
 def judged(rewards_PG: Sequence[Sequence[float]], error: str = "") -> Judged:
-    trip = Trip([1], [True], [], 1, 0, 0, error) if error else None
+    episode = EpisodeInfo([1], [True], [], 1, 0, 0, error) if error else None
     question = Question([1], "q", {})
     made = [
-        Group(question, [Sample([1], np.zeros(1), True, "", {"own": r}, r, trip) for r in row]) for row in rewards_PG
+        Group(question, [Sample([1], np.zeros(1), True, "", {"own": r}, r, episode) for r in row]) for row in rewards_PG
     ]
     return Judged(made, 1.0, 1.0, failures={"own": Verdict(None, "late", stopped=True, kind=Kind.SERVICE)})
 

@@ -24,7 +24,7 @@ from pttrainer.errors import ConfigError, OutputConflict, StorageError
 from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.storage import Place
 from pttrainer.training.run_directory import lease, lease_holder
-from pttrainer.training.run_directory.lease import Writer
+from pttrainer.training.run_directory.lease import LeaseWriter
 
 Begin = Callable[..., Process]
 
@@ -166,7 +166,7 @@ def test_a_stopped_process_that_goes_on_when_another_writes_there_ends_and_write
     first.send_signal(signal.SIGCONT)
     code, errors = end(first)
     assert code == ExitCode.OUTPUT_CONFLICT, errors
-    assert f"ptctl train on {hosts[1]}, pid {second.pid} has written there since" in errors
+    assert f"ptctl train on {hosts[1]}, pid {second.pid} has held the lease since" in errors
     until(lambda: len(lines(place)) > len(before) + 3)
     assert set(lines(place)[len(before) :]) == {hosts[1]}
     assert held(place).token == token
@@ -212,12 +212,12 @@ def test_a_lease_that_cannot_be_read_is_somebodys_until_it_was_silent(place: Pla
     assert taken(begin()) >= LIMIT_S
 
 
-def of_here(place: Place, **changes: object) -> Writer:
+def of_here(place: Place, **changes: object) -> LeaseWriter:
     """Held by this process; at its end it raises instead of ending the tests."""
-    mine = lease_holder.of_this_process(job()).model_copy(update={"limit_seconds": 600.0, **changes})
+    mine = lease_holder.lease_of_this_process(job()).model_copy(update={"limit_seconds": 600.0, **changes})
     generation = place.write_if(LEASE, mine.model_dump_json().encode(), place.read_versioned(LEASE).generation)
     assert generation is not None
-    found = Writer(place, mine, generation, lease._Moment.now(), end=lambda code: None)
+    found = LeaseWriter(place, mine, generation, lease._Moment.now(), end=lambda code: None)
     place.fence = found.check
     return found
 
@@ -243,7 +243,7 @@ def test_who_was_away_writes_nothing_before_the_lease_is_renewed(
     other = Lease(holder="pod run-0 (namespace team)", token="other", acquired="2026-01-01T00:00:00Z")
     assert place.write_if(LEASE, other.model_dump_json(by_alias=True).encode(), there.generation) is not None
     for write in (place.write, place.append, storage.below(place, "export").write):
-        with pytest.raises(OutputConflict, match=r"pod run-0 \(namespace team\) has written there since 2026-01-01"):
+        with pytest.raises(OutputConflict, match=r"pod run-0 \(namespace team\) has held the lease since 2026-01-01"):
             write("a", b"3")
     with pytest.raises(OutputConflict):
         place.remove("a")
@@ -292,12 +292,12 @@ def test_a_bucket_that_cannot_be_written_lets_nobody_write_who_was_away(
 
 
 def test_for_a_moment_the_lease_is_taken_or_refused_at_once(place: Place, begin: Begin) -> None:
-    with lease.briefly(place, job()):
+    with lease.hold_briefly(place, job()):
         assert not held(place).released
     assert held(place).released
     taken(begin("--host", "laptop-a"))
     began = time.monotonic()
-    with pytest.raises(OutputConflict, match="laptop-a"), lease.briefly(place, job()):
+    with pytest.raises(OutputConflict, match="laptop-a"), lease.hold_briefly(place, job()):
         pass
     assert time.monotonic() - began < LIMIT_S / 2
 
@@ -327,13 +327,13 @@ def test_processes_that_do_not_lead_write_while_their_leader_holds_the_lease(pla
     ],
 )
 def test_what_is_known_of_a_holder(changes: dict[str, object], expected: str) -> None:
-    assert lease_holder.life(lease_holder.of_this_process(job()).model_copy(update=changes)) == expected
+    assert lease_holder.life(lease_holder.lease_of_this_process(job()).model_copy(update=changes)) == expected
 
 
 def test_a_process_that_nobody_has_buried_is_gone() -> None:
     child = subprocess.Popen(["true"])
     until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z")
-    mine = lease_holder.of_this_process(job())
+    mine = lease_holder.lease_of_this_process(job())
     started = int(Path(f"/proc/{child.pid}/stat").read_text().split()[21])
     assert lease_holder.life(mine.model_copy(update={"pid": child.pid, "process_started": started})) == "gone"
     child.wait()
@@ -341,11 +341,11 @@ def test_a_process_that_nobody_has_buried_is_gone() -> None:
 
 def test_a_pod_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTNAME", "sums-trainer-0-0")
-    assert lease_holder.of_this_process(job(uid="u-1")).holder == "pod sums-trainer-0-0 (namespace default)"
+    assert lease_holder.lease_of_this_process(job(uid="u-1")).holder == "pod sums-trainer-0-0 (namespace default)"
 
 
 @pytest.mark.parametrize("wrong", ["", "soon", "0.5", "-3", "nan"])
 def test_a_limit_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     monkeypatch.setenv("POSTTRAIN_LEASE_SECONDS", wrong)
     with pytest.raises(ConfigError, match=r"POSTTRAIN_LEASE_SECONDS: .*accepted: seconds, at least 1"):
-        lease_holder.of_this_process(job())
+        lease_holder.lease_of_this_process(job())

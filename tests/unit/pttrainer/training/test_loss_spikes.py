@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from ptapi.spec import PostTrainJobSpec
-from pttrainer.training.loss_spikes import LEAST, SILENCE, Spikes, of_job
+from pttrainer.training.loss_spikes import LEAST, SILENCE, LossSpikes, of_job
 
 CURVES = Path(__file__).parent / "curves"
 
 
 def reports(losses: list[float], norm: float = 3.0) -> dict[int, str]:
     """Lines by step."""
-    spikes = Spikes(max_grad_norm=1.0)
+    spikes = LossSpikes(max_grad_norm=1.0)
     values = ({"loss": loss, "grad_norm": norm, "learning_rate": 2e-5} for loss in losses)
     said = {step: spikes.report(step, of_step) for step, of_step in enumerate(values, start=1)}
     return {step: line for step, line in said.items() if line}

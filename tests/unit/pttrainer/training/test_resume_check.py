@@ -109,15 +109,15 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "ema": ([("training.ema", {"decay": 0.9})], 'spec.training.ema: was unset, is {"decay": 0.9}'),
     "steps below the checkpoint": (
         [("training.steps", 6)],
-        "spec.training.steps: was 12, is 6; the newest checkpoint is of step 8; accepted: more than 8",
+        "spec.training.steps: was 12, is 6; the newest checkpoint is at step 8; accepted: more than 8",
     ),
     "steps at the checkpoint": (
         [("training.steps", 8)],
-        "spec.training.steps: was 12, is 8; the newest checkpoint is of step 8; accepted: more than 8",
+        "spec.training.steps: was 12, is 8; the newest checkpoint is at step 8; accepted: more than 8",
     ),
     "epochs instead": (
         [("training.steps", None), ("training.epochs", 3)],
-        "spec.training.epochs: was 12 steps, is 3; accepted: spec.training.steps, more than the 8 of the newest",
+        "spec.training.epochs: was 12 steps, is 3; accepted: spec.training.steps, more than 8, the step of the newest",
     ),
     "base model": ([("model.uri", "random://tiny")], "spec.model.uri: was file://{home}/model, is random://tiny"),
     "tokenizer": ([("model.tokenizer", "random://tiny")], "spec.model.tokenizer: was unset, is random://tiny"),
@@ -138,12 +138,12 @@ REFUSED: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "limit": ([("data.train.limit", 3)], "spec.data.train.limit: was unset, is 3"),
     "other data": (
         [("data.train.uri", "file://{home}/other.jsonl")],
-        "spec.data.train.uri: was file://{home}/train.jsonl, is file://{home}/other.jsonl, which holds something else: "
+        "spec.data.train.uri: was file://{home}/train.jsonl, is file://{home}/other.jsonl, whose content differs: "
         "was 33 bytes (sha256 ",
     ),
     "the same bytes read in another form": (
         [("data.train.uri", "file://{home}/copy.json")],
-        "spec.data.train.uri: was file://{home}/train.jsonl, is file://{home}/copy.json, which",
+        "spec.data.train.uri: was file://{home}/train.jsonl, is file://{home}/copy.json, whose",
     ),
     "held-out data": (
         [("data.eval", {"uri": "file://{home}/other.jsonl"})],
@@ -180,9 +180,9 @@ def test_an_edit_that_changes_the_meaning_is_refused_and_nothing_is_written(home
     with pytest.raises((ConfigError, DataError)) as refused:
         resume_check.compare(job(home, *filled(home, edits)), place)
     first, *lines, last = str(refused.value).splitlines()
-    assert first == f"spec: not the job that {place.uri} began with, which has come to step 8:"
+    assert first == f"spec: differs from the job that started the run in {place.uri}, now at step 8:"
     assert any(found.startswith(filled(home, line)) for found in lines), lines
-    assert "; hint: begin a new run under another metadata.name" in last
+    assert "; hint: start a new run under another metadata.name" in last
     assert content(place) == before
 
 
@@ -190,11 +190,11 @@ FREE: dict[str, tuple[list[tuple[str, Any]], list[str]]] = {
     "nothing": ([], []),
     "steps up": (
         [("training.steps", 20)],
-        ["spec.training.steps: was 12, is 20; the cosine schedule is laid over all of it"],
+        ["spec.training.steps: was 12, is 20; the cosine schedule then covers the new length"],
     ),
     "an earlier end": (
         [("training.steps", 9)],
-        ["spec.training.steps: was 12, is 9; the cosine schedule is laid over all of it"],
+        ["spec.training.steps: was 12, is 9; the cosine schedule then covers the new length"],
     ),
     "evaluation": ([("evaluation.atEnd", False)], ["spec.evaluation.atEnd: was true, is false"]),
     "checkpoints": (
@@ -328,7 +328,7 @@ def test_never_refuses_to_go_on_and_keeps_what_is_there(home: Path) -> None:
     mine = job(home, ("checkpoint.resume", "never"))
     place = begun(mine)
     before = content(place)
-    with pytest.raises(ConfigError, match=r"spec\.checkpoint\.resume: never: file://.*/sums holds a run that has come"):
+    with pytest.raises(ConfigError, match=r"spec\.checkpoint\.resume: never: file://.*/sums holds a run at step"):
         resume_check.compare(mine, place)
     assert content(place) == before
 
@@ -338,13 +338,13 @@ def test_never_refuses_to_go_on_and_keeps_what_is_there(home: Path) -> None:
 def test_a_run_whose_beginning_is_not_known_is_refused(home: Path, name: str, damage: bytes | None) -> None:
     place = begun(job(home))
     place.remove(name) if damage is None else place.write(name, damage)
-    with pytest.raises(ConfigError, match=rf"what it began with is not known: {name} (is not there|cannot be read)"):
+    with pytest.raises(ConfigError, match=rf"its original job is unknown: {name} (is not there|cannot be read)"):
         resume_check.compare(job(home), place)
 
 
 def test_a_run_of_an_older_posttrain_goes_on_with_what_its_lineage_knew(home: Path) -> None:
     place = begun(job(home))
-    lineage = run_files.known_lineage(place)
+    lineage = run_files.read_lineage(place)
     del lineage["files"], lineage["changes"]
     place.write(run_directory.LINEAGE, json.dumps(lineage).encode())
     rewrite(home / "reward.py")
@@ -358,12 +358,12 @@ def test_the_lineage_keeps_every_change_over_all_attempts(home: Path) -> None:
     place = begun(job(home))
     for attempt in (1, 2):
         run_files.record(place, 8, [("spec.training.steps", "12", "20")])  # a kill may have it written twice
-        lineage = run_files.known_lineage(place)
+        lineage = run_files.read_lineage(place)
         lineage["versions"]["jax"] = f"0.{attempt}"
         place.write(run_directory.LINEAGE, json.dumps(lineage).encode())
         (said,) = run_files.write_lineage(place, job(home), job(home).spec.data, {}, 8)
         assert said.startswith(f"versions.jax: was 0.{attempt}, is ")
-    fields = [change["field"] for change in run_files.known_lineage(place)["changes"]]
+    fields = [change["field"] for change in run_files.read_lineage(place)["changes"]]
     assert fields == ["spec.training.steps", "versions.jax", "versions.jax"]
 
 

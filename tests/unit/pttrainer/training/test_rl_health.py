@@ -13,14 +13,14 @@ from pttrainer.rollout.evaluation.evaluator import pass_at
 from pttrainer.rollout.groups import Group, Sample
 from pttrainer.rollout.sampler import reward_facts
 from pttrainer.runtime.io.storage import Directory
-from pttrainer.training.rl_health import FIRST, RANGES, Range, Watch
-from pttrainer.training.run_directory.sample_log import SHOWN, Samples, markdown
+from pttrainer.training.rl_health import FIRST, RANGES, Range, RlHealth
+from pttrainer.training.run_directory.sample_log import SHOWN, SampleLog, markdown
 
 DOCS = Path(__file__).parents[4] / "docs/reference/metrics.md"
 
 
 def test_a_figure_outside_its_range_is_said_once_and_only_when_it_stays_there() -> None:
-    watch = Watch()
+    watch = RlHealth()
     one = next(one for one in RANGES if one.metric == "truncated")
     seen = [0.9] * (one.steps - 1) + [0.1] + [0.9] * (one.steps + 3)
     lines = [watch.report({"truncated": value, FIRST: 1.0}) for value in seen]
@@ -31,7 +31,7 @@ def test_a_figure_outside_its_range_is_said_once_and_only_when_it_stays_there() 
 
 
 def test_figures_in_their_ranges_or_not_there_say_nothing() -> None:
-    watch = Watch()
+    watch = RlHealth()
     for _ in range(10):
         healthy = {"entropy": 0.5, "kl": 0.01, "sampler/weight": 1.0, "tools/failed": float("nan")}
         assert watch.report({FIRST: 1.0, **healthy}) == []
@@ -42,7 +42,7 @@ def test_every_figure_is_warned_about_beyond_either_end_of_its_range(one: Range)
     for value in (one.low / 2, one.high * 1.5, math.inf):
         if one.low <= value <= one.high:
             continue
-        watch, first = Watch(), {} if one.at == "later" else {FIRST: 1.0}
+        watch, first = RlHealth(), {} if one.at == "later" else {FIRST: 1.0}
         found = [watch.report({one.metric: value, "other": 9e9, **first}) for _ in range(one.steps)]
         assert found[:-1] == [[]] * (one.steps - 1)
         assert found[-1] == [
@@ -53,7 +53,7 @@ def test_every_figure_is_warned_about_beyond_either_end_of_its_range(one: Range)
 
 def test_of_several_updates_of_a_rollout_each_figure_counts_where_it_is_news() -> None:
     """Two updates each: nothing is clipped at the first of them, and the samples are the same at both."""
-    watch, said = Watch(), []
+    watch, said = RlHealth(), []
     for rollout in range(1, 6):
         of_samples = {"groups/all_wrong": 1.0, "clip_fraction": 0.0, FIRST: 1.0}
         found = [*watch.report(of_samples), *watch.report({"groups/all_wrong": 1.0, "clip_fraction": 0.7})]
@@ -110,7 +110,7 @@ def test_a_step_s_samples_are_lines_for_programs_and_a_table_for_people(tmp_path
         "advantage": 0.25,
     }
     turns = [{"role": "assistant", "content": "call"}, {"role": "tool", "content": "7"}]
-    samples = Samples(Directory(tmp_path), leader=True)
+    samples = SampleLog(Directory(tmp_path), leader=True)
     samples.save(3, [row, {**row, "turns": turns, "reward": 1.0}])
     assert len((tmp_path / "samples/step-00000003.jsonl").read_text().splitlines()) == 2
     assert samples.take().splitlines()[2:] == [

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from pttrainer import algorithms
 from pttrainer.batch import Batch
-from pttrainer.losses.distillation import Hearsay
+from pttrainer.losses.distillation import OfflineTeacher
 from pttrainer.models import Model, Params
 from pttrainer.preflight.shapes.job_shapes import Subject, batch_arrays, is_told, self_teacher
 from pttrainer.runtime.distributed import sharding
@@ -85,11 +85,11 @@ def _objective(of: Subject) -> Objective:
     from pttrainer.algorithms import distill, teachers  # here: with it come data and rollouts, which others do not need
 
     if distilled.self_teacher is not None:
-        return distill.Loss(teachers.guide_of_itself(distilled, model_of(of)), {})
+        return distill.Loss(teachers.self_teacher(distilled, model_of(of)), {})
     if of.teacher is None:
-        return distill.Loss(Hearsay(distilled.beta), {})
-    guide = teachers.guide_of(distilled, of.teacher.config, model_of(of))
-    return distill.Loss(guide, guide.model.abstract())
+        return distill.Loss(OfflineTeacher(distilled.beta), {})
+    teacher = teachers.teacher_for(distilled, of.teacher.config, model_of(of))
+    return distill.Loss(teacher, teacher.model.abstract())
 
 
 def _teacher(of: Subject, mesh: Mesh | AbstractMesh) -> Params | None:

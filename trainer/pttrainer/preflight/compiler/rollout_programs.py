@@ -105,7 +105,7 @@ def lowered(of: Subject, mesh: Mesh) -> Programs:
 def transferred(of: Subject, mesh: Mesh) -> Programs:
     """The largest chunk on its way to other devices; at full depth, for these programs do not grow with it."""
     held, there = inputs(of, mesh), _other_mesh(of)
-    made = weight_sync.Transfer(model_of(of), mesh, there)
+    made = weight_sync.WeightSync(model_of(of), mesh, there)
     chunk, first = made.largest, jax.ShapeDtypeStruct((), jnp.int32)
     arrays = dict(weight_sync.named(model_of(of).whole(held.frozen, held.state.params)))
     yield Lowered(CUT, made.cut(chunk).lower([arrays[name] for name in chunk.names], first))
@@ -121,21 +121,21 @@ def _other_mesh(of: Subject) -> Mesh:
 
 
 def _transfer(of: Subject, mesh: Mesh, whole: Params) -> Programs:
-    made = native_engine.Transfer(model_of(of), mesh)
+    made = native_engine.DecodingWeights(model_of(of), mesh)
     layer = made.layer.lower(whole["layers"], jax.ShapeDtypeStruct((), jnp.int32))
     yield Lowered(WEIGHTS, layer, times=of.config.layers)
     for name, part in made.parts.items():
         yield Lowered(WEIGHTS, part.lower({name: whole[name]}), times=1)
 
 
-def _prompts(plan: Plan, mesh: Mesh) -> prefill.Padded:
+def _prompts(plan: Plan, mesh: Mesh) -> prefill.PaddedPrompts:
     """As `sharding.put` lays them out."""
 
     def one(shape: tuple[int, ...], dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh, shape))
 
     P = (plan.pool,)
-    return prefill.Padded(one((plan.pool, plan.prompt_slots)), one(P), one(P, jnp.uint32), one(P))
+    return prefill.PaddedPrompts(one((plan.pool, plan.prompt_slots)), one(P), one(P, jnp.uint32), one(P))
 
 
 def _made(compiled: Any) -> Any:

@@ -88,7 +88,7 @@ def _write(place: Place, job: PostTrainJob, verdict: Document, status: Preflight
     content = (json.dumps(document, indent=2) + "\n").encode()
 
     def write() -> None:
-        with lease.briefly(place, job):
+        with lease.hold_briefly(place, job):
             place.write(PREFLIGHT, content)
 
     _say_problems(write)

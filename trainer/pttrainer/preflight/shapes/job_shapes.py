@@ -154,7 +154,7 @@ def subject(spec: PostTrainJobSpec, config: ModelConfig | None = None, slice_: S
     config = config or read_config(spec)
     form = model_spec.form_of(config, training, "cpu" if slice_.is_cpu else "tpu")
     shape, sampler = placement.shapes(spec, form, slice_.total_devices)
-    frozen = freeze_patterns.whole(training.freeze, config) if training.freeze else None
+    frozen = freeze_patterns.fully_frozen(training.freeze, config) if training.freeze else None
     made = Subject(spec, slice_, form, shape, _teacher(spec, form), _critic(spec, form), sampler, frozen)
     logical_axes.check_batch(training.batch_size, training.micro_batch_size, made.row_shards)
     logical_axes.check_experts(made.axis("expert"), None if config.experts is None else config.experts.count)

@@ -1,15 +1,15 @@
-"""Batches that are sampled while others train: which weights draw which batch, and what a checkpoint keeps of it.
+"""Batches that are sampled while others train: which weights sample which batch, and what a checkpoint keeps of it.
 
-With a bound of s optimizer steps, the batch of step t is drawn with the weights of step max(0, t − s), always: what is
-drawn follows from the step and never from the clock. So step t gives its weights to the batch of step t + s, and then
-trains on its own, which was begun s steps ago:
+With a bound of s optimizer steps, the batch of step t is sampled with the weights of step max(0, t − s), always: the
+samples follow from the step and never from the clock. So step t gives its weights to the batch of step t + s, and then
+trains on its own, which was started s steps ago:
 
     trainer   | give t   train t  | give t+1   train t+1 |
     sampler   | ... t+s ......... | ... t+s+1 .......... |                        one thread, one batch after the other
 
-With a bound of 0 nothing runs ahead: batches are drawn when they are asked for, on the caller's thread. A checkpoint
-waits for the batches under way and keeps them, so that a run that is killed and comes back trains on the same samples.
-One that comes back with a smaller bound (a fork, an edited job) drops what is now too old, counts it and draws again.
+With a bound of 0 nothing runs ahead: batches are sampled on demand, on the caller's thread. A checkpoint waits for the
+batches in progress and keeps them, so that a run that is killed and resumed trains on the same samples. A run resumed
+with a smaller bound (a fork, an edited job) drops what is now too old, counts it and samples again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from pttrainer.runtime.reporting.step_faults import Fault
 
 
 class Drawn(NamedTuple):
-    """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people to read.
-    rewards_N (NaN: none) and ended_N (false: cut): of its rows, where they have rewards. fault: why nothing can be
-    learned from them."""
+    """A batch as it was sampled, before the trainer adds anything. facts: for the log; table: for people.
+
+    rewards_N (NaN: none) and ended_N (False: cut): of its rows, if they have rewards. fault: why nothing can be
+    learned from them.
+    """
 
     batch: Batch
     facts: dict[str, float]
@@ -40,16 +42,20 @@ class Drawn(NamedTuple):
     fault: Fault | None = None
 
 
-class _Ahead(NamedTuple):
-    """A batch that is, or will be, drawn with the weights after `version` optimizer steps."""
+class _Pending(NamedTuple):
+    """A batch that is, or will be, sampled with the weights after `version` optimizer steps."""
 
     version: int
     drawn: Future[Drawn]
 
 
 class Pipeline:
-    """bound: of the staleness, in optimizer steps. total: of the run's steps. is_due: whether a step has a batch of its
-    own. deliver: weights to where they sample; None where they are there. draw: the batch of a step, from weights."""
+    """The batches in progress, in order of their steps.
+
+    bound: of the staleness, in optimizer steps. total: of the run's steps. is_due: True for a step with a batch of
+    its own. deliver: move weights to the sampling devices; None if they are there. draw: sample a step's batch with
+    weights.
+    """
 
     def __init__(
         self,
@@ -61,51 +67,51 @@ class Pipeline:
     ) -> None:
         self._bound, self._total, self._is_due, self._draw = bound, total, is_due, draw
         self._deliver = deliver
-        self._ahead: dict[int, _Ahead] = {}
+        self._pending: dict[int, _Pending] = {}
         self._dropped = 0
         self._sampler = ThreadPoolExecutor(1, "sampler") if bound else None
 
     def next(self, step: int, params: Params) -> Drawn:
-        """The batch of this step; begins the batch that waits for its weights."""
+        """Return the batch of this step, and start the batch that waits for its weights."""
         began = time.monotonic()
-        if step in self._ahead:  # its copy of the weights makes room for the next one
-            self._ahead[step].drawn.result()
+        if step in self._pending:  # its copy of the weights makes room for the next one
+            self._pending[step].drawn.result()
         waited = time.monotonic()
-        self.give(step, params)
-        given = time.monotonic()
-        version, coming = self._ahead.pop(step)
-        drawn = coming.result()
+        self.start_batches(step, params)
+        started = time.monotonic()
+        version, future = self._pending.pop(step)
+        drawn = future.result()
         if self._deliver is None:
             return drawn
         behind = float(step - version)
         facts = {run_directory.STALENESS: behind, f"{run_directory.STALENESS}/max": behind}
         facts[f"{run_directory.STALENESS}/dropped"] = float(self._dropped)
-        facts[f"{run_directory.SECONDS}wait"] = waited - began + time.monotonic() - given
+        facts[f"{run_directory.SECONDS}wait"] = waited - began + time.monotonic() - started
         self._dropped = 0
         table = [{**row, "version": version} for row in drawn.table]
         return drawn._replace(facts={**drawn.facts, **facts}, table=table)
 
-    def give(self, step: int, params: Params) -> None:
-        """Begins every batch up to the bound that was not begun yet, with the weights of this step."""
+    def start_batches(self, step: int, params: Params) -> None:
+        """Start every batch up to the bound that is not started yet, with the weights of this step."""
         last = max(step, min(step + self._bound, self._total - 1))
-        missing = [at for at in range(step, last + 1) if at not in self._ahead and self._is_due(at)]
+        missing = [at for at in range(step, last + 1) if at not in self._pending and self._is_due(at)]
         if not missing:
             return
         weights = params if self._deliver is None else self._deliver(params)
         for at in missing:
-            self._ahead[at] = _Ahead(step, self._begin(at, weights))
+            self._pending[at] = _Pending(step, self._begin(at, weights))
 
-    def at_rest(self, params: Params) -> Params:
-        """These weights where they sample, as soon as nothing is being drawn there: for an evaluation."""
-        for ahead in self._ahead.values():
-            ahead.drawn.result()
+    def when_idle(self, params: Params) -> Params:
+        """Wait until nothing is sampled, and return these weights on the sampling devices: for an evaluation."""
+        for pending in self._pending.values():
+            pending.drawn.result()
         return params if self._deliver is None else self._deliver(params)
 
     def state(self) -> list[dict[str, Any]]:
-        """The batches that were drawn ahead, as JSON."""
+        """Return the batches that were sampled ahead, as JSON."""
         return [
             {"step": step, "version": version, **_to_json(drawn.result())}
-            for step, (version, drawn) in self._ahead.items()
+            for step, (version, drawn) in self._pending.items()
         ]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
@@ -115,7 +121,7 @@ class Pipeline:
             if entry["step"] - entry["version"] > self._bound:
                 self._dropped += len(drawn.batch.tokens_BT)
                 continue
-            self._ahead[entry["step"]] = _Ahead(entry["version"], _finished(drawn))
+            self._pending[entry["step"]] = _Pending(entry["version"], _finished(drawn))
 
     def _begin(self, step: int, weights: Params) -> Future[Drawn]:
         if self._sampler is None:
@@ -134,13 +140,13 @@ _OF_ROWS = ("rewards_N", "ended_N")
 
 def _to_json(drawn: Drawn) -> dict[str, Any]:
     of_rows = {name: batch_json.encode(x) for name in _OF_ROWS if (x := getattr(drawn, name)) is not None}
-    told = {"facts": drawn.facts, "table": drawn.table, "fault": step_faults.to_json(drawn.fault)}
-    return {"batch": batch_json.to_json(drawn.batch), **told, **of_rows}
+    log_fields = {"facts": drawn.facts, "table": drawn.table, "fault": step_faults.to_json(drawn.fault)}
+    return {"batch": batch_json.to_json(drawn.batch), **log_fields, **of_rows}
 
 
 def _from_json(entry: Mapping[str, Any]) -> Drawn:
     of_rows = {name: batch_json.decode(entry[name]) for name in _OF_ROWS if name in entry}
-    fault = step_faults.from_json(entry.get("fault"))  # checkpoints of before there was any have none
+    fault = step_faults.from_json(entry.get("fault"))  # older checkpoints have none
     return Drawn(
         batch_json.from_json(entry["batch"]), dict(entry["facts"]), list(entry["table"]), fault=fault, **of_rows
     )

@@ -1,4 +1,4 @@
-"""The meshes of a job's devices: the one that trains, and the one that samples where other devices do (`placement`)."""
+"""The meshes of a job's devices: one trains, and one samples if other devices do (`placement`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Meshes(NamedTuple):
 
 
 def meshes(sizes: Shapes, devices: Sequence[Any] | None = None) -> Meshes:
-    """Meshes of these sizes on these devices (unset: all that there are)."""
+    """Build meshes of these sizes on these devices (default: all)."""
     devices = list(jax.devices() if devices is None else devices)
     if sizes.sampler is None:
         return Meshes(sharding.make_mesh(sizes.trainer, devices), None)

@@ -1,9 +1,9 @@
-"""Which devices train and which sample, and the sizes of each one's mesh (`rollout.placement`).
+"""The devices that train and those that sample, and the sizes of their meshes (`rollout.placement`).
 
 Colocated, all devices do both, on one mesh. Disaggregated, the first devices train on the mesh that `parallelism`
 describes, and the last ones sample on a mesh made for decoding: copies of the model, each on as few devices as hold its
 weights, because a token reads all weights once, and more copies read at once. Left out: how weights get from one to the
-other (`rollout.transfer`), and the meshes themselves (`two_meshes`).
+other (`weight_sync`), and the meshes themselves (`device_meshes`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shapes(NamedTuple):
 
 
 def shapes(spec: PostTrainJobSpec, model: Form, devices: int) -> Shapes:
-    """For this many devices. Raises ConfigError."""
+    """Return the mesh sizes for this many devices. Raises ConfigError."""
     split = _split(spec)
     parallelism, slices = spec.training.parallelism, spec.accelerator.slices
     if split is None:
@@ -46,7 +46,7 @@ def shapes(spec: PostTrainJobSpec, model: Form, devices: int) -> Shapes:
 
 
 def copies(spec: PostTrainJobSpec) -> int:
-    """Versions of the weights that the sampling devices hold at once; of adapters many are nothing beside one model."""
+    """Return how many weight versions the sampling devices hold at once; 1 for adapters, which are small."""
     if spec.training.lora is not None:
         return 1
     return max(1, spec.rollout.max_staleness // spec.algorithm.updates_per_batch)
@@ -60,7 +60,7 @@ def _split(spec: PostTrainJobSpec) -> Split | None:
 
 
 def _for_decoding(model: Form, slice_: Slice, versions: int) -> logical_axes.Shape:
-    """Copies of the model on as few devices as hold its weights; no copy across slices."""
+    """Return a mesh with copies of the model on as few devices as hold it; no copy spans slices."""
     weights = model.decoding_bytes
     each, tensor = slice_.devices, 1
     if slice_.hbm_gib is not None:

@@ -1,15 +1,15 @@
-"""Weights from the devices that train to those that sample: in the format of decoding, some at a time, and proven.
+"""Move weights from the training devices to the sampling ones: in decoding format, in chunks, and verified.
 
     trainer   cut        some layers of the stack, or some tables, in the compute format, split in w equal parts
               move       part by part, device to device; w divides the devices of both sides, so that no part is sent
-                         twice where the sides are equal, and nothing ever passes through the host
-    sampler   put        gathered to where decoding wants them (`native.decoding_shardings`), one tree per layer
-              compare    a checksum of every array, as it was cut and as it is held
+                         twice if the sides are equal, and nothing ever passes through the host
+    sampler   put        gathered to where decoding needs them (`native_engine.decoding_shardings`), one tree per layer
+              compare    a checksum of every array, as it was cut and as it was received
 
-The next chunk begins when the last one is in place, so beside the copy that the sampler keeps, a device of either side
+The next chunk begins when the last one is in place, so besides the copy that the sampler keeps, a device of either side
 holds one chunk at most: `CHUNK_BYTES` (or one array, if it is larger) / w; one that samples, what it gathers of it too.
-With adapters only they move after the first time; what stays is compared again every time. Quantised matrices move
-packed. Left out: several processes, each of which would see its own devices alone (`opening` refuses them).
+With adapters only they move after the first time; the static weights are compared again every time. Quantised matrices
+move packed. Left out: several processes, each of which would see its own devices alone (`training.setup` refuses them).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_LAYER = -1
 
 
 class Chunk(NamedTuple):
-    """Arrays that move together, of so many layers from `first` on; of tables, 0."""
+    """Arrays that move together: `layers` layers from `first` on; 0 layers for tables."""
 
     names: tuple[str, ...]
     first: int
@@ -48,13 +48,13 @@ class Chunk(NamedTuple):
 
     @property
     def keys(self) -> list[Key]:
-        """What the sampler holds of it."""
+        """Return the keys of the chunk's arrays on the sampler."""
         layers = range(self.first, self.first + self.layers) if self.layers else [NO_LAYER]
         return [(name, layer) for name in self.names for layer in layers]
 
 
-class Transfer:
-    """From one mesh to another. place: host arrays onto the sampler's mesh. chunk_bytes: the bound."""
+class WeightSync:
+    """Transfer from one mesh to another. place: host arrays onto the sampler's mesh; chunk_bytes: the bound."""
 
     def __init__(
         self,
@@ -72,75 +72,85 @@ class Transfer:
         self._shapes = {_key(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
         where = jax.tree_util.tree_leaves_with_path(decoding_shardings(model, sampler))
         self._where = {_key(path): leaf for path, leaf in where}
-        stays = {name for name, _ in named(model.frozen(model.abstract()) or {})}
-        self._moving = chunks({k: v for k, v in self._shapes.items() if k[0] not in stays}, chunk_bytes)
-        self._staying = chunks({k: v for k, v in self._shapes.items() if k[0] in stays}, chunk_bytes)
-        self._stayed: dict[Key, Array] = {}
-        self._proofs: dict[Key, int] = {}
+        static_names = {name for name, _ in named(model.frozen(model.abstract()) or {})}
+        self._moving_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] not in static_names}, chunk_bytes)
+        self._static_chunks = chunks({k: v for k, v in self._shapes.items() if k[0] in static_names}, chunk_bytes)
+        self._static: dict[Key, Array] = {}
+        self._checksums: dict[Key, int] = {}
         self._programs: dict[Any, Any] = {}
         self._facts: dict[str, float] = {}
 
     def deliver(self, params: Params) -> Params:
-        """The weights as `Model.for_decoding` makes them, on the sampler's mesh. Raises TransferError where what came
-        is not what was sent."""
+        """Return the weights as `Model.for_decoding` makes them, on the sampler's mesh.
+
+        Raises TransferError if the received weights differ from those sent.
+        """
         began, arrays = time.monotonic(), dict(named(params))
-        held, proofs, moved = self._sent(arrays, self._moving)
-        if not self._stayed:
-            self._stayed, self._proofs, first = self._sent(arrays, self._staying)
+        received, checksums, moved = self._send_chunks(arrays, self._moving_chunks)
+        if not self._static:
+            self._static, self._checksums, first = self._send_chunks(arrays, self._static_chunks)
             moved += first
-        held |= self._stayed
-        self._compare(held, proofs | self._proofs)
-        self._book({f"{run_directory.SECONDS}sync": time.monotonic() - began, run_directory.SYNC_BYTES: float(moved)})
-        weights: Params = jax.tree.unflatten(self._tree, [held[key] for key in self._shapes])
+        received |= self._static
+        self._check_received(received, checksums | self._checksums)
+        self._add_facts(
+            {f"{run_directory.SECONDS}sync": time.monotonic() - began, run_directory.SYNC_BYTES: float(moved)}
+        )
+        weights: Params = jax.tree.unflatten(self._tree, [received[key] for key in self._shapes])
         return weights
 
     def facts(self) -> dict[str, float]:
-        """Seconds and bytes since this was asked last."""
+        """Return seconds and bytes since the last call."""
         facts, self._facts = self._facts, {}
         return facts
 
-    def _sent(self, arrays: dict[str, Array], parts: Sequence[Chunk]) -> tuple[dict[Key, Array], dict[Key, int], int]:
-        """What the sampler now holds of these chunks, the checksums of what was sent, and its bytes."""
-        held: dict[Key, Array] = {}
-        proofs: dict[Key, int] = {}
+    def _send_chunks(
+        self, arrays: dict[str, Array], parts: Sequence[Chunk]
+    ) -> tuple[dict[Key, Array], dict[Key, int], int]:
+        """Send chunks; return the received arrays, the checksums of what was sent, and its bytes."""
+        received: dict[Key, Array] = {}
+        checksums: dict[Key, int] = {}
         moved = 0
         for chunk in parts:
             placed, sums = self._send(chunk, [arrays[name] for name in chunk.names])
-            held |= dict(zip(chunk.keys, placed, strict=True))
-            proofs |= dict(zip(chunk.keys, sums, strict=True))
+            received |= dict(zip(chunk.keys, placed, strict=True))
+            checksums |= dict(zip(chunk.keys, sums, strict=True))
             moved += sum(x.nbytes for x in placed)
-        return held, proofs, moved
+        return received, checksums, moved
 
     def _send(self, chunk: Chunk, arrays: list[Array]) -> tuple[list[Array], list[int]]:
-        """One chunk, and the checksums of what was sent. Returns when nothing of it is under way any more."""
+        """Send one chunk and wait until it has arrived; return its arrays and the checksums of what was sent."""
         cut, sums = self._program(self.cut, chunk)(arrays, np.int32(chunk.first))
-        there = self._across(cut)
+        at_sampler = self._across(cut)
         with jax.set_mesh(self.mesh):
-            placed: list[Array] = jax.block_until_ready(self._program(self.put, chunk)(there))
+            placed: list[Array] = jax.block_until_ready(self._program(self.put, chunk)(at_sampler))
         return placed, np.asarray(sums).tolist()
 
     def _across(self, cut: Sequence[Array]) -> list[Array]:
-        """The same parts on the sampler's devices."""
-        there: list[Array] = jax.device_put(list(cut), [self._parts(self._to, x.shape) for x in cut])
-        return there
+        """Return the same parts on the sampler's devices."""
+        at_sampler: list[Array] = jax.device_put(list(cut), [self._parts(self._to, x.shape) for x in cut])
+        return at_sampler
 
-    def _compare(self, held: dict[Key, Array], proofs: dict[Key, int]) -> None:
-        """Every array that the sampler holds against what was sent."""
+    def _check_received(self, received: dict[Key, Array], checksums: dict[Key, int]) -> None:
+        """Compare every array on the sampler with what was sent."""
         keys = list(self._shapes)
         with jax.set_mesh(self.mesh):
-            found = np.asarray(self._digests([held[key] for key in keys])).tolist()
-        wrong = [(key, there) for key, there in zip(keys, found, strict=True) if there != proofs[key]]
-        if wrong:
-            (name, layer), there = wrong[0]
+            received_sums = np.asarray(self._digests([received[key] for key in keys])).tolist()
+        mismatches = [
+            (key, at_sampler)
+            for key, at_sampler in zip(keys, received_sums, strict=True)
+            if at_sampler != checksums[key]
+        ]
+        if mismatches:
+            (name, layer), at_sampler = mismatches[0]
             of_layer = "" if layer == NO_LAYER else f" of layer {layer}"
             raise TransferError(
                 f"rollout weights: {name}{of_layer}: the sampler holds other numbers than the trainer sent (checksum "
-                f"{there:#010x}, sent {proofs[name, layer]:#010x}), and so do {len(wrong) - 1} other arrays; hint: a "
-                "device or the network between them is faulty: start again on other machines"
+                f"{at_sampler:#010x}, sent {checksums[name, layer]:#010x}), and so do {len(mismatches) - 1} other "
+                "arrays; hint: a device or the network between them is faulty: start again on other machines"
             )
 
     def _program(self, make: Callable[[Chunk], Any], chunk: Chunk) -> Any:
-        """Compiled once for all chunks that differ in their layers alone."""
+        """Return the program, compiled once for all chunks that differ only in their layers."""
         key = make.__name__, chunk.names, chunk.layers
         if key not in self._programs:
             self._programs[key] = make(chunk)
@@ -148,15 +158,15 @@ class Transfer:
 
     @property
     def largest(self) -> Chunk:
-        """Of all chunks the one of which a device holds most."""
+        """Return the chunk that takes the most memory on a device."""
 
-        def held(chunk: Chunk) -> int:
+        def received(chunk: Chunk) -> int:
             return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in self.parts(chunk))
 
-        return max((*self._moving, *self._staying), key=held)
+        return max((*self._moving_chunks, *self._static_chunks), key=received)
 
     def cut(self, chunk: Chunk) -> Any:
-        """(arrays, first layer) -> (those layers in the format of decoding, split in parts; their checksums)."""
+        """Return (arrays, first layer) -> (those layers in decoding format, split in parts; their checksums)."""
         dtypes = [x.dtype for x in self.parts(chunk)]
 
         def cut(arrays: list[Array], first: Array) -> tuple[list[Array], Array]:
@@ -169,7 +179,7 @@ class Transfer:
         return jax.jit(cut, out_shardings=(parts, sharding.replicated(self._from)))
 
     def put(self, chunk: Chunk) -> Any:
-        """Parts -> arrays where decoding wants them, in the order of the chunk's keys."""
+        """Return parts -> arrays with decoding's shardings, in the order of the chunk's keys."""
 
         def put(arrays: list[Array]) -> list[Array]:
             return [x for one in arrays for x in (one if chunk.layers else [one])]
@@ -184,7 +194,7 @@ class Transfer:
         )
 
     def parts(self, chunk: Chunk) -> list[jax.ShapeDtypeStruct]:
-        """Its arrays as they are under way, on the sampler's devices: layers stacked, in equal parts."""
+        """Return the chunk's arrays in transit, on the sampler's devices: layers stacked, in equal parts."""
         first, stack = (0, (chunk.layers,)) if chunk.layers else (NO_LAYER, ())
         shapes = [(*stack, *self._shapes[name, first].shape) for name in chunk.names]
         return [
@@ -193,56 +203,56 @@ class Transfer:
         ]
 
     def _parts(self, mesh: Mesh, shape: tuple[int, ...]) -> NamedSharding:
-        """The longest axis that can be split in equal parts is; where there is none, every device has all."""
+        """Split the longest axis that divides equally; without one, every device holds everything."""
         fitting = [axis for axis, size in enumerate(shape) if size and size % self._ways == 0]
         axes: list[str | None] = [None] * len(shape)
         if fitting:
             axes[max(fitting, key=lambda axis: shape[axis])] = "part"
         return NamedSharding(mesh, PartitionSpec(*axes))
 
-    def _book(self, facts: dict[str, float]) -> None:
+    def _add_facts(self, facts: dict[str, float]) -> None:
         self._facts = {name: self._facts.get(name, 0.0) + value for name, value in facts.items()}
 
 
 def chunks(shapes: dict[Key, Any], most: int) -> list[Chunk]:
-    """Tables, and layers of the stack, in chunks of at most `most` bytes; an array that is larger is one of its own."""
+    """Return tables and layers in chunks of at most `most` bytes; a larger array gets a chunk of its own."""
     tables = {name: x.size * x.dtype.itemsize for (name, layer), x in shapes.items() if layer == NO_LAYER}
     of_layer = {name: x.size * x.dtype.itemsize for (name, layer), x in shapes.items() if layer == 0}
     layers = 1 + max((layer for _, layer in shapes), default=NO_LAYER)
-    found = [Chunk(names, 0, 0) for names in _groups(tables, most)]
+    received_sums = [Chunk(names, 0, 0) for names in _groups(tables, most)]
     for names in _groups(of_layer, most):
         at_once = max(1, min(layers, most // max(1, sum(of_layer[name] for name in names))))
-        found += [Chunk(names, first, min(at_once, layers - first)) for first in range(0, layers, at_once)]
-    return found
+        received_sums += [Chunk(names, first, min(at_once, layers - first)) for first in range(0, layers, at_once)]
+    return received_sums
 
 
 def _groups(sizes: dict[str, int], most: int) -> list[tuple[str, ...]]:
-    """Names in order, as many together as fit."""
+    """Group names in order, as many together as fit."""
     groups: list[tuple[str, ...]] = []
-    room = 0
+    free = 0
     for name, size in sizes.items():
-        if groups and size <= room:
+        if groups and size <= free:
             groups[-1] += (name,)
         else:
             groups.append((name,))
-            room = most
-        room -= size
+            free = most
+        free -= size
     return groups
 
 
 def _in_parts(mesh: Mesh, ways: int) -> Mesh:
-    """The same devices in the same order, for arrays split in so many parts."""
+    """Return the same devices in the same order, for arrays split into `ways` parts."""
     return Mesh(mesh.devices.reshape(ways, -1), ("part", "copy"))
 
 
 def named(tree: Params) -> list[tuple[str, Any]]:
-    """Arrays of the trainer's tree by name: `layers.attention.q`."""
+    """Return the arrays of the trainer's tree by name: `layers.attention.q`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]
 
 
 def _key(path: Any) -> Key:
-    """Of an array in the tree of decoding."""
+    """Return the key of an array in the decoding tree."""
     is_layer = len(path) > 1 and isinstance(path[1], jax.tree_util.SequenceKey)
     named = (path[0], *path[2:]) if is_layer else path
     return jax.tree_util.keystr(named, simple=True, separator="."), path[1].idx if is_layer else NO_LAYER

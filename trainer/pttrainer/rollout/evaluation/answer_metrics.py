@@ -1,12 +1,12 @@
 """Greedy answers against gold ones: exact match, accuracy, macro F1.
 
-All compare normalised texts: trimmed, white space within as one space, case folded. A classifying model is asked for
-labels, and says more than the label now and then: its label is the text that it says, where that is one, or else the
-only label that stands in it as whole words; none otherwise, which is wrong and nobody's false positive.
+All compare normalised texts: trimmed, inner white space as one space, case folded. A classifying model should answer
+with a label, and may add other text: its label is its text, if that is one, or else the only label that occurs in it as
+whole words; none otherwise, which is wrong and a false positive of no label.
 
     exactMatch   share of answers that equal the gold answer
     accuracy     share of answers whose label is the gold one
-    macroF1      mean over labels of 2·tp / (2·tp + fp + fn); a label that is neither gold nor said counts as 0
+    macroF1      mean over labels of 2·tp / (2·tp + fp + fn); a label that is neither gold nor answered counts as 0
 
 Labels are those of the job, or the gold answers that occur.
 """
@@ -17,41 +17,43 @@ import re
 from collections.abc import Sequence
 
 METRICS = {"exactMatch": "exact_match", "accuracy": "accuracy", "macroF1": "macro_f1"}
-"""Names in `spec.evaluation.answers`, and of the metrics."""
+"""Metric names by their name in `spec.evaluation.answers`."""
 
 
-def measure(asked: Sequence[str], said: Sequence[str], gold: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
-    """The metrics that are asked for, over pairs of what was said and what is right (at least one)."""
-    if not asked:
+def measure(
+    names: Sequence[str], answers: Sequence[str], gold: Sequence[str], labels: Sequence[str]
+) -> dict[str, float]:
+    """Return the metrics `names` over pairs of answer and gold answer (at least one)."""
+    if not names:
         return {}
-    said, gold = [normalised(text) for text in said], [normalised(text) for text in gold]
-    known = sorted({normalised(label) for label in labels} or set(gold))
-    chosen = [label(text, known) for text in said]
+    answers, gold = [normalised(text) for text in answers], [normalised(text) for text in gold]
+    all_labels = sorted({normalised(label) for label in labels} or set(gold))
+    chosen = [label(text, all_labels) for text in answers]
     values = {
-        "exactMatch": _share(said, gold),
+        "exactMatch": _share(answers, gold),
         "accuracy": _share(chosen, gold),
-        "macroF1": sum(_f1(name, chosen, gold) for name in known) / len(known),
+        "macroF1": sum(_f1(name, chosen, gold) for name in all_labels) / len(all_labels),
     }
-    return {METRICS[name]: values[name] for name in asked}
+    return {METRICS[name]: values[name] for name in names}
 
 
 def normalised(text: str) -> str:
-    """The text as it is compared."""
+    """Return the text as it is compared."""
     return " ".join(text.split()).casefold()
 
 
 def label(text: str, labels: Sequence[str]) -> str | None:
-    """The label that a normalised text says."""
+    """Return the label in a normalised text, if there is exactly one."""
     if text in labels:
         return text
     # Longest first: what is said in "not spam" is that label, and not the "spam" within it.
     any_label = "|".join(re.escape(name) for name in sorted(labels, key=len, reverse=True))
-    there = set(re.findall(rf"(?<!\w)(?:{any_label})(?!\w)", text))
-    return there.pop() if len(there) == 1 else None
+    labels_found = set(re.findall(rf"(?<!\w)(?:{any_label})(?!\w)", text))
+    return labels_found.pop() if len(labels_found) == 1 else None
 
 
-def _share(found: Sequence[str | None], gold: Sequence[str]) -> float:
-    return sum(a == b for a, b in zip(found, gold, strict=True)) / len(gold)
+def _share(answers: Sequence[str | None], gold: Sequence[str]) -> float:
+    return sum(a == b for a, b in zip(answers, gold, strict=True)) / len(gold)
 
 
 def _f1(name: str, chosen: Sequence[str | None], gold: Sequence[str]) -> float:

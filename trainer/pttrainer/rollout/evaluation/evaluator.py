@@ -1,7 +1,7 @@
-"""What a model is worth: its greedy completions of held-out prompts, by rewards and against gold answers.
+"""Evaluate a model: its greedy completions of held-out prompts, by rewards and against gold answers.
 
-GRPO measures rewards always; SFT does when the job names rewards and `data.eval`, so that both can be compared. Gold
-answers are compared where `evaluation.answers` asks for it.
+GRPO always measures rewards; SFT does if the job names rewards and `data.eval`, so that both can be compared. Gold
+answers are compared if `evaluation.answers` names metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pttrainer.runtime.distributed import sharding
 
 
 class Evaluation:
-    """Greedy completions of held-out prompts: the mean reward is what the model is worth."""
+    """Greedy completions of held-out prompts, scored by rewards and against gold answers."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class Evaluation:
         questions: Sequence[Question],
         sampling: Sampling,
         spec: EvaluationSpec,
-        passing: Passing | None = None,
+        passing: PassSampling | None = None,
     ) -> None:
         self._sampler, self._questions, self._sampling, self._spec = sampler, questions, sampling, spec
         self._passing = passing
         self._rows_at_once = min(spec.batch_size, len(questions))
 
     def run(self, params: Params) -> Mapping[str, float]:
-        """Metrics named `eval/…`."""
-        judged = self._answered(params, 1, self._sampling)
+        """Return metrics named `eval/…`."""
+        judged = self._sample_all(params, 1, self._sampling)
         is_judged = bool(judged[0].samples[0].rewards)
         spreads = ("/std", "/min", "/max")
         facts = {
@@ -67,8 +67,8 @@ class Evaluation:
             facts |= self._pass_at(params, self._passing)
         return {f"eval/{name}": value for name, value in facts.items()}
 
-    def _answered(self, params: Params, samples: int, sampling: Sampling) -> list[Group]:
-        """All questions, some at a time."""
+    def _sample_all(self, params: Params, samples: int, sampling: Sampling) -> list[Group]:
+        """Sample answers to all questions, a batch at a time."""
         at_once = max(1, self._rows_at_once // samples)
         judged: list[Group] = []
         for start in range(0, len(self._questions), at_once):
@@ -80,8 +80,8 @@ class Evaluation:
             judged += done.groups[: len(chosen)]
         return judged
 
-    def _pass_at(self, params: Params, passing: Passing) -> dict[str, float]:
-        judged = self._answered(params, self._spec.samples, passing.sampling)
+    def _pass_at(self, params: Params, passing: PassSampling) -> dict[str, float]:
+        judged = self._sample_all(params, self._spec.samples, passing.sampling)
         # A sample without a reward did not pass.
         passed = [
             sum(sample.rewards[passing.reward] >= self._spec.pass_mark for sample in group.samples) for group in judged
@@ -89,22 +89,22 @@ class Evaluation:
         return pass_at(passed, self._spec.samples)
 
     def _against_gold(self, judged: Sequence[Group]) -> dict[str, float]:
-        said = [group.samples[0].text for group in judged]
+        answers = [group.samples[0].text for group in judged]
         gold = [group.question.gold for group in judged]
-        return answer_metrics.measure(self._spec.answers, said, gold, self._spec.labels)
+        return answer_metrics.measure(self._spec.answers, answers, gold, self._spec.labels)
 
 
-class Passing(NamedTuple):
-    """How completions are sampled that pass or do not, and the reward that says so."""
+class PassSampling(NamedTuple):
+    """The sampling parameters for pass@k, and the reward that decides whether a completion passes."""
 
     sampling: Sampling
     reward: str
 
 
 def pass_at(passed: Sequence[int], samples: int) -> dict[str, float]:
-    """`pass@k` for k = 1, 2, 4, … and `samples`: how likely one of k samples passes, without bias.
+    """Return `pass@k` for k = 1, 2, 4, … and `samples`: an unbiased estimate that one of k samples passes.
 
-    mean over prompts of 1 − C(n − c, k) / C(n, k), c of n passed                   arXiv 2107.03374, equation 1
+    mean over prompts of 1 − C(n − c, k) / C(n, k), c of n passed arXiv 2107.03374, equation 1
     """
     ks = sorted({*(1 << power for power in range(samples.bit_length()) if 1 << power <= samples), samples})
     return {
@@ -114,7 +114,7 @@ def pass_at(passed: Sequence[int], samples: int) -> dict[str, float]:
 
 
 def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
-    """For the job's `data.eval`; None where there is none."""
+    """Build the evaluation on the job's `data.eval`; None without it."""
     spec = context.spec
     if spec.data.eval is None:
         return None
@@ -123,12 +123,14 @@ def evaluation(context: Context, sampler: Sampler) -> Evaluation | None:
     sampling = Sampling(new_tokens, spec.training.sequence_length, stop=tuple(spec.rollout.stop), greedy=True)
     passing = None
     if spec.evaluation.samples > 1 and spec.rewards:
-        passing = Passing(replace(sampling, greedy=False, temperature=spec.rollout.temperature), spec.rewards[0].label)
+        passing = PassSampling(
+            replace(sampling, greedy=False, temperature=spec.rollout.temperature), spec.rewards[0].label
+        )
     return Evaluation(sampler, questions, sampling, spec.evaluation, passing)
 
 
 def job_sampler(context: Context) -> Sampler:
-    """The job's engine and its rewards; raises ConfigError or UserCodeError."""
+    """Build the sampler with the job's engine and rewards. Raises ConfigError or UserCodeError."""
     spec = context.spec
     engine = _engine(context)
     runner = Runner(spec.rewards, spec.rollout.max_new_tokens, context.run)
@@ -138,21 +140,21 @@ def job_sampler(context: Context) -> Sampler:
 
 
 def _engine(context: Context) -> Engine:
-    """The model itself, on the devices that train or on those that only sample; or vLLM."""
+    """Build the native engine, on the training or on the sampling devices, or vLLM's."""
     if context.spec.rollout.vllm is not None:
         return vllm_engine(context, context.spec.rollout.vllm)
-    model, words, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
+    model, tokenizer, fetch, slots = context.model, context.tokenizer, context.fetch, context.spec.rollout.slots
     transfer = context.transfer
     if transfer is not None:
-        guesses = build.speculation(context, transfer.mesh)
-        return NativeEngine(model, words, transfer.place, fetch, transfer.mesh, slots, guesses, delivered=True)
+        speculation = build.speculation(context, transfer.mesh)
+        return NativeEngine(model, tokenizer, transfer.place, fetch, transfer.mesh, slots, speculation, delivered=True)
     mesh = sampler_mesh(model, context.mesh, max_rows.memory())
     place = context.place if mesh is context.mesh else partial(sharding.put, mesh)
-    return NativeEngine(model, words, place, fetch, mesh, slots, build.speculation(context, mesh))
+    return NativeEngine(model, tokenizer, place, fetch, mesh, slots, build.speculation(context, mesh))
 
 
 def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
-    """What the job's episodes happen in; raises ConfigError or UserCodeError."""
+    """Build the environment of the job's episodes. Raises ConfigError or UserCodeError."""
     if jax.process_count() > 1 and (spec.python is not None or any(tool.python is not None for tool in spec.tools)):
         raise ConfigError(
             "spec.environment: Python of your own needs one process that drives all chips, and this run has "
@@ -164,17 +166,21 @@ def _environment(context: Context, spec: EnvironmentSpec) -> Environment:
 
 
 def read_questions(context: Context, part: str, sampler: Sampler) -> list[Question]:
-    """The prompts of `data.train` or `data.eval`, with what the sampler's tools tell; says how they were read. Raises
-    DataError."""
-    read = rows.of_job(context.spec.data, part, context.note)
-    assert read is not None
+    """Return the prompts of `data.train` or `data.eval`, with the sampler's tools, and log how they were read.
+
+    Raises DataError.
+    """
+    rows_read = rows.of_job(context.spec.data, part, context.note)
+    assert rows_read is not None
     with_answer = any(reward.builtin in NEEDS_ANSWER for reward in context.spec.rewards)
     length = context.spec.training.sequence_length
     field = f"spec.data.{part}"
-    found = prompts.questions(read, context.chat, length, field, with_answer=with_answer, tools=sampler.tools)
-    longest = max(len(question.tokens) for question in found.fitting)
-    context.note(
-        f"data.{part}: {len(read.rows)} rows ({read.form}), {found.too_long} with a prompt that is too long, longest "
-        f"prompt {longest} tokens{rows.skipped(found.bad)}"
+    prompts_read = prompts.questions(
+        rows_read, context.chat, length, field, with_answer=with_answer, tools=sampler.tools
     )
-    return found.fitting
+    longest = max(len(question.tokens) for question in prompts_read.fitting)
+    context.note(
+        f"data.{part}: {len(rows_read.rows)} rows ({rows_read.form}), {prompts_read.too_long} with a prompt that is "
+        f"too long, longest prompt {longest} tokens{rows.skipped(prompts_read.bad)}"
+    )
+    return prompts_read.fitting

@@ -1,6 +1,6 @@
-"""How many rows and slots: few sizes, so that few shapes are compiled, and no more than the memory holds.
+"""The numbers of rows and slots: few sizes, so that few shapes are compiled, and no more than fits in memory.
 
-Arithmetic alone, for devices that are here (`room`) and for those that are not (`pttrainer.preflight`).
+Arithmetic alone, for devices that are here (`max_rows`) and for those that are not (`pttrainer.preflight`).
 """
 
 from __future__ import annotations
@@ -10,28 +10,31 @@ from pttrainer.models.config import head_size
 from pttrainer.runtime.distributed.logical_axes import Shape
 
 FIRST_SLOTS = 128
-"""Slots that rows begin with; doubled whenever the oldest needs more."""
+"""Initial slots of rows; doubled whenever the oldest needs more."""
 ROWS_ON_CPU, ROWS_ON_DEVICE = 64, 256
-"""Most rows at once for each device: more make a token cheaper no longer, and wait for the longest."""
+"""Most rows at once per device: more no longer make a token cheaper, and wait for the longest."""
 FEWEST_ROWS = 8
-"""Rows are not made fewer than that."""
+"""Fewest rows to shrink to."""
 CACHE_BYTES = 2 * 2**30
-"""Memory for keys and values per device, where the device does not say how much it has."""
+"""Memory for keys and values per device, if the device does not report its size."""
 CACHE_SHARE = 0.3
 """Share of a device's memory for keys and values."""
 PREFILL_TOKENS = 8192
-"""Tokens of all prompts together that are computed at once: bounds the memory that long prompts take."""
+"""Most tokens of all prompts to compute at once: bounds the memory of long prompts."""
 CHUNK_BYTES = 256 * 2**20
-"""Most bytes of weights that are under way to other devices at once (`transfer`)."""
+"""Most bytes of weights in transit to other devices at once (`weight_sync`)."""
 VLLM_SHARE = 0.4
-"""Share of a device's memory that vLLM takes in the trainer's process, where the job does not say."""
+"""Default share of a device's memory for vLLM in the trainer's process."""
 WEIGHTS_SHARE = 0.35
-"""Share of it up to which the sampler's weights are whole over `fsdp`: training's state and a cache are there too."""
+"""Most share of it for unsplit sampler weights: the training state and a cache need memory, too."""
 
 
 def sampler_shape(model: Form, weights: int, shape: Shape, memory: int | None) -> Shape:
-    """The mesh that samples, on the devices of the one that trains: `tensor` takes of `fsdp` what it needs, so that the
-    weights (bytes of all of them) take no more of a device than their share. Key heads stay whole."""
+    """Return the mesh that samples, on the devices of the training mesh.
+
+    `tensor` takes from `fsdp` what it needs, so that the weights (bytes of all of them) take no more than their
+    share of a device's memory. Key heads stay whole.
+    """
     data, fsdp, tensor, *rest = shape
     more = 1
     while (
@@ -45,20 +48,24 @@ def sampler_shape(model: Form, weights: int, shape: Shape, memory: int | None) -
 
 
 def rows_within(each: int, devices: int, cache_bytes: int) -> int:
-    """The same on accelerators that are not here. each: bytes of a row's keys and values; cache_bytes: memory for them,
-    of a device."""
+    """Return the most rows at once on accelerators that are not here.
+
+    each: bytes of a row's keys and values; cache_bytes: cache memory of a device.
+    """
     return min(ROWS_ON_DEVICE * devices, max(1, cache_bytes * devices // each))
 
 
 def fewer_rows(rows: int, shards: int) -> int:
-    """To how many rows a rollout shrinks when no more of its rows are active: a token costs what all of them cost. A
-    quarter, so that few shapes are compiled; 0 where it stays as it is."""
+    """Return the number of rows to shrink to once no more are active, or 0 to keep all.
+
+    A token costs what all rows cost. The step is a quarter, so that few shapes are compiled.
+    """
     quarter = rows // 4
     return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
 
 
 def token_bytes(model: Form, *, filled: bool = False) -> int:
-    """Keys and values of one token, all layers. filled: as a page of a TPU holds them (`head_size`)."""
+    """Return the bytes of one token's keys and values, all layers. filled: in TPU pages (`head_size`)."""
     config = model.config
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4
     size = head_size(config.head_dim) if filled else config.head_dim
@@ -66,7 +73,7 @@ def token_bytes(model: Form, *, filled: bool = False) -> int:
 
 
 def prefill_piece(prompts: int, slots: int) -> int:
-    """Tokens of each prompt that are computed at once: all, or halves of it until they are few enough."""
+    """Return how many tokens of each prompt to compute at once: all, or halves until they are few enough."""
     piece = slots
     while prompts * piece > PREFILL_TOKENS and piece % 2 == 0 and piece > 16:
         piece //= 2
@@ -74,7 +81,7 @@ def prefill_piece(prompts: int, slots: int) -> int:
 
 
 def slots_for(tokens: int) -> int:
-    """The next of 16, 24, 32, 48, 64, 96, 128, …: few enough that few shapes are compiled."""
+    """Return the next of 16, 24, 32, 48, 64, 96, 128, …: few enough that few shapes are compiled."""
     power = 16
     while power < tokens:
         if power * 3 // 2 >= tokens:

@@ -1,4 +1,4 @@
-"""Where a rollout keeps keys and values: in the dense cache, or in pages where a TPU's kernel reads them.
+"""The storage of a rollout's keys and values: the dense cache, or pages where a TPU's kernel reads them.
 
 The choice is made when rows begin (`shared`, `idle`), from what is computed and on what; later functions follow the
 cache that they are given.
@@ -18,61 +18,62 @@ from pttrainer.runtime.distributed import sharding
 Cache = KVCache | PagedCache
 
 
-def shared(model: Model, prompts: KVCache, samples: int, slots: int, *, apart: bool = False) -> Cache:
-    """The prompts' cache as read by `samples` rows each, with room for `slots` tokens of their own. apart: each row
-    has its own clock, which pages do not know.
+def shared(model: Model, prompts: KVCache, samples: int, slots: int, *, own_clocks: bool = False) -> Cache:
+    """Return the prompts' cache as read by `samples` rows each, with `slots` slots for tokens of their own.
 
-    A row that shares its prompt with nobody goes on in the prompt's slots, in the dense cache: its attention is one
-    pass, not two that are put together.
+    own_clocks: each row has its own clock, which pages do not support. A row that shares its prompt with no other
+    continues in the prompt's slots, in the dense cache: its attention is one pass, not two that are combined.
     """
-    if samples == 1 and not apart and not _in_pages(model, prompts, samples):
+    if samples == 1 and not own_clocks and not _is_paged(model, prompts, samples):
         return kv.grow(prompts, prompts.positions_BS.shape[1] + slots)
-    return _beside(model, prompts, samples, slots, apart=apart)
+    return _shared_prompts(model, prompts, samples, slots, own_clocks=own_clocks)
 
 
-def idle(model: Model, rows: int, prompt_slots: int, slots: int, *, apart: bool = False) -> Cache:
-    """A cache of rows that will take over prompts of up to `prompt_slots` tokens."""
-    return _beside(model, kv.empty(model.config, rows, prompt_slots, model.compute_dtype), 1, slots, apart=apart)
+def idle(model: Model, rows: int, prompt_slots: int, slots: int, *, own_clocks: bool = False) -> Cache:
+    """Return a cache of rows that will take over prompts of up to `prompt_slots` tokens."""
+    return _shared_prompts(
+        model, kv.empty(model.config, rows, prompt_slots, model.compute_dtype), 1, slots, own_clocks=own_clocks
+    )
 
 
-def _beside(model: Model, prompts: KVCache, samples: int, slots: int, *, apart: bool) -> Cache:
-    """Prompts, which other rows read or which give way to others, and rows' own slots beside them."""
-    if apart:
+def _shared_prompts(model: Model, prompts: KVCache, samples: int, slots: int, *, own_clocks: bool) -> Cache:
+    """Return prompts that rows share or replace, with each row's own slots next to them."""
+    if own_clocks:
         return kv.apart(kv.share(model.config, prompts, samples, slots))
-    if _in_pages(model, prompts, samples):
+    if _is_paged(model, prompts, samples):
         return paged_kv_cache.share(prompts, samples, slots)
     return kv.share(model.config, prompts, samples, slots)
 
 
-def _in_pages(model: Model, prompts: KVCache, samples: int) -> bool:
+def _is_paged(model: Model, prompts: KVCache, samples: int) -> bool:
     rows = prompts.positions_BS.shape[0] * samples
     return paged_kernel.is_chosen(paged_kernel.problem_of(model.config, rows, model.compute_dtype))
 
 
-def room(cache: Cache) -> int:
-    """Tokens that the oldest row may have: its own, and its prompt's where they stand in the same slots (`shared`)."""
+def capacity(cache: Cache) -> int:
+    """Return the most tokens of the oldest row: its own, plus its prompt's if both share slots (`shared`)."""
     return paged_kv_cache.room(cache) if isinstance(cache, PagedCache) else cache.positions_BS.shape[1]
 
 
-def grown(cache: Cache, slots: int) -> Cache:
-    """The same cache with room for `slots` tokens."""
+def grow(cache: Cache, slots: int) -> Cache:
+    """Return the same cache with capacity for `slots` tokens."""
     return paged_kv_cache.grow(cache, slots) if isinstance(cache, PagedCache) else kv.grow(cache, slots)
 
 
-def taken_over(cache: Cache, row: Array, prompts: KVCache, which: Array) -> Cache:
-    """Row `row` reads a copy of one of the prompts, and nothing that it held before."""
+def take_over(cache: Cache, row: Array, prompts: KVCache, which: Array) -> Cache:
+    """Let row `row` read a copy of one of the prompts, and nothing that it held before."""
     if isinstance(cache, PagedCache):
         return paged_kv_cache.take_over(cache, row, prompts, which)
     return kv.take_over(cache, row, prompts, which)
 
 
-def only(cache: Cache, rows: Array) -> Cache:
-    """The cache of these rows alone."""
+def select_rows(cache: Cache, rows: Array) -> Cache:
+    """Return the cache of these rows alone."""
     return paged_kv_cache.only(cache, rows) if isinstance(cache, PagedCache) else kv.only(cache, rows)
 
 
-def laid_out(cache: Cache) -> Cache:
-    """Rows over the devices that split a batch, key heads over those that split a layer. Pages are made so."""
+def with_shardings(cache: Cache) -> Cache:
+    """Shard rows over the batch devices, key heads over the tensor devices. Pages are created sharded."""
     if isinstance(cache, PagedCache):
         return cache
 

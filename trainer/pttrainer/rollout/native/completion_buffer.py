@@ -1,8 +1,8 @@
-"""What has been sampled so far, on the host: the tokens of every completion, and where each ends.
+"""The samples so far, on the host: the tokens of every completion, and where each ends.
 
-Stop strings are found here, in the text. A completion ends with the token that completes one, and keeps it: it
-is what the model said. Its text ends with the string (`text`). Rows are looked at every few tokens and cut back,
-so when they were looked at does not change them.
+Stop strings are found here, in the text. A completion ends with the token that completes one, and keeps it: the model
+sampled it. Its text ends with the string (`completion_text`). Rows are checked every few tokens and cut back, so the
+time of the check does not change them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pttrainer.data.tokenization.tokenizer import Tokenizer
 from pttrainer.rollout.engine import Completions, Sampling
 
 
-class Ledger:
+class CompletionBuffer:
     """Collects the tokens of N completions."""
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, completions: int) -> None:
@@ -25,24 +25,26 @@ class Ledger:
         self._stopped: set[int] = set()
 
     def record(self, tokens_TB: np.ndarray, logps_TB: np.ndarray, owners_TB: np.ndarray) -> list[int]:
-        """Adds tokens, line by line in time; owners below 0 are nobody. Returns completions that a stop string ends
-        here."""
-        is_said_TB = owners_TB >= 0
-        owners = owners_TB[is_said_TB]
+        """Append tokens in time order, and return the completions that a stop string ends here.
+
+        Owners below 0 are idle rows.
+        """
+        is_sampled_TB = owners_TB >= 0
+        owners = owners_TB[is_sampled_TB]
         if not owners.size:
             return []
         order = np.argsort(owners, kind="stable")  # by completion, and in time
-        tokens, logps = tokens_TB[is_said_TB][order], logps_TB[is_said_TB][order]
-        who, starts = np.unique(owners[order], return_index=True)
+        tokens, logps = tokens_TB[is_sampled_TB][order], logps_TB[is_sampled_TB][order]
+        completions_B, starts = np.unique(owners[order], return_index=True)
         ended = []
-        for completion, start, end in zip(who.tolist(), starts, [*starts[1:], len(order)], strict=True):
+        for completion, start, end in zip(completions_B.tolist(), starts, [*starts[1:], len(order)], strict=True):
             if completion not in self._stopped and self._add(completion, tokens[start:end], logps[start:end]):
                 ended.append(completion)
         self._stopped.update(ended)
         return ended
 
     def completions(self) -> Completions:
-        """All completions, padded to the longest."""
+        """Return all completions, padded to the longest."""
         lengths_N = np.array([len(tokens) for tokens in self._tokens], np.int32)
         shape = len(self._tokens), max(1, int(lengths_N.max(initial=0)))
         tokens_NT, logps_NT = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
@@ -54,21 +56,21 @@ class Ledger:
         ]
         return Completions(tokens_NT, logps_NT, lengths_N, np.array(ended_N, bool))
 
-    def _add(self, completion: int, more: np.ndarray, logps: np.ndarray) -> bool:
-        """True where a stop string is found; what was said after it is dropped."""
-        tokens, seen = self._tokens[completion], len(self._tokens[completion])
-        tokens += more.tolist()
+    def _add(self, completion: int, new_tokens: np.ndarray, logps: np.ndarray) -> bool:
+        """Append tokens; return True if a stop string is found, and drop what follows it."""
+        tokens, checked = self._tokens[completion], len(self._tokens[completion])
+        tokens += new_tokens.tolist()
         self._logps[completion] += logps.tolist()
-        end = self._first_end(tokens, seen)
+        end = self._first_end(tokens, checked)
         if end:
             del tokens[end:], self._logps[completion][end:]
         return end > 0
 
-    def _first_end(self, tokens: Sequence[int], seen: int) -> int:
-        """The shortest prefix that holds a stop string, or 0; the first `seen` tokens hold none."""
+    def _first_end(self, tokens: Sequence[int], checked: int) -> int:
+        """Return the length of the shortest prefix with a stop string, or 0; `checked` tokens hold none."""
         if not self._strings or not self._holds(tokens):
             return 0
-        return next(end for end in range(seen + 1, len(tokens) + 1) if self._holds(tokens[:end]))
+        return next(end for end in range(checked + 1, len(tokens) + 1) if self._holds(tokens[:end]))
 
     def _holds(self, tokens: Sequence[int]) -> bool:
         text = self._tokenizer.decode(tokens)

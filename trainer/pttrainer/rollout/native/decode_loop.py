@@ -1,18 +1,18 @@
-"""Token by token on the devices: the state of the rows that are being sampled, and what is compiled of it.
+"""Token by token on the devices: the state of the rows in progress, and the functions compiled for it.
 
 Letters: B rows, P prompts, G samples per prompt, N = P·G, S slots, T tokens of a dispatch, D model, V vocabulary.
 
-    prefill   prompts, right-padded, piece by piece; leaves their keys and values and the state after their end
-    spread    every prompt gets G rows that read its one copy of keys and values
-    idle      rows that do nothing yet
-    advance   samples until a number of tokens; a row that ends takes over the next sample of a pool at once
-    room      more slots
-    fewer     the rows that are still active
+    prefill   prompts, right-padded, piece by piece; returns their keys and values and the state after their end
+    spread    gives every prompt G rows that read its one copy of keys and values
+    idle      creates rows that do nothing yet
+    advance   samples a number of tokens; a row that ends takes over the next sample of a pool at once
+    grow      adds slots
+    shrink    keeps the rows that are still active
 
-A round is: rows that are free take over samples; every active row samples a token from its state; the tokens are
-decoded, which makes the next state. So taking over costs the copy of a prompt and nothing else, needs no word of
-the host, and no program but this one. Rows share one clock (`models.cache`). With a proposer (`speculation`) a round
-decodes its guesses too and says those that hold; then each row has a clock of its own.
+A round is: free rows take over samples; every active row samples a token from its state; the tokens are decoded, which
+makes the next state. So taking over costs the copy of a prompt and nothing else, needs no message from the host, and no
+program but this one. Rows share one clock (`models.attention.kv_cache`). With a proposer (`rollout.speculative`) a
+round decodes its proposals too and accepts those that hold; then each row has a clock of its own.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from pttrainer.models.attention import kv_cache as kv
 from pttrainer.models.cpu_kernels import blocked_matmul, jit
 from pttrainer.rollout.engine import Sampling
 from pttrainer.rollout.native import cache_layout
-from pttrainer.rollout.native.decode_state import NOBODY, Pool, Rows, Said, Watched, with_lines
-from pttrainer.rollout.native.prefill import Padded, computed
+from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows, SampledTokens, append_tokens
+from pttrainer.rollout.native.prefill import PaddedPrompts, prefill_prompts
 from pttrainer.rollout.native.token_sampling import choose, row_keys, uniforms
-from pttrainer.rollout.speculative.verify import Asked, Proposer, check
+from pttrainer.rollout.speculative.verify import ProposalRequest, Proposer, verify
 from pttrainer.runtime.distributed import sharding
 
 DISPATCH_TOKENS = 64
-"""Most tokens of a row that are sampled before the host sees any."""
+"""Most tokens of a row per dispatch, before the host sees any."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """The compiled functions' static part. `draft` of a method: the proposer's weights, if it has any."""
+    """The static part of the compiled functions. `draft` arguments: the proposer's weights, if it has any."""
 
     model: Model
     eos_ids: tuple[int, ...]
@@ -51,35 +51,35 @@ class Decoding:
 
     @property
     def lines(self) -> int:
-        """Tokens that a row may say in a round."""
+        """Return the most tokens that a row can sample in a round."""
         return 1 if self.proposer is None else 1 + self.proposer.tokens
 
     def prefill(
         self,
         samples: int,
         weights: Params,
-        padded: Padded,
+        padded: PaddedPrompts,
         seed: Array,
         step: Array,
         first: Array,
         end: Array,
         draft: Params | None = None,
     ) -> Pool:
-        """The prompts' keys, values and last states."""
+        """Compute the prompts' keys, values and last states."""
         P = padded.tokens_PS.shape[0]
-        cache, hidden_PD = computed(self.model, weights, padded)
+        cache, hidden_PD = prefill_prompts(self.model, weights, padded)
         numbers_N, samples_N = jnp.repeat(padded.numbers_P, samples), jnp.tile(jnp.arange(samples), P)
         keys_N = row_keys(seed, step, numbers_N, samples_N)
-        guesses = None if self.proposer is None else self.proposer.of_prompts(draft, padded)
-        return Pool(cache, hidden_PD, padded.lengths_P, padded.limits_P, keys_N, first, end, guesses)
+        proposer_state = None if self.proposer is None else self.proposer.init_prompts(draft, padded)
+        return Pool(cache, hidden_PD, padded.lengths_P, padded.limits_P, keys_N, first, end, proposer_state)
 
     def spread(self, samples: int, slots: int, pool: Pool) -> Rows:
-        """Every prompt with its G rows."""
+        """Return G rows for every prompt."""
         per_row = partial(jnp.repeat, repeats=samples, axis=0)
         N = pool.keys_N.shape[0]
         zeros_B = jnp.zeros(N, jnp.int32)
         rows = Rows(
-            cache=cache_layout.shared(self.model, pool.cache, samples, slots, apart=self._is_apart),
+            cache=cache_layout.shared(self.model, pool.cache, samples, slots, own_clocks=self._has_own_clocks),
             hidden_BD=per_row(pool.hidden_PD),
             keys_B=pool.keys_N,
             owners_B=jnp.arange(N, dtype=jnp.int32),
@@ -89,28 +89,30 @@ class Decoding:
             births_B=zeros_B,
             active_B=per_row(pool.limits_P) > 0,
             drawn=pool.end,
-            guesses=None if self.proposer is None else self.proposer.of_rows(pool.guesses, samples, slots),
+            proposer_state=None
+            if self.proposer is None
+            else self.proposer.init_rows(pool.proposer_state, samples, slots),
         )
-        return _laid_out(rows)
+        return _with_shardings(rows)
 
     def idle(self, rows: int, slots: int, pool: Pool) -> Rows:
-        """Rows that wait for samples of prompts like the pool's."""
+        """Return rows that wait for samples of prompts like the pool's."""
         prompt_slots = pool.cache.positions_BS.shape[1]
         zeros_B = jnp.zeros(rows, jnp.int32)
-        made = Rows(
-            cache=cache_layout.idle(self.model, rows, prompt_slots, slots, apart=self._is_apart),
+        idle_rows = Rows(
+            cache=cache_layout.idle(self.model, rows, prompt_slots, slots, own_clocks=self._has_own_clocks),
             hidden_BD=jnp.zeros((rows, pool.hidden_PD.shape[1]), pool.hidden_PD.dtype),
             keys_B=jnp.broadcast_to(pool.keys_N[:1], (rows,)),
-            owners_B=jnp.full(rows, NOBODY),
+            owners_B=jnp.full(rows, NO_OWNER),
             starts_B=zeros_B,
             limits_B=zeros_B,
             counts_B=zeros_B,
             births_B=zeros_B,
             active_B=jnp.zeros(rows, bool),
             drawn=pool.first,
-            guesses=None if self.proposer is None else self.proposer.idle(pool.guesses, rows, slots),
+            proposer_state=None if self.proposer is None else self.proposer.idle(pool.proposer_state, rows, slots),
         )
-        return _laid_out(made)
+        return _with_shardings(idle_rows)
 
     def advance(
         self,
@@ -120,62 +122,68 @@ class Decoding:
         until: Array,
         floor: Array,
         draft: Params | None = None,
-    ) -> tuple[Rows, Said, Watched]:
-        """Rounds until `until` lines are said: one for each token that a row may say in a round. floor: return as soon
-        as so few rows are active and the pool has no sample left."""
-        S = cache_layout.room(rows.cache)
+    ) -> tuple[Rows, SampledTokens, DecodeProgress]:
+        """Run rounds until `until` lines are sampled: one for each token that a row can sample in a round.
+
+        floor: return as soon as only this many rows are active and the pool has no sample left.
+        """
+        S = cache_layout.capacity(rows.cache)
         shape = (DISPATCH_TOKENS * self.lines, rows.owners_B.shape[0])
-        said = Said(
+        sampled = SampledTokens(
             tokens_TB=jnp.zeros(shape, jnp.int32),
             logps_TB=jnp.zeros(shape, jnp.float32),
-            owners_TB=jnp.full(shape, NOBODY),
+            owners_TB=jnp.full(shape, NO_OWNER),
             count=jnp.zeros((), jnp.int32),
         )
 
-        def is_wanted(carried: tuple[Rows, Said]) -> Array:
-            rows, said = carried
-            has_room = self._age(rows) < S
+        def is_wanted(carried: tuple[Rows, SampledTokens]) -> Array:
+            rows, sampled = carried
+            has_capacity = self._age(rows) < S
             is_left = jnp.zeros((), bool) if pool is None else rows.drawn < pool.end
-            return (said.count < until) & has_room & (is_left | (jnp.sum(rows.active_B) > floor))
+            return (sampled.count < until) & has_capacity & (is_left | (jnp.sum(rows.active_B) > floor))
 
-        def round_(carried: tuple[Rows, Said]) -> tuple[Rows, Said]:
-            rows, said = carried
-            rows = rows if pool is None else self._taken_over(rows, pool)
+        def round_(carried: tuple[Rows, SampledTokens]) -> tuple[Rows, SampledTokens]:
+            rows, sampled = carried
+            rows = rows if pool is None else self._take_over(rows, pool)
             taking_B = rows.active_B
             token_B, logp_B = self._next(self.model, weights, rows.hidden_BD, rows.keys_B, rows.counts_B)
-            said = with_lines(said, token_B, logp_B, jnp.where(taking_B, rows.owners_B, NOBODY))
+            sampled = append_tokens(sampled, token_B, logp_B, jnp.where(taking_B, rows.owners_B, NO_OWNER))
             counts_B = rows.counts_B + taking_B
             is_end_B = jnp.isin(token_B, jnp.array(self.eos_ids)) | (counts_B >= rows.limits_B)
             rows = rows._replace(counts_B=counts_B, active_B=taking_B & ~is_end_B)
             if self.proposer is not None:
-                rows, more_LB = self._guessing(self.proposer, weights, draft, rows, token_B)
-                return rows, with_lines(said, *more_LB)
+                rows, more_LB = self._verify_proposals(self.proposer, weights, draft, rows, token_B)
+                return rows, append_tokens(sampled, *more_LB)
             positions_B = jnp.where(rows.active_B, rows.starts_B + counts_B - 1, kv.EMPTY)
             hidden_B1D, cache = self.model.decode(weights, token_B[:, None], positions_B[:, None], rows.cache)
-            return rows._replace(cache=cache, hidden_BD=hidden_B1D[:, 0]), said
+            return rows._replace(cache=cache, hidden_BD=hidden_B1D[:, 0]), sampled
 
-        rows, said = lax.while_loop(is_wanted, round_, (rows, said))
-        return rows, said, self._watched(rows)
+        rows, sampled = lax.while_loop(is_wanted, round_, (rows, sampled))
+        return rows, sampled, self._progress(rows)
 
-    def room(self, slots: int, rows: Rows) -> Rows:
-        """Rows with this many slots."""
-        guesses = None
+    def grow(self, slots: int, rows: Rows) -> Rows:
+        """Return the rows with this many slots."""
+        proposer_state = None
         if self.proposer is not None:
-            guesses = self.proposer.room(rows.guesses, slots - cache_layout.room(rows.cache))
-        return rows._replace(cache=cache_layout.grown(rows.cache, slots), guesses=guesses)
+            proposer_state = self.proposer.grow(rows.proposer_state, slots - cache_layout.capacity(rows.cache))
+        return rows._replace(cache=cache_layout.grow(rows.cache, slots), proposer_state=proposer_state)
 
-    def fewer(self, count: int, rows: Rows) -> Rows:
-        """`count` rows, all active ones among them."""
+    def shrink(self, count: int, rows: Rows) -> Rows:
+        """Return `count` rows, all active ones among them."""
         chosen = jnp.argsort(~rows.active_B, stable=True)[:count]
-        whole = ("cache", "drawn", "guesses")
-        of_rows = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in whole}
-        guesses = None if self.proposer is None else self.proposer.only(rows.guesses, chosen)
-        return _laid_out(rows._replace(cache=cache_layout.only(rows.cache, chosen), guesses=guesses, **of_rows))
+        whole = ("cache", "drawn", "proposer_state")
+        per_row_values = {name: getattr(rows, name)[chosen] for name in Rows._fields if name not in whole}
+        proposer_state = None if self.proposer is None else self.proposer.select_rows(rows.proposer_state, chosen)
+        return _with_shardings(
+            rows._replace(
+                cache=cache_layout.select_rows(rows.cache, chosen), proposer_state=proposer_state, **per_row_values
+            )
+        )
 
     def _next(
         self, model: Model, weights: Params, hidden_BD: Array, keys_B: Array, counts_B: Array
     ) -> tuple[Array, Array]:
-        """The token after counts_B of every row's, and its log-prob; `model` is ours or a draft's."""
+        """Return each row's token after counts_B tokens, and its log-prob; `model` is the policy or a draft."""
         logits_BV = _logits(model, weights, hidden_BD)
         allowed_BV = None
         if self.how.min_new_tokens:
@@ -185,13 +193,15 @@ class Decoding:
         token_B, logp_B = choose(logits_BV, uniforms(keys_B, counts_B), self.how, allowed_BV)
         return token_B.astype(jnp.int32), logp_B
 
-    def _guessing(
+    def _verify_proposals(
         self, proposer: Proposer, weights: Params, draft: Params | None, rows: Rows, token_B: Array
     ) -> tuple[Rows, tuple[Array, ...]]:
-        """The rest of a round: the token that rows just said is decoded together with what may follow it. Tokens,
-        log-probs and owners of what is said of that, [K, B]."""
-        asked = Asked(token_B, rows.starts_B, rows.counts_B, rows.keys_B, rows.active_B)
-        proposals_BK, guesses = proposer.propose(self._next, draft, rows.guesses, asked)
+        """Decode the tokens just sampled together with proposals for what follows, and accept those that hold.
+
+        Return the rows, and tokens, log-probs and owners of accepted proposals, [K, B].
+        """
+        request = ProposalRequest(token_B, rows.starts_B, rows.counts_B, rows.keys_B, rows.active_B)
+        proposals_BK, proposer_state = proposer.propose(self._next, draft, rows.proposer_state, request)
         tokens_BT = jnp.concatenate([token_B[:, None], proposals_BK], axis=1)
         ahead_T = jnp.arange(self.lines)
         positions_BT = (rows.starts_B + rows.counts_B - 1)[:, None] + ahead_T
@@ -200,20 +210,20 @@ class Decoding:
         choices_BK, logps_BK = self._choices(weights, hidden_BTD[:, :-1], rows)
         counts_BK = rows.counts_B[:, None] + 1 + ahead_T[:-1]
         is_last_BK = jnp.isin(choices_BK, jnp.array(self.eos_ids)) | (counts_BK >= rows.limits_B[:, None])
-        found = check(proposals_BK, choices_BK, is_last_BK, rows.active_B)
-        owners_BK = jnp.where(found.is_said_BK, rows.owners_B[:, None], NOBODY)
-        taken_B = jnp.where(rows.active_B, 1 + found.counts_B, 0)
+        verified = verify(proposals_BK, choices_BK, is_last_BK, rows.active_B)
+        owners_BK = jnp.where(verified.is_accepted_BK, rows.owners_B[:, None], NO_OWNER)
+        taken_B = jnp.where(rows.active_B, 1 + verified.counts_B, 0)
         rows = rows._replace(
             cache=cache._replace(index=rows.cache.index + taken_B),
-            hidden_BD=jnp.take_along_axis(hidden_BTD, found.counts_B[:, None, None], axis=1)[:, 0],
-            counts_B=rows.counts_B + found.counts_B,
-            active_B=rows.active_B & ~found.is_ended_B,
-            guesses=proposer.keep(guesses, taken_B),
+            hidden_BD=jnp.take_along_axis(hidden_BTD, verified.counts_B[:, None, None], axis=1)[:, 0],
+            counts_B=rows.counts_B + verified.counts_B,
+            active_B=rows.active_B & ~verified.is_ended_B,
+            proposer_state=proposer.keep(proposer_state, taken_B),
         )
         return rows, (choices_BK.T, logps_BK.T, owners_BK.T)
 
     def _choices(self, weights: Params, hidden_BKD: Array, rows: Rows) -> tuple[Array, Array]:
-        """The model's own tokens after those that rows have said, K of them, and their log-probs."""
+        """Return the model's own K tokens after those sampled so far, and their log-probs."""
         B, K, D = hidden_BKD.shape
         counts_BK = rows.counts_B[:, None] + jnp.arange(K)
         keys_Q = jnp.repeat(rows.keys_B, K)
@@ -221,22 +231,22 @@ class Decoding:
         return choices_Q.reshape(B, K), logps_Q.reshape(B, K)
 
     @property
-    def _is_apart(self) -> bool:
-        """Rows go on by different numbers of tokens."""
+    def _has_own_clocks(self) -> bool:
+        """Return True if rows advance by different numbers of tokens."""
         return self.proposer is not None
 
     def _age(self, rows: Rows) -> Array:
-        """Slots that are needed for what active rows have said, from the first of the oldest on, and for guesses."""
+        """Return the slots that active rows need: from the oldest row's first token on, plus proposals."""
         if self.proposer is not None:
             return jnp.max(jnp.where(rows.active_B, rows.cache.index, 0)) + self.proposer.tokens
         return rows.cache.index - jnp.min(jnp.where(rows.active_B, rows.births_B, rows.cache.index))
 
-    def _watched(self, rows: Rows) -> Watched:
-        watched = Watched(rows.active_B, rows.owners_B, rows.drawn, self._age(rows))
-        return Watched(*(sharding.constrain(x, (None,) * x.ndim) for x in watched))
+    def _progress(self, rows: Rows) -> DecodeProgress:
+        progress = DecodeProgress(rows.active_B, rows.owners_B, rows.drawn, self._age(rows))
+        return DecodeProgress(*(sharding.constrain(x, (None,) * x.ndim) for x in progress))
 
-    def _taken_over(self, rows: Rows, pool: Pool) -> Rows:
-        """Free rows take over the pool's next samples, in the order of both."""
+    def _take_over(self, rows: Rows, pool: Pool) -> Rows:
+        """Let free rows take over the pool's next samples, both in order."""
         rank_B = jnp.cumsum(~rows.active_B) - 1
         count = jnp.minimum(rank_B[-1] + 1, pool.end - rows.drawn)
         samples = pool.keys_N.shape[0] // pool.hidden_PD.shape[0]
@@ -245,11 +255,11 @@ class Decoding:
             b = jnp.argmax(~rows.active_B & (rank_B == i))
             n = rows.drawn - pool.first + i
             p = n // samples
-            guesses = rows.guesses
+            proposer_state = rows.proposer_state
             if self.proposer is not None:
-                guesses = self.proposer.take_over(guesses, b, pool.guesses, p)
+                proposer_state = self.proposer.take_over(proposer_state, b, pool.proposer_state, p)
             return rows._replace(
-                cache=cache_layout.taken_over(rows.cache, b, pool.cache, p),
+                cache=cache_layout.take_over(rows.cache, b, pool.cache, p),
                 hidden_BD=rows.hidden_BD.at[b].set(pool.hidden_PD[p]),
                 keys_B=rows.keys_B.at[b].set(pool.keys_N[n]),
                 owners_B=rows.owners_B.at[b].set(rows.drawn + i),
@@ -258,7 +268,7 @@ class Decoding:
                 counts_B=rows.counts_B.at[b].set(0),
                 births_B=rows.births_B.at[b].set(0 if self.proposer is not None else rows.cache.index),
                 active_B=rows.active_B.at[b].set(pool.limits_P[p] > 0),
-                guesses=guesses,
+                proposer_state=proposer_state,
             )
 
         rows = lax.fori_loop(0, count, one, rows)
@@ -266,7 +276,7 @@ class Decoding:
 
 
 def _logits(model: Model, weights: Params, hidden_BD: Array) -> Array:
-    """[B, V] float32. Without strips it is head · hidden, which on a CPU is up to twice as fast for a few rows."""
+    """Return [B, V] float32. Without strips it is head · hidden: on a CPU up to twice as fast for a few rows."""
     head_VD = model.head(weights)
     if blocked_matmul.HEAD in weights:
         return model.capped(
@@ -280,23 +290,23 @@ def _logits(model: Model, weights: Params, hidden_BD: Array) -> Array:
 
 
 def stop(rows: Rows, active_B: Array) -> Rows:
-    """Ends rows on the host's word (it found a stop string)."""
+    """End the rows in which the host found a stop string."""
     return rows._replace(active_B=rows.active_B & active_B)
 
 
-def _laid_out(rows: Rows) -> Rows:
+def _with_shardings(rows: Rows) -> Rows:
     hidden_BD = sharding.constrain_fitting(rows.hidden_BD, ("batch", None))
-    return rows._replace(cache=cache_layout.laid_out(rows.cache), hidden_BD=hidden_BD)
+    return rows._replace(cache=cache_layout.with_shardings(rows.cache), hidden_BD=hidden_BD)
 
 
 def jitted(decoding: Decoding) -> dict[str, Any]:
-    """The functions, compiled when they are first called with a shape; states are donated."""
+    """Return the functions, compiled at their first call with a shape; states are donated."""
     return {
         "prefill": jax.jit(decoding.prefill, static_argnums=0),
         "spread": jax.jit(decoding.spread, static_argnums=(0, 1)),
         "idle": jax.jit(decoding.idle, static_argnums=(0, 1)),
         "advance": jax.jit(decoding.advance, donate_argnums=1),
-        "room": jax.jit(decoding.room, static_argnums=0),
-        "fewer": jax.jit(decoding.fewer, static_argnums=0),
+        "grow": jax.jit(decoding.grow, static_argnums=0),
+        "shrink": jax.jit(decoding.shrink, static_argnums=0),
         "stop": jax.jit(stop, donate_argnums=0),
     }

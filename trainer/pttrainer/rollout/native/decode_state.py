@@ -1,4 +1,4 @@
-"""The rows that are being sampled, the prompts that they begin with, and what they said: arrays on the devices.
+"""The rows in progress, the prompts that they begin with, and their tokens: arrays on the devices.
 
 Letters: B rows, P prompts, G samples per prompt, N = P·G, T lines of a dispatch, L more of them, D model.
 """
@@ -12,13 +12,13 @@ from jax import Array, lax
 from pttrainer.models.attention import kv_cache as kv
 from pttrainer.rollout.native import cache_layout
 
-NOBODY = -1
+NO_OWNER = -1
 
 
 class Pool(NamedTuple):
-    """Prompts that were computed, as samples first, …, end - 1 of the rollout (G for each prompt).
+    """Computed prompts, as samples first, …, end - 1 of the rollout (G for each prompt).
 
-    hidden_PD: the state from which the first token is sampled. guesses: what a proposer remembers of the prompts.
+    hidden_PD: the state from which the first token is sampled. proposer_state: the proposer's state of the prompts.
     """
 
     cache: kv.KVCache
@@ -28,12 +28,15 @@ class Pool(NamedTuple):
     keys_N: Array
     first: Any
     end: Any
-    guesses: Any = None
+    proposer_state: Any = None
 
 
 class Rows(NamedTuple):
-    """What every row needs for its next token. owners_B: the sample that a row says; counts_B: its tokens so far;
-    births_B: the time of the first of them; drawn: the sample that is taken over next; guesses: a proposer's."""
+    """The state of every row for its next token.
+
+    owners_B: the sample in a row; counts_B: its tokens so far; births_B: the time of the first of them; drawn: the
+    next sample to take over; proposer_state: the proposer's state of the rows.
+    """
 
     cache: cache_layout.Cache
     hidden_BD: Array
@@ -45,11 +48,11 @@ class Rows(NamedTuple):
     births_B: Array
     active_B: Array
     drawn: Array
-    guesses: Any = None
+    proposer_state: Any = None
 
 
-class Said(NamedTuple):
-    """Tokens of a dispatch, for the host: the first `count` lines. owners_TB: whose they are, or NOBODY."""
+class SampledTokens(NamedTuple):
+    """The tokens of a dispatch, for the host: the first `count` lines. owners_TB: their samples, or NO_OWNER."""
 
     tokens_TB: Array
     logps_TB: Array
@@ -57,8 +60,8 @@ class Said(NamedTuple):
     count: Array  # type: ignore[assignment]  # hides tuple.count, which nobody calls
 
 
-class Watched(NamedTuple):
-    """What the host decides on, whole on every device. age: slots that the oldest active row needs."""
+class DecodeProgress(NamedTuple):
+    """What the host decides on, replicated on every device. age: slots that the oldest active row needs."""
 
     active_B: Any
     owners_B: Any
@@ -66,15 +69,15 @@ class Watched(NamedTuple):
     age: Any
 
 
-def with_lines(said: Said, tokens: Array, logps: Array, owners: Array) -> Said:
-    """One line more ([B]), or several ([L, B])."""
+def append_tokens(sampled: SampledTokens, tokens: Array, logps: Array, owners: Array) -> SampledTokens:
+    """Append one line ([B]), or several ([L, B])."""
 
     def put(of: Array, lines: Array) -> Array:
-        return lax.dynamic_update_slice_in_dim(of, lines[None] if lines.ndim == 1 else lines, said.count, axis=0)
+        return lax.dynamic_update_slice_in_dim(of, lines[None] if lines.ndim == 1 else lines, sampled.count, axis=0)
 
     tokens_TB, logps_TB, owners_TB = (
-        put(said.tokens_TB, tokens),
-        put(said.logps_TB, logps),
-        put(said.owners_TB, owners),
+        put(sampled.tokens_TB, tokens),
+        put(sampled.logps_TB, logps),
+        put(sampled.owners_TB, owners),
     )
-    return Said(tokens_TB, logps_TB, owners_TB, said.count + (1 if tokens.ndim == 1 else tokens.shape[0]))
+    return SampledTokens(tokens_TB, logps_TB, owners_TB, sampled.count + (1 if tokens.ndim == 1 else tokens.shape[0]))

@@ -1,4 +1,4 @@
-"""How many rows the devices of this process have room for."""
+"""The number of rows that fit on the devices of this process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pttrainer.runtime.distributed import sharding
 
 
 def memory() -> int | None:
-    """Bytes of a device here; None where it does not say (a CPU)."""
+    """Return the bytes of a device here; None if it does not report them (a CPU)."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_limit")
 
 
 def rows_that_fit(model: Form, tokens: int, draft: Form | None = None) -> int:
-    """Rows of this length whose keys and values fit the memory for them, on all devices of the mesh together; those of
-    a draft model too."""
+    """Return the rows of this length whose keys and values, and a draft model's, fit on all devices together."""
     per_row = (token_bytes(model) + (0 if draft is None else token_bytes(draft))) * tokens
     limit = memory()
     per_device = CACHE_BYTES if limit is None else int(limit * CACHE_SHARE)
@@ -27,11 +26,11 @@ def rows_that_fit(model: Form, tokens: int, draft: Form | None = None) -> int:
 
 
 def rows_at_once(model: Form, tokens: int, draft: Form | None = None) -> int:
-    """Rows of this length that are sampled at once, where the job does not say how many."""
+    """Return the rows of this length to sample at once, if the job does not set the number."""
     useful = ROWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_ON_DEVICE * sharding.devices()
     return min(useful, rows_that_fit(model, tokens, draft))
 
 
 def token_bytes(model: Form) -> int:
-    """Keys and values of one token, all layers, on the chips of the mesh in context."""
+    """Return the bytes of one token's keys and values, all layers, on the chips of the mesh in context."""
     return buckets.token_bytes(model, filled=sharding.chip()[0] == "tpu")

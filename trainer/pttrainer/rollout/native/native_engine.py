@@ -2,15 +2,15 @@
 
 Letters: P prompts, G samples per prompt, B rows, N = P·G completions.
 
-Two ways through the same compiled functions (`decoding`):
+Two ways through the same compiled functions (`decode_loop`):
 
-- All at once, where there are as many rows as completions: a prompt is computed once and its G samples read one copy.
-- Refilled, where there are fewer: a row that ends takes over the next sample at once, with a copy of its prompt,
-  which is computed once for all G samples.
+- All at once, if there are as many rows as completions: a prompt is computed once and its G samples read one copy. -
+Refilled, if there are fewer: a row that ends takes over the next sample at once, with a copy of its prompt, which is
+computed once for all G samples.
 
-The cache begins small and grows with the oldest row, because a token costs what is allocated. A row's random
-numbers come from its own key, so a sample is the same in any batch, either way, and after a restart. With
-`speculation` rows say several tokens in a pass; the samples are the same.
+The cache begins small and grows with the oldest row, because a token costs what is allocated. A row's random numbers
+come from its own key, so a sample is the same in any batch, either way, and after a restart. With speculation rows
+sample several tokens in a pass; the samples are the same.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from pttrainer.models.parameters import Axes, whole_in_decoding
 from pttrainer.rollout.engine import Completions, Draw, Prompt, Sampling
 from pttrainer.rollout.native import buckets, cache_layout, max_rows
 from pttrainer.rollout.native.buckets import slots_for
-from pttrainer.rollout.native.completion_buffer import Ledger
+from pttrainer.rollout.native.completion_buffer import CompletionBuffer
 from pttrainer.rollout.native.decode_loop import DISPATCH_TOKENS, Decoding, jitted
-from pttrainer.rollout.native.decode_state import NOBODY, Pool, Rows, Watched
-from pttrainer.rollout.native.prefill import Padded
-from pttrainer.rollout.native.prompt_queue import Part, parts
-from pttrainer.rollout.speculative.verify import Proposer, Speculation, added, tally
+from pttrainer.rollout.native.decode_state import NO_OWNER, DecodeProgress, Pool, Rows
+from pttrainer.rollout.native.prefill import PaddedPrompts
+from pttrainer.rollout.native.prompt_queue import PromptBatch, prompt_batches
+from pttrainer.rollout.speculative.verify import Proposer, Speculation, add_counts, count_proposals
 from pttrainer.runtime.distributed import logical_axes, sharding
 
 STOP_CHECK_TOKENS = 16
-"""How often the host looks for stop strings; the samples do not depend on it."""
+"""Tokens between the host's checks for stop strings; the samples do not depend on it."""
 
 
 class NativeEngine:
     """Batched sampling with `model`. `place` and `fetch` move arrays between this host and the mesh.
 
-    mesh: where weights are spread for decoding, which `place` knows; its devices are those that train, in their order
-    (`sampler_mesh`); unset, weights stay where they are. rows: most rows at once; unset, what `sizes` says.
-    speculation: how tokens are guessed; unset, they are not. delivered: weights come as `for_decoding` makes them, and
-    lie where they should.
+    mesh: where weights are spread for decoding, known to `place`; its devices are those that train, in their order
+    (`sampler_mesh`); unset, weights stay where they are. rows: most rows at once; unset, `max_rows` decides.
+    speculation: how tokens are proposed; unset, they are not. delivered: weights arrive as `for_decoding` makes
+    them, already in place.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class NativeEngine:
         self._place, self._fetch, self._rows = place, fetch, rows
         self._mesh = mesh
         self._row_shards = 1 if mesh is None else sharding.mesh_size(mesh, "batch")
-        self._weights = _as_they_are if delivered else Transfer(model, mesh)
+        self._weights = _as_given if delivered else DecodingWeights(model, mesh)
 
     def generate(
         self, params: Params, prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw
     ) -> Completions:
-        """`samples` completions of each prompt."""
-        ledger = Ledger(self._tokenizer, sampling, len(prompts) * samples)
+        """Sample `samples` completions of each prompt."""
+        buffer = CompletionBuffer(self._tokenizer, sampling, len(prompts) * samples)
         weights = self._weights(params)
         with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
-            run = _Run(self, weights, prompts, samples, sampling, draw, ledger)
+            run = _Run(self, weights, prompts, samples, sampling, draw, buffer)
             most = self._most_rows(
                 max(len(prompt.tokens) for prompt in prompts) + sampling.max_new_tokens + self._ahead
             )
@@ -88,27 +88,27 @@ class NativeEngine:
                 run.all_at_once()
             else:
                 run.refilled(most)
-        return ledger.completions()._replace(facts=run.facts)
+        return buffer.completions()._replace(facts=run.facts)
 
     def compiled(self, sampling: Sampling) -> dict[str, Any]:
-        """The compiled functions for this way of sampling."""
+        """Return the compiled functions for these sampling parameters."""
         how = replace(sampling, stop=(), max_length=0, max_new_tokens=0)  # what the compiled functions depend on
         proposer = None if self._speculation is None else self._speculation.proposer
         return _compiled(self._model, self._tokenizer.eos_ids, how, proposer)
 
     @property
     def _ahead(self) -> int:
-        """Tokens beyond a row's own that are in the cache for a while."""
+        """Return the tokens beyond a row's own that are in the cache for a while."""
         return 0 if self._speculation is None else self._speculation.proposer.tokens
 
     def _most_rows(self, longest: int) -> int:
-        """As many on every device."""
+        """Return the most rows at once, equally many on every device."""
         draft = None if self._speculation is None else self._speculation.draft
         most = self._rows or max_rows.rows_at_once(self._model, longest, draft)
         return max(most - most % self._row_shards, 1)
 
 
-def _as_they_are(params: Params) -> Params:
+def _as_given(params: Params) -> Params:
     return params
 
 
@@ -120,7 +120,7 @@ def _compiled(
 
 
 class _Run:
-    """One call of `generate`: what goes to the devices, and what comes back."""
+    """One call of `generate`: its inputs on the devices, and its results."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class _Run:
         samples: int,
         sampling: Sampling,
         draw: Draw,
-        ledger: Ledger,
+        buffer: CompletionBuffer,
     ) -> None:
-        self._engine, self._weights, self._sampling, self._ledger = engine, weights, sampling, ledger
+        self._engine, self._weights, self._sampling, self._buffer = engine, weights, sampling, buffer
         self._prompts, self._samples = prompts, samples
         self._functions = engine.compiled(sampling)
         self._keys = np.uint32(draw.seed), np.uint32(draw.step)
@@ -144,71 +144,77 @@ class _Run:
         self.facts: dict[str, float] = {}
 
     def all_at_once(self) -> None:
-        """N rows; the prompts' keys and values are shared."""
-        [part] = parts(self._prompts, self._samples, len(self._prompts))
-        rows = self._functions["spread"](self._samples, self._slots, self._prefill(part))
-        of_prompt = cache_layout.room(rows.cache) - self._slots
+        """Sample in N rows; the prompts' keys and values are shared."""
+        [batch] = prompt_batches(self._prompts, self._samples, len(self._prompts))
+        rows = self._functions["spread"](self._samples, self._slots, self._prefill(batch))
+        of_prompt = cache_layout.capacity(rows.cache) - self._slots
         self._slots += of_prompt
         self._most_slots += of_prompt
         self._finish(rows, None)
 
     def refilled(self, most: int) -> None:
-        """B rows, taken over one after the other. The next prompts are computed when a row has to wait for them."""
-        waiting = parts(self._prompts, self._samples, max(1, most // self._samples))
-        part = waiting.popleft()
-        pool = self._prefill(part)
+        """Sample in B rows that are taken over in turn. The next prompts are computed when a row waits for them."""
+        waiting = prompt_batches(self._prompts, self._samples, max(1, most // self._samples))
+        batch = waiting.popleft()
+        pool = self._prefill(batch)
         rows = self._functions["idle"](most, self._slots, pool)
         while waiting:
-            rows, seen = self._advance(rows, pool, floor=most - 1)
-            if seen.drawn == part.end and not seen.active_B.all():
-                part = waiting.popleft()
-                pool = self._prefill(part)
+            rows, progress = self._advance(rows, pool, floor=most - 1)
+            if progress.drawn == batch.end and not progress.active_B.all():
+                batch = waiting.popleft()
+                pool = self._prefill(batch)
         self._finish(rows, pool)
 
     def _finish(self, rows: Rows, pool: Pool | None) -> None:
-        """Until all are done, in fewer rows when few are left."""
+        """Sample until all are done, in fewer rows when few are left."""
         end = len(self._prompts) * self._samples
         active = count = len(rows.active_B)
         drawn = 0
         while active or drawn < end:
             floor = buckets.fewer_rows(count, self._engine._row_shards)
             if drawn == end and active <= floor:
-                rows, pool, count = self._functions["fewer"](floor, rows), None, floor
+                rows, pool, count = self._functions["shrink"](floor, rows), None, floor
                 continue
-            rows, seen = self._advance(rows, pool, floor=floor)
-            active, drawn = int(seen.active_B.sum()), int(seen.drawn)
+            rows, progress = self._advance(rows, pool, floor=floor)
+            active, drawn = int(progress.active_B.sum()), int(progress.drawn)
 
-    def _prefill(self, part: Part) -> Pool:
-        padded = _right_padded(part.prompts, self._prompt_slots, self._sampling, self._engine._tokenizer.pad_id)
-        which = np.int32(part.first), np.int32(part.end)
+    def _prefill(self, batch: PromptBatch) -> Pool:
+        padded = _right_padded(batch.prompts, self._prompt_slots, self._sampling, self._engine._tokenizer.pad_id)
+        sample_range = np.int32(batch.first), np.int32(batch.end)
         placed = self._engine._place(padded)
-        pool: Pool = self._functions["prefill"](self._samples, self._weights, placed, *self._keys, *which, *self._draft)
+        pool: Pool = self._functions["prefill"](
+            self._samples, self._weights, placed, *self._keys, *sample_range, *self._draft
+        )
         return pool
 
-    def _advance(self, rows: Rows, pool: Pool | None, floor: int) -> tuple[Rows, Watched]:
-        """Some tokens more; rows in which a stop string is found are ended."""
+    def _advance(self, rows: Rows, pool: Pool | None, floor: int) -> tuple[Rows, DecodeProgress]:
+        """Sample some more tokens; end rows in which a stop string is found."""
         lines = STOP_CHECK_TOKENS if self._sampling.stop else DISPATCH_TOKENS * (1 + self._engine._ahead)
         counts = np.int32(lines), np.int32(floor)
         rows, *answer = self._functions["advance"](self._weights, rows, pool, *counts, *self._draft)
-        said, seen = self._engine._fetch(tuple(answer))
-        stopped = self._ledger.record(*(x[: int(said.count)] for x in said[:3]))
+        sampled, progress = self._engine._fetch(tuple(answer))
+        stopped = self._buffer.record(*(x[: int(sampled.count)] for x in sampled[:3]))
         if self._engine._ahead:
-            counted = tally(np.asarray(said.owners_TB[: int(said.count)]) != NOBODY, self._engine._ahead)
-            self.facts = added(self.facts, counted)
+            proposal_counts = count_proposals(
+                np.asarray(sampled.owners_TB[: int(sampled.count)]) != NO_OWNER, self._engine._ahead
+            )
+            self.facts = add_counts(self.facts, proposal_counts)
         if stopped:
-            left_B = seen.active_B & ~np.isin(seen.owners_B, stopped)
+            left_B = progress.active_B & ~np.isin(progress.owners_B, stopped)
             rows = self._functions["stop"](rows, self._engine._place(left_B))
-            seen = seen._replace(active_B=left_B)
-        if seen.age >= self._slots:
+            progress = progress._replace(active_B=left_B)
+        if progress.age >= self._slots:
             self._slots = min(2 * self._slots, self._most_slots)
-            rows = self._functions["room"](self._slots, rows)
-        return rows, seen
+            rows = self._functions["grow"](self._slots, rows)
+        return rows, progress
 
 
-class Transfer:
-    """The trained weights as the sampler wants them (`Model.for_decoding`), a part at a time: a program whose results
-    are gathered keeps each of them twice until it ends, which for all of them was more than a chip has. On one CPU
-    matrices come in strips (`pttrainer.models.cpu_kernels`)."""
+class DecodingWeights:
+    """Convert trained weights to the sampler's format (`Model.for_decoding`), a part at a time.
+
+    A program with gathered results keeps each of them twice until it ends, which for all of them together exceeded
+    a chip's memory. On one CPU matrices come in strips (`pttrainer.models.cpu_kernels`).
+    """
 
     def __init__(self, model: Model, mesh: Mesh | None) -> None:
         where = None if mesh is None else decoding_shardings(model, mesh)
@@ -221,7 +227,7 @@ class Transfer:
         }
 
     def __call__(self, params: Params) -> Params:
-        """Where `decode` reads them."""
+        """Return the weights where `decode` reads them."""
         tile = tile_of(params)
         layer = self.layer if tile is None else _layer_in_strips(self._model, tile)
         layers = tuple(layer(params["layers"], np.int32(i)) for i in range(self._model.config.layers))
@@ -242,13 +248,13 @@ def _head_in_strips(model: Model, tile: Tile) -> Any:
 
 @lru_cache(maxsize=16)
 def decoding_shapes(model: Model) -> Params:
-    """Shapes of `for_decoding`'s weights."""
+    """Return the shapes of `for_decoding`'s weights."""
     shapes: Params = jax.eval_shape(model.for_decoding, model.abstract())
     return shapes
 
 
 def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
-    """The mesh that samples, beside the one that trains."""
+    """Return the mesh that samples, on the devices of the training mesh."""
     data, fsdp, tensor, sequence, expert = (mesh.shape[axis] for axis in logical_axes.MESH_AXES)
     return reshaped(
         mesh, buckets.sampler_shape(model, model.decoding_bytes, (data, fsdp, tensor, sequence, expert), memory)
@@ -256,30 +262,32 @@ def sampler_mesh(model: Model, mesh: Mesh, memory: int | None) -> Mesh:
 
 
 def reshaped(mesh: Mesh, shape: logical_axes.Shape) -> Mesh:
-    """The devices of the mesh in the same order: so one program reads from the one and writes to the other."""
+    """Return the mesh's devices in the same order, so one program can read from one mesh and write to the other."""
     return mesh if mesh.devices.shape == shape else Mesh(mesh.devices.reshape(shape), logical_axes.MESH_AXES)
 
 
 def decoding_shardings(model: Model, mesh: Mesh) -> Any:
-    """Where rollouts want `for_decoding`'s weights: whole over `fsdp`, gathered once per rollout: else
-    every token would gather every layer again."""
+    """Return the shardings of `for_decoding`'s weights: not split over `fsdp`.
+
+    They are gathered once per rollout: else every token would gather every layer again.
+    """
     axes, shapes = model.logical_axes(), dict(decoding_shapes(model))
 
-    def whole(axes: Any, *, without_layer: bool) -> Any:
+    def without_fsdp(axes: Any, *, without_layer: bool) -> Any:
         def one(of_weight: Axes) -> Axes:
             return whole_in_decoding(of_weight[without_layer:])
 
         return jax.tree.map(one, axes, is_leaf=lambda x: isinstance(x, tuple))
 
-    layer = sharding.weight_shardings(mesh, shapes["layers"][0], whole(axes.pop("layers"), without_layer=True))
+    layer = sharding.weight_shardings(mesh, shapes["layers"][0], without_fsdp(axes.pop("layers"), without_layer=True))
     layers = (layer,) * len(shapes.pop("layers"))
-    return {**sharding.weight_shardings(mesh, shapes, whole(axes, without_layer=False)), "layers": layers}
+    return {**sharding.weight_shardings(mesh, shapes, without_fsdp(axes, without_layer=False)), "layers": layers}
 
 
-def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad_id: int) -> Padded:
+def _right_padded(prompts: Sequence[Prompt], slots: int, sampling: Sampling, pad_id: int) -> PaddedPrompts:
     lengths_P = np.array([len(prompt.tokens) for prompt in prompts], np.int32)
     tokens_PS = np.full((len(prompts), slots), pad_id, np.int32)
     for row, prompt in enumerate(prompts):
         tokens_PS[row, : len(prompt.tokens)] = prompt.tokens
     limits_P = np.minimum(sampling.max_new_tokens, sampling.max_length - lengths_P).astype(np.int32)
-    return Padded(tokens_PS, lengths_P, np.array([prompt.number for prompt in prompts], np.uint32), limits_P)
+    return PaddedPrompts(tokens_PS, lengths_P, np.array([prompt.number for prompt in prompts], np.uint32), limits_P)

@@ -1,4 +1,4 @@
-"""Prompts through a model: their keys, values and last states, piece by piece where they are long.
+"""Run prompts through a model: their keys, values and last states, piece by piece if they are long.
 
 Letters: P prompts, S slots, T tokens of a piece, D model.
 """
@@ -15,7 +15,7 @@ from pttrainer.models.attention import kv_cache as kv
 from pttrainer.rollout.native.buckets import prefill_piece
 
 
-class Padded(NamedTuple):
+class PaddedPrompts(NamedTuple):
     """Right-padded prompts, as they come from the host."""
 
     tokens_PS: Any
@@ -24,8 +24,8 @@ class Padded(NamedTuple):
     limits_P: Any
 
 
-def computed(model: Model, weights: Params, padded: Padded) -> tuple[kv.KVCache, Array]:
-    """The prompts' cache, and the states [P, D] from which their first tokens are sampled."""
+def prefill_prompts(model: Model, weights: Params, padded: PaddedPrompts) -> tuple[kv.KVCache, Array]:
+    """Return the prompts' cache, and the states [P, D] from which their first tokens are sampled."""
     P, S = padded.tokens_PS.shape
     slot_S = jnp.arange(S)
     positions_PS = jnp.where(slot_S < padded.lengths_P[:, None], slot_S, kv.EMPTY)

@@ -1,4 +1,4 @@
-"""The queue of samples that have no row yet, prompt by prompt; prompts are computed some at a time."""
+"""The queue of samples without a row, prompt by prompt; prompts are computed in batches."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NamedTuple
 from pttrainer.rollout.engine import Prompt
 
 
-class Part(NamedTuple):
-    """Prompts that are computed together, and which samples of the rollout are theirs: first, …, end - 1."""
+class PromptBatch(NamedTuple):
+    """Prompts that are computed together, and their samples in the rollout: first, …, end - 1."""
 
     prompts: list[Prompt]
     first: int
     end: int
 
 
-def parts(prompts: Sequence[Prompt], samples: int, at_once: int) -> deque[Part]:
-    """All prompts, in order, `at_once` at a time. The last part is filled up, so that all have one shape."""
-    found: deque[Part] = deque()
+def prompt_batches(prompts: Sequence[Prompt], samples: int, at_once: int) -> deque[PromptBatch]:
+    """Return all prompts in order, `at_once` at a time. The last batch is filled up, so all have one shape."""
+    batches: deque[PromptBatch] = deque()
     for start in range(0, len(prompts), at_once):
         chosen = list(prompts[start : start + at_once])
         filled = chosen + [chosen[-1]] * (at_once - len(chosen))
-        found.append(Part(filled, start * samples, (start + len(chosen)) * samples))
-    return found
+        batches.append(PromptBatch(filled, start * samples, (start + len(chosen)) * samples))
+    return batches

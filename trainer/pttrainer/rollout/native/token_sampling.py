@@ -22,14 +22,14 @@ BLOCK = 128
 
 
 def row_keys(seed: int | Array, step: int | Array, prompts_B: Array, samples_B: Array) -> Array:
-    """A key per row; a row's key does not depend on the other rows."""
+    """Return a key per row; a row's key does not depend on the other rows."""
     of_step = jax.random.fold_in(jax.random.key(seed), step)
     of_prompt_B = jax.vmap(partial(jax.random.fold_in, of_step))(prompts_B)
     return jax.vmap(jax.random.fold_in)(of_prompt_B, samples_B)
 
 
 def uniforms(keys_B: Array, position: Array) -> Array:
-    """A number in [0, 1) per row, for the token at this position of the completion (a scalar, or [B])."""
+    """Return a number in [0, 1) per row, for the token at this position of the completion (a scalar, or [B])."""
     positions_B = jnp.broadcast_to(position, keys_B.shape)
     return jax.vmap(lambda key, position: jax.random.uniform(jax.random.fold_in(key, position)))(keys_B, positions_B)
 
@@ -37,9 +37,9 @@ def uniforms(keys_B: Array, position: Array) -> Array:
 def choose(
     logits_BV: Array, uniform_B: Array, sampling: Sampling, allowed_BV: Array | None = None
 ) -> tuple[Array, Array]:
-    """Token and its log-prob per row; logits are float32 and not yet divided by the temperature.
+    """Return token and log-prob per row; logits are float32, before division by the temperature.
 
-    allowed_BV: the logits with those of tokens that may not come at -inf. It changes which token is drawn, and not the
+    allowed_BV: the logits with those of forbidden tokens at -inf. They change which token is drawn, not the
     log-prob, which is the model's: so do top_k, top_p and min_p.
     """
     V = logits_BV.shape[1]
@@ -65,7 +65,7 @@ def _cooled(logits_BV: Array, sampling: Sampling) -> Array:
 
 
 def _weights(logits_BV: Array) -> tuple[Array, Array]:
-    """Probabilities up to a factor per row, in blocks, and the highest logit."""
+    """Return probabilities up to a factor per row, in blocks, and the highest logit."""
     blocks_BKC = _blocks(logits_BV)
     highest_B11 = jnp.max(blocks_BKC, axis=(1, 2), keepdims=True)
     return jnp.exp(blocks_BKC - highest_B11), highest_B11
@@ -77,7 +77,7 @@ def _blocks(x_BV: Array, padding: float = -jnp.inf) -> Array:
 
 
 def _draw(weights_BKC: Array, uniform_B: Array) -> Array:
-    """The first token whose cumulative weight exceeds uniform · total."""
+    """Return the first token whose cumulative weight exceeds uniform · total."""
     block_BK = jnp.sum(weights_BKC, axis=2)
     upto_BK = jnp.cumsum(block_BK, axis=1)
     goal_B1 = uniform_B[:, None] * upto_BK[:, -1:]
@@ -89,22 +89,25 @@ def _draw(weights_BKC: Array, uniform_B: Array) -> Array:
 
 
 def _first_above(upto_BX: Array, goal_B1: Array, weights_BX: Array) -> Array:
-    """Index of the first sum above the goal. Rounding may leave none: then the last that has any weight."""
+    """Return the index of the first sum above the goal, or the last with any weight if rounding leaves none."""
     X = upto_BX.shape[1]
     last_B = X - 1 - jnp.argmax(weights_BX[:, ::-1] > 0, axis=1)
     return jnp.minimum(jnp.sum(upto_BX <= goal_B1, axis=1), last_B)
 
 
 def _first_highest(blocks_BKC: Array, highest_B11: Array) -> Array:
-    """argmax, written as reductions that compilers vectorise."""
+    """Return the argmax, written as reductions that compilers vectorise."""
     B = blocks_BKC.shape[0]
     index_V = jnp.arange(blocks_BKC.shape[1] * BLOCK).reshape(1, -1, BLOCK)
     return jnp.min(jnp.where(blocks_BKC == highest_B11, index_V, index_V.size), axis=(1, 2)).reshape(B)
 
 
 def _truncated(logits_BV: Array, sampling: Sampling) -> Array:
-    """Probabilities, with those set to 0 that are not among the top k, or in the smallest set that holds top_p, or
-    at least min_p times the highest. All three look at the whole distribution."""
+    """Return probabilities, 0 for tokens that top_k, top_p or min_p exclude.
+
+    top_k keeps the k most likely, top_p the smallest set with that probability, min_p those with at least min_p
+    times the highest. All three look at the whole distribution.
+    """
     probs_BV = jax.nn.softmax(logits_BV, axis=1)
     if sampling.min_p:
         is_likely_BV = probs_BV >= sampling.min_p * jnp.max(probs_BV, axis=1, keepdims=True)

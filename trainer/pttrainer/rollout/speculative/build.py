@@ -1,7 +1,7 @@
-"""From the spec to a proposer, its draft model and where that one's weights come from.
+"""Build the proposer that the spec names, with its draft model and the draft's weights.
 
-The draft is kept in the form that decoding wants and in the format that the model computes in. Nothing of it is trained
-or saved. It decides how fast samples come, never which: so it may be another one after a restart.
+The draft is kept in decoding layout and in the model's compute format. Nothing of it is trained or saved. It decides
+how fast samples come, never which: so it may be another one after a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pttrainer.runtime.distributed import sharding
 
 
 def speculation(context: Context, mesh: Mesh) -> Speculation | None:
-    """How the job guesses on the mesh that samples; None where it does not. Raises ConfigError."""
+    """Return the job's speculation on the sampling mesh; None if it has none. Raises ConfigError."""
     spec = context.spec.rollout.speculative
     if spec is None:
         return None

@@ -1,10 +1,10 @@
-"""Proposals from the row's own text: what followed the last time that its newest tokens stood there (prompt lookup).
+"""Propose tokens from the row's own text: what followed the previous match of its newest tokens (prompt lookup).
 
 Letters: B rows, P prompts, S slots of prompts, L tokens of a row with its prompt, K proposals, N longest match.
 
-Among all earlier places the one is taken whose tokens agree with the row's newest ones over the longest stretch, up to
-N; of several the latest. Where fewer than K tokens follow it, they are repeated: a row that says the same again goes on
-saying it. Where nothing agrees, the newest token is proposed again: a pass costs the same with any proposals.
+Among all earlier places, the match is the one whose tokens agree with the row's newest ones over the longest stretch,
+up to N; of several the latest. If fewer than K tokens follow it, they are repeated: a row that repeats itself tends to
+go on. If nothing agrees, the newest token is proposed again: a pass costs the same with any proposals.
 """
 
 from __future__ import annotations
@@ -17,56 +17,58 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pttrainer.models import Params
-from pttrainer.rollout.native.prefill import Padded
-from pttrainer.rollout.speculative.verify import Asked, Draw
+from pttrainer.rollout.native.prefill import PaddedPrompts
+from pttrainer.rollout.speculative.verify import DrawToken, ProposalRequest
 
 
 @dataclass(frozen=True)
 class Ngram:
-    """tokens: proposals of a pass; longest: most tokens that are compared.
+    """Prompt lookup as proposer. tokens: proposals of a pass; longest: most tokens that are compared.
 
-    What it remembers is tokens_BL: all tokens of the rows, prompts first. What stands after a row's end means nothing.
+    Its state is tokens_BL: all tokens of the rows, prompts first. Entries after a row's end are undefined.
     """
 
     tokens: int
     longest: int
 
-    def of_prompts(self, weights: Params | None, padded: Padded) -> Array:
-        """The prompts."""
+    def init_prompts(self, weights: Params | None, padded: PaddedPrompts) -> Array:
+        """Return the prompts."""
         del weights
         return jnp.asarray(padded.tokens_PS)
 
-    def of_rows(self, prompts: Array, samples: int, slots: int) -> Array:
-        """Each prompt once for each of its samples."""
-        return self.room(jnp.repeat(prompts, samples, axis=0), slots)
+    def init_rows(self, prompts: Array, samples: int, slots: int) -> Array:
+        """Return each prompt once for each of its samples."""
+        return self.grow(jnp.repeat(prompts, samples, axis=0), slots)
 
     def idle(self, prompts: Array, rows: int, slots: int) -> Array:
-        """No text."""
+        """Return rows without text."""
         return jnp.zeros((rows, prompts.shape[1] + slots), prompts.dtype)
 
     def take_over(self, state: Array, row: Array, prompts: Array, which: Array) -> Array:
-        """The row's text begins with the prompt."""
+        """Start the row's text with the prompt."""
         one = lax.dynamic_slice_in_dim(prompts, which, 1, axis=0)
         return lax.dynamic_update_slice(state, one, (row, 0))
 
-    def only(self, state: Array, rows: Array) -> Array:
-        """Of these rows alone."""
+    def select_rows(self, state: Array, rows: Array) -> Array:
+        """Return the state of these rows alone."""
         return state[rows]
 
-    def room(self, state: Array, more: int) -> Array:
-        """Longer rows."""
+    def grow(self, state: Array, more: int) -> Array:
+        """Make rows longer."""
         return jnp.pad(state, ((0, 0), (0, more)))
 
-    def propose(self, draw: Draw, weights: Params | None, state: Array, asked: Asked) -> tuple[Array, Array]:
-        """proposals_BK. They are written down too: the next pass writes over those that were not taken."""
+    def propose(
+        self, draw: DrawToken, weights: Params | None, state: Array, request: ProposalRequest
+    ) -> tuple[Array, Array]:
+        """Return proposals_BK, and write them to the state: the next pass overwrites those not accepted."""
         del draw, weights
-        ends_B = asked.starts_B + asked.counts_B - 1  # where the newest token stands
-        tokens_BL = _written(state, asked.token_B[:, None], ends_B)
+        ends_B = request.starts_B + request.counts_B - 1  # where the newest token stands
+        tokens_BL = _written(state, request.token_B[:, None], ends_B)
         proposals_BK = jax.vmap(self._of_row)(tokens_BL, ends_B)
         return proposals_BK, _written(tokens_BL, proposals_BK, ends_B + 1)
 
     def keep(self, state: Array, taken_B: Array) -> Array:
-        """The text ends where the rows' counts say."""
+        """Return the state as it is: the rows' counts say where the text ends."""
         del taken_B
         return state
 

@@ -1,7 +1,6 @@
-"""vLLM as the engine: `engine` asks it and renews its weights, `server` and `inprocess` are the two ways to it.
+"""vLLM as the engine: `vllm_engine` samples with it and updates its weights; there are two ways to reach it.
 
-asking     what is asked of it, the same words for both ways; seeds
-answers    what a server's JSON says
-weights    new weights as files that it reads
-check      proof that it has them: its log-probs beside the trainer's
+http_server a server with vLLM's OpenAI-compatible API in_process the package, in this process requests the parameters
+of a request, the same for both ways; seeds responses the server's JSON weight_files new weights as files for vLLM to
+read weight_check verifies that it has them: its log-probs against the trainer's
 """

@@ -1,8 +1,8 @@
-"""vLLM beside the trainer: the package's own `LLM`, on the devices that train.
+"""vLLM next to the trainer: the package's own `LLM`, on the devices that train.
 
-The first weights make the engine; later ones are read in place by its workers (`collective_rpc("reload_weights")`), and
-the cache of prompts is dropped. Adapters are merged into the weights: they are on this machine anyway. The engine is a
-child process, which ends with this one; one that died is made anew from the weights that are given next.
+The first weights create the engine; later ones are read in place by its workers (`collective_rpc("reload_weights")`),
+and the cache of prompts is dropped. Adapters are merged into the weights: they are on this machine anyway. The engine
+is a child process, which ends with this one; if it dies, it is created again from the next weights.
 
 Run with the CPU build of vLLM 0.32.0; see docs/reference/not-run.md.
 """
@@ -17,21 +17,20 @@ from typing import Any
 
 from pttrainer.errors import ConfigError
 from pttrainer.rollout.native.buckets import VLLM_SHARE
-from pttrainer.rollout.vllm.requests import Ask, Lost, Reply
+from pttrainer.rollout.vllm.requests import VllmReply, VllmRequest, VllmUnavailable
 from pttrainer.rollout.vllm.responses import checked
-from pttrainer.rollout.vllm.weight_files import Version
+from pttrainer.rollout.vllm.weight_files import WeightVersion
 
 
-class InProcess:
-    """The package as a client. longest: tokens of the longest row that the job asks for; dtype: what the trainer
-    computes in."""
+class InProcessClient:
+    """The package as a client. longest: tokens of the longest row; dtype: the trainer's compute format."""
 
     takes_adapters = False
     name = "vLLM in this process"
 
     def __init__(self, memory_share: float | None, longest: int, dtype: str, temperature: float) -> None:
         self._vllm = _package()
-        self._how = {
+        self._engine_args = {
             "max_model_len": longest,
             "dtype": dtype,  # its own choice for float32 weights is another format
             "gpu_memory_utilization": memory_share or VLLM_SHARE,
@@ -40,11 +39,11 @@ class InProcess:
         }
         self._llm: Any = None
 
-    def wait(self, tell: Callable[[str], None]) -> None:
-        """It is here."""
+    def wait(self, note: Callable[[str], None]) -> None:
+        """Return at once: the package is here."""
 
-    def load(self, version: Version) -> None:
-        """All weights: `takes_adapters` is false."""
+    def load(self, version: WeightVersion) -> None:
+        """Load all weights: `takes_adapters` is False."""
         if self._llm is None:
             self._llm = self._started(version)
             return
@@ -53,34 +52,34 @@ class InProcess:
             if not self._llm.reset_prefix_cache():
                 raise RuntimeError("its prefix cache stays in use")
 
-    def ask(self, asks: Sequence[Ask]) -> list[Reply]:
-        """Replies in order."""
-        prompts = [self._vllm.TokensPrompt(prompt_token_ids=list(ask.tokens)) for ask in asks]
-        params = [self._vllm.SamplingParams(**ask.fields) for ask in asks]
+    def generate(self, requests: Sequence[VllmRequest]) -> list[VllmReply]:
+        """Return replies in order."""
+        prompts = [self._vllm.TokensPrompt(prompt_token_ids=list(request.tokens)) for request in requests]
+        params = [self._vllm.SamplingParams(**request.fields) for request in requests]
         with self._alive():
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
-        return [_reply(output, ask) for output, ask in zip(outputs, asks, strict=True)]
+        return [_reply(output, request) for output, request in zip(outputs, requests, strict=True)]
 
-    def give_up(self) -> None:
-        """`generate` ends by itself."""
+    def cancel(self) -> None:
+        """Do nothing: `generate` ends by itself."""
 
-    def _started(self, version: Version) -> Any:
+    def _started(self, version: WeightVersion) -> Any:
         try:
-            return self._vllm.LLM(model=str(version.directory), **self._how)
-        except Exception as error:  # it raises its own kinds, RuntimeError, ValueError, and what torch raises
+            return self._vllm.LLM(model=str(version.directory), **self._engine_args)
+        except Exception as error:  # it raises its own types, RuntimeError, ValueError, and torch's errors
             raise ConfigError(
                 f"spec.rollout.vllm: vLLM does not start in this process: {type(error).__name__}: {error}; hint: the "
-                "lines of vLLM above say why; memoryShare, if its memory is too small or too large"
+                "lines of vLLM above say why; set memoryShare if its memory is too small or too large"
             ) from error
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
-        """What fails here took the engine's process with it, or left it in doubt: the next load makes another."""
+        """Drop the engine on any error: its process died or is in doubt, and the next load creates another."""
         try:
             yield
         except Exception as error:
             self._llm = None
-            raise Lost(f"{self.name}: {type(error).__name__}: {error}") from error
+            raise VllmUnavailable(f"{self.name}: {type(error).__name__}: {error}") from error
 
 
 def _package() -> Any:
@@ -90,24 +89,25 @@ def _package() -> Any:
         return importlib.import_module("vllm")
     except ImportError as error:
         raise ConfigError(
-            f"spec.rollout.engine: vllm: the package vllm cannot be imported here ({error}); hint: spec.image with "
-            "`pip install vllm` (on TPUs vllm-tpu), or rollout.vllm.endpoint for a server beside the job"
+            f"spec.rollout.engine: vllm: the package vllm cannot be imported here ({error}); hint: set "
+            "spec.image to one with `pip install vllm` (on TPUs vllm-tpu), or "
+            "rollout.vllm.endpoint for a server next to the job"
         ) from error
 
 
-def _reply(output: Any, ask: Ask) -> Reply:
+def _reply(output: Any, request: VllmRequest) -> VllmReply:
     samples = sorted(output.outputs, key=lambda sample: sample.index)
     try:
-        said = [
+        samples = [
             checked(
                 sample.token_ids,
                 [row[token].logprob for token, row in zip(sample.token_ids, sample.logprobs, strict=True)],
                 sample.finish_reason,
-                ask,
+                request,
             )
             for sample in samples
         ]
     except ValueError as error:
-        raise Lost(f"{InProcess.name}: {error}") from error
-    rows = output.prompt_logprobs[1:] if ask.is_scored else []
-    return Reply(said, [row[token].logprob for token, row in zip(ask.tokens[1:], rows, strict=False)])
+        raise VllmUnavailable(f"{InProcessClient.name}: {error}") from error
+    rows = output.prompt_logprobs[1:] if request.is_scored else []
+    return VllmReply(samples, [row[token].logprob for token, row in zip(request.tokens[1:], rows, strict=False)])

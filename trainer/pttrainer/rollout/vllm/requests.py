@@ -1,11 +1,11 @@
-"""What vLLM is asked and what it answers, in the words of its `SamplingParams`, which its server uses too.
+"""Requests to vLLM and its replies, in terms of its `SamplingParams`, which its server uses too.
 
-Everything that would come from the model's `generation_config.json` otherwise is said: temperature, truncation,
+Everything that would otherwise come from the model's `generation_config.json` is set: temperature, truncation,
 penalties, end tokens. The end tokens are the tokenizer's, as for the native engine.
 
-A prompt is asked for all its samples at once; vLLM gives sample g the seed plus g. The seed is folded from (seed, step,
-prompt), so a run that comes back asks the same. That the same comes back is not promised: vLLM's numbers depend on
-what else it computes at the time, and its TPU backend knows no seed of a request.
+One request samples all completions of a prompt; vLLM gives sample g the seed plus g. The seed is folded from (seed,
+step, prompt), so a resumed run sends the same requests. The same replies are not promised: vLLM's numbers depend on
+what else it computes at the time, and its TPU backend ignores a request's seed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SEED_BYTES = 6
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One prompt. is_scored: the log-probs of its own tokens are wanted, too."""
+class VllmRequest:
+    """One prompt. is_scored: also return the log-probs of its own tokens."""
 
     tokens: tuple[int, ...]
     samples: int
@@ -34,7 +34,7 @@ class Ask:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """By the names of `SamplingParams`. The tokens sampled get a log-prob, and no other."""
+        """Return the fields of `SamplingParams`. Only the sampled tokens get a log-prob."""
         sampling = self.sampling
         most = min(sampling.max_new_tokens, sampling.max_length - len(self.tokens))
         return {
@@ -58,32 +58,37 @@ class Ask:
         }
 
 
-class Said(NamedTuple):
-    """One sample. stopped: it ended by itself, by an end token or a stop string."""
+class VllmSample(NamedTuple):
+    """One sample. stopped: it ended by itself, with an end token or a stop string."""
 
     tokens: list[int]
     logps: list[float]
     stopped: bool
 
 
-class Reply(NamedTuple):
-    """The samples of one prompt. prompt_logps: of all its tokens but the first, where they were asked for."""
+class VllmReply(NamedTuple):
+    """The samples of one prompt. prompt_logps: of all its tokens but the first, if they were requested."""
 
-    said: list[Said]
+    samples: list[VllmSample]
     prompt_logps: list[float]
 
 
-class Lost(Exception):
-    """No answer, or half of one: the server may be back soon, and then without the weights that it was given."""
+class VllmUnavailable(Exception):
+    """No reply, or half of one: the server may be back soon, and then without the trainer's weights."""
 
 
-def asks_of(prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw, eos: Sequence[int]) -> list[Ask]:
-    """One per prompt. A greedy prompt is asked for one sample: all are the same, and vLLM refuses to give more."""
+def requests_of(
+    prompts: Sequence[Prompt], samples: int, sampling: Sampling, draw: Draw, eos: Sequence[int]
+) -> list[VllmRequest]:
+    """Return one request per prompt. A greedy one has one sample: all are equal, and vLLM refuses more."""
     count = 1 if sampling.greedy else samples
-    return [Ask(tuple(prompt.tokens), count, seed_of(draw, prompt.number), sampling, tuple(eos)) for prompt in prompts]
+    return [
+        VllmRequest(tuple(prompt.tokens), count, seed_of(draw, prompt.number), sampling, tuple(eos))
+        for prompt in prompts
+    ]
 
 
 def seed_of(draw: Draw, number: int) -> int:
-    """Of a prompt's first sample."""
+    """Return the seed of a prompt's first sample."""
     text = f"{draw.seed} {draw.step} {number}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:SEED_BYTES], "big")

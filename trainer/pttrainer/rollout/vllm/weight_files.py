@@ -1,9 +1,9 @@
-"""New weights as files that vLLM reads: each version in a directory of its own, complete before it is named.
+"""New weights as files for vLLM to read: each version in a directory of its own, complete before it is announced.
 
     <weightsDirectory>/posttrain-<run>/<attempt>-<n>/     an export: Hugging Face's layout, or PEFT's of an adapter
 
-The attempt is random, so a name is never used twice: neither by a run that was started again, nor by a server that
-keeps adapters by name. What an earlier attempt left is removed, and a version as soon as the next is read.
+The attempt is random, so a name is never used twice: neither by a restarted run, nor by a server that keeps adapters by
+name. What an earlier attempt left is removed, and a version as soon as the next is read.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import NamedTuple
 import jax
 
 from pttrainer.checkpoint import export
-from pttrainer.checkpoint.export import Base, Words, Writing
+from pttrainer.checkpoint.export import BaseModelRef, ExportWriter, TokenizerFiles
 from pttrainer.errors import ConfigError
 from pttrainer.models import Params
 from pttrainer.rollout.context import Context
 from pttrainer.runtime.io.storage import Directory
 
 
-class Version(NamedTuple):
-    """name: as a server knows an adapter."""
+class WeightVersion(NamedTuple):
+    """A version of the weights. name: the adapter's name on a server."""
 
     name: str
     directory: Path
     is_adapter: bool
 
 
-class Weights:
-    """Lays down versions. as_adapters: of a LoRA job, the adapter alone."""
+class WeightFiles:
+    """Writes weight versions. as_adapters: only the adapter of a LoRA job."""
 
     def __init__(self, context: Context, root: str | None, *, as_adapters: bool) -> None:
         self._context, self._as_adapters = context, as_adapters
@@ -47,25 +47,27 @@ class Weights:
         except OSError as error:
             raise ConfigError(
                 f"spec.rollout.vllm.weightsDirectory: {root}: {error.strerror}; accepted: a directory that can be "
-                "written; hint: spec.volumes with a mountPath"
+                "written; hint: add a volume to spec.volumes with a mountPath"
             ) from error
 
-    def lay_down(self, params: Params) -> Version:
-        """The next version."""
+    def write(self, params: Params) -> WeightVersion:
+        """Write the next version."""
         context, model = self._context, self._context.model
         name = f"{self._attempt}-{self._count}"
-        version = Version(f"{self._home.name}-{name}", self._home / name, self._as_adapters)
+        version = WeightVersion(f"{self._home.name}-{name}", self._home / name, self._as_adapters)
         self._count += 1
-        words, write = Words(context.tokenizer, context.chat.source), Writing(jax.device_get)
+        tokenizer_files, writer = TokenizerFiles(context.tokenizer, context.chat.source), ExportWriter(jax.device_get)
         if self._as_adapters:
-            base = Base(context.spec.model.uri, context.spec.model.revision)
-            export.export_adapters(Directory(version.directory), model, base, model.trained(params), words, write)
+            base = BaseModelRef(context.spec.model.uri, context.spec.model.revision)
+            export.export_adapters(
+                Directory(version.directory), model, base, model.trained(params), tokenizer_files, writer
+            )
         else:
-            export.export(Directory(version.directory), model, params, words, write)
+            export.export(Directory(version.directory), model, params, tokenizer_files, writer)
         return version
 
-    def keep_only(self, version: Version) -> None:
-        """Removes the others."""
+    def keep_only(self, version: WeightVersion) -> None:
+        """Remove the other versions."""
         for directory in self._home.iterdir():
             if directory != version.directory:
                 shutil.rmtree(directory, ignore_errors=True)

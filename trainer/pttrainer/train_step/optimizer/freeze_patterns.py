@@ -1,8 +1,8 @@
-"""Which weights a job keeps as they are (`training.freeze`), by layer.
+"""The weights that a job freezes (`training.freeze`), by layer.
 
 A pattern is a word (`embeddings`, `head`, `norms`, `layers.0-3`, `layers.7`) or a glob over Hugging Face's names
-(`model.layers.[0-3].*`, `*.mlp.*`). Layers are stacked, so a weight is held whole, or in some of its layers. Experts of
-a layer are held together: their number in a name is written `*`. How a step leaves them alone: `freezing`.
+(`model.layers.[0-3].*`, `*.mlp.*`). Layers are stacked, so a weight is frozen fully, or in some of its layers. Experts
+of a layer are frozen together: their number in a name is written `*`. How a step leaves them unchanged: `freeze`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _LAYERS = re.compile(r"layers\.(\d+)(?:-(\d+))?")
 
 
 def by_layer(patterns: Sequence[str], config: ModelConfig) -> dict[Path, tuple[bool, ...]]:
-    """Of each weight whether it is held, for each of its layers (one, outside the layers); raises ConfigError where a
-    pattern matches nothing, or all do."""
+    """Return for each weight whether it is frozen, for each of its layers (one entry outside the layers).
+
+    Raises ConfigError if a pattern matches nothing, or all weights are frozen.
+    """
     names = {path: _names(stored.name, config.layers) for path, stored in table(config).items()}
     every = [name for of_path in names.values() for name in of_path]
     globs: list[str] = []
@@ -35,13 +37,13 @@ def by_layer(patterns: Sequence[str], config: ModelConfig) -> dict[Path, tuple[b
     return {path: tuple(_matches(name, globs) for name in of_path) for path, of_path in names.items()}
 
 
-def whole(patterns: Sequence[str], config: ModelConfig) -> frozenset[Path]:
-    """The weights that are held in all of their layers."""
-    return frozenset(path for path, held in by_layer(patterns, config).items() if all(held))
+def fully_frozen(patterns: Sequence[str], config: ModelConfig) -> frozenset[Path]:
+    """Return the weights that are frozen in all of their layers."""
+    return frozenset(path for path, frozen_mask in by_layer(patterns, config).items() if all(frozen_mask))
 
 
 def _names(stored: str, layers: int) -> list[str]:
-    """One name per layer; one, of a weight outside the layers."""
+    """Return one name per layer, or one for a weight outside the layers."""
     name = stored.replace("{e}", "*")
     return [name.replace("{i}", str(i)) for i in range(layers)] if "{i}" in name else [name]
 

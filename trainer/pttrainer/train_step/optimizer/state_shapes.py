@@ -1,10 +1,10 @@
-"""What an optimizer keeps between steps, as plain data: of `optimizer.build`'s state every array, and where it lives.
+"""The state of an optimizer, as plain data: every array of `transformation.build`'s state, and its axes.
 
     adamw       two moments of each weight                lion        one
     adafactor   of each matrix a row and a column         muon        one of the layers' matrices, adamw's of the rest
 
-with the average of the weights where one is kept, and without what is frozen whole. optax makes the arrays themselves
-and `moments` their shardings, neither without jax: this says the same of shapes, and a test compares the two.
+with the average of the weights if one is kept, and without fully frozen weights. optax creates the arrays themselves
+and `state_sharding` their shardings, both with jax: this gives the same shapes, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from ptapi.spec import Optimizer
 from pttrainer.models.parameters import Axes, Declared, Weights
 from pttrainer.models.weights.hf_names import Path
 
-Kept = tuple[Path, Declared]
-"""An array of the state: what it is, then the weight that it belongs to."""
+StateEntry = tuple[Path, Declared]
+"""An array of the state: its path (kind, then weight) and its shape."""
 STACKED = ("layer", "expert")
 """Logical axes that count matrices."""
 FACTORED_FROM = 128
 """Shorter sides are not factored."""
 COEFFICIENTS = 3
-"""Of muon's polynomial."""
+"""Coefficients of muon's polynomial."""
 
 
 def state(
     of: Optimizer, weights: Weights, frozen: frozenset[Path] | None = None, *, average: bool = False
-) -> list[Kept]:
-    """In optax's order. weights: those that are trained, in the order of their names; frozen: those of them that stay
-    as they are, where the job freezes any."""
+) -> list[StateEntry]:
+    """Return the state in optax's order.
+
+    weights: those that are trained, in the order of their names; frozen: the fully frozen ones, if the job freezes any.
+    """
     around: Path = () if frozen is None else ("inner_state",)
     rule = _rule(of, weights, frozen or frozenset())
     if not average:
@@ -39,30 +41,30 @@ def state(
 
 
 def is_hidden_matrix(axes: Axes) -> bool:
-    """Two axes of its own, both of the model's layers; a router's second one has no name."""
+    """Return True for two axes of its own within the layers; a router's second one has no name."""
     own = [axis for axis in axes if axis not in STACKED]
     return "layer" in axes and len(own) == 2 and None not in own
 
 
 def stacks(axes: Axes) -> int:
-    """How many axes of a weight count matrices."""
+    """Return how many axes of a weight count matrices."""
     return sum(axis in STACKED for axis in axes)
 
 
-def _rule(of: Optimizer, weights: Weights, frozen: frozenset[Path]) -> Iterator[Kept]:
-    moving = {path: one for path, one in weights.items() if path not in frozen}
+def _rule(of: Optimizer, weights: Weights, frozen: frozenset[Path]) -> Iterator[StateEntry]:
+    trained = {path: one for path, one in weights.items() if path not in frozen}
     if of.name == "adafactor":
-        yield from _adafactor(weights, moving)
+        yield from _adafactor(weights, trained)
     elif of.name == "muon":
-        hidden = {path: one for path, one in moving.items() if is_hidden_matrix(one.axes)}
-        others = {path: one for path, one in moving.items() if path not in hidden}
+        hidden = {path: one for path, one in trained.items() if is_hidden_matrix(one.axes)}
+        others = {path: one for path, one in trained.items() if path not in hidden}
         yield from _inside(("inner_states", "matrices", "inner_state"), _moments(hidden, ("mu",), muon=True))
         yield from _inside(("inner_states", "others", "inner_state"), _moments(others, ("mu", "nu")))
     else:
-        yield from _moments(moving, ("mu", "nu") if of.name == "adamw" else ("mu",))
+        yield from _moments(trained, ("mu", "nu") if of.name == "adamw" else ("mu",))
 
 
-def _moments(weights: Weights, names: tuple[str, ...], *, muon: bool = False) -> Iterator[Kept]:
+def _moments(weights: Weights, names: tuple[str, ...], *, muon: bool = False) -> Iterator[StateEntry]:
     yield _count("count")
     yield from (((name, *path), one) for name in names for path, one in weights.items())
     if muon:
@@ -70,20 +72,20 @@ def _moments(weights: Weights, names: tuple[str, ...], *, muon: bool = False) ->
     yield _count("count")
 
 
-def _adafactor(weights: Weights, moving: Weights) -> Iterator[Kept]:
-    """Each matrix of a stack by itself, so that counts are stacked, too."""
+def _adafactor(weights: Weights, trained: Weights) -> Iterator[StateEntry]:
+    """Yield the state of each matrix of a stack by itself, so counts are stacked, too."""
     for stacked in sorted({stacks(one.axes) for one in weights.values()}):
-        own = {path: one for path, one in moving.items() if stacks(one.axes) == stacked}
+        own = {path: one for path, one in trained.items() if stacks(one.axes) == stacked}
         many = next(one.shape[:stacked] for one in weights.values() if stacks(one.axes) == stacked)
-        kept = [_whole(("count",), many, "int32")]
+        entries = [_whole(("count",), many, "int32")]
         for name in ("v_row", "v_col", "v"):
-            kept += [((name, *path), _factor(name, one, stacked)) for path, one in own.items()]
-        yield from _inside(("inner_states", "inner_state"), kept)
+            entries += [((name, *path), _factor(name, one, stacked)) for path, one in own.items()]
+        yield from _inside(("inner_states", "inner_state"), entries)
     yield _count("count")
 
 
 def _factor(name: str, of: Declared, stacked: int) -> Declared:
-    """The mean of squares over a matrix's longer side (`v_row`) or its shorter one, or all of them (`v`)."""
+    """Return the mean of squares over a matrix's longer side (`v_row`), its shorter one, or all of them (`v`)."""
     sides = sorted(range(stacked, len(of.shape)), key=lambda axis: of.shape[axis])
     is_factored = len(sides) >= 2 and of.shape[sides[-2]] >= FACTORED_FROM
     if is_factored == (name == "v"):  # a placeholder
@@ -94,13 +96,13 @@ def _factor(name: str, of: Declared, stacked: int) -> Declared:
     return Declared(of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :], of.dtype)
 
 
-def _count(name: str) -> Kept:
+def _count(name: str) -> StateEntry:
     return _whole((name,), (), "int32")
 
 
-def _whole(path: Path, shape: tuple[int, ...], dtype: str) -> Kept:
+def _whole(path: Path, shape: tuple[int, ...], dtype: str) -> StateEntry:
     return path, Declared(shape, (None,) * len(shape), dtype)
 
 
-def _inside(path: Path, kept: list[Kept] | Iterator[Kept]) -> Iterator[Kept]:
-    yield from (((*path, *name), one) for name, one in kept)
+def _inside(path: Path, entries: list[StateEntry] | Iterator[StateEntry]) -> Iterator[StateEntry]:
+    yield from (((*path, *name), one) for name, one in entries)

@@ -1,8 +1,8 @@
-"""Where optimizer state lives: beside the weight that it belongs to.
+"""The sharding of optimizer state: that of the weight it belongs to.
 
-A leaf of the state belongs to the weight whose path its own path ends with. One of the weight's shape is laid out like
-it; a row or column of Adafactor keeps the weight's axes that it still has; all else (counts, placeholders of one
-number) is small and whole on every device.
+A leaf of the state belongs to the weight whose path its own path ends with. One of the weight's shape is sharded like
+it; a row or column of Adafactor keeps the remaining axes of the weight; all else (counts, placeholders of one number)
+is small and replicated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _Path = tuple[Any, ...]
 
 
 def shardings(state: Any, weights: Any, where: Any, whole: NamedSharding) -> Any:
-    """state: shapes of the optimizer's state. weights, where: shapes and shardings of the weights."""
+    """Return the shardings of the state.
+
+    state: shapes of the optimizer's state; weights, where: shapes and shardings of the weights.
+    """
     shapes = dict(jax.tree_util.tree_leaves_with_path(weights))
     places = dict(jax.tree_util.tree_leaves_with_path(where))
 
@@ -35,7 +38,7 @@ def shardings(state: Any, weights: Any, where: Any, whole: NamedSharding) -> Any
 
 
 def _split(path: _Path) -> tuple[_Path, str]:
-    """The part of a path that names a weight, and the field that holds it."""
+    """Return the part of a path that names a weight, and the field that holds it."""
     start = len(path)
     while start and isinstance(path[start - 1], DictKey):
         start -= 1
@@ -44,7 +47,7 @@ def _split(path: _Path) -> tuple[_Path, str]:
 
 
 def _reduced(shape: tuple[int, ...], kind: str) -> int | None:
-    """The axis that a row or column is the mean over: rows of the larger of the last two, columns of the smaller."""
+    """Return the axis a row or column averages over: rows the larger of the last two, columns the smaller."""
     if len(shape) < 2 or kind not in ("v_row", "v_col"):
         return None
     smaller, larger = np.argsort(shape[-2:])

@@ -1,4 +1,4 @@
-"""How many optimizer steps a run has."""
+"""The number of optimizer steps of a run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import math
 from ptapi.spec import Training
 
 DIGITS = 6
-"""Of a number of batches that count: 0.1 epochs of 30 batches are 3, though 0.1 * 30 is a little more in floats."""
+"""Significant digits of a batch count: 0.1 epochs of 30 batches are 3, though 0.1 * 30 is slightly more in floats."""
 
 
 def total_steps(training: Training, rows: int, at_once: int, updates: int = 1) -> int:
-    """The job's steps, or what its epochs come to: batches of so many rows at once, with so many updates each. The last
-    batch is a whole one, so it may begin another epoch."""
+    """Return the job's steps, or those of its epochs: batches of `at_once` rows, with `updates` updates each.
+
+    The last batch is complete, so it may start another epoch.
+    """
     batches = math.ceil(round((training.epochs or 1.0) * rows / at_once, DIGITS))
     return training.steps or max(1, batches) * updates

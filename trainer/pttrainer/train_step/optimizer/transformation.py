@@ -1,7 +1,7 @@
 """Learning rates, clipping and weight decay around an update rule (`update_rules`).
 
-The decay always ends at the run's last step, because its length is the run's length and not a number of its
-own. Weight decay acts on matrices only: shrinking a norm's scale towards zero regularises nothing.
+The decay always ends at the run's last step, because its length is the run's length and not a number of its own. Weight
+decay acts on matrices only: shrinking a norm's scale towards zero regularises nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LORA_FACTOR = 10.0
 
 
 def peak_rate(training: Training, kind: str) -> float:
-    """The job's peak learning rate, or the one that fits its algorithm and what is trained."""
+    """Return the job's peak learning rate, or the default for its algorithm and what is trained."""
     usual = LEARNING_RATES[kind] * (1.0 if training.lora is None else LORA_FACTOR)
     usual *= update_rules.DEFAULTS[training.optimizer.name].rate
     return training.optimizer.learning_rate or usual
@@ -33,12 +33,12 @@ CRITIC_FACTOR = 10.0
 
 
 def critic_rate(training: Training, kind: str) -> float:
-    """The peak learning rate of a critic that fits its policy's."""
+    """Return the default peak learning rate of a critic, given its policy's."""
     return peak_rate(training, kind) * (CRITIC_FACTOR if training.lora is None else 1.0)
 
 
 def schedule(spec: Schedule, peak: float, total_steps: int) -> optax.Schedule:
-    """Learning rate of step 0, 1, …: linear warm-up (the first step already moves), then the chosen shape."""
+    """Return the learning rate of step 0, 1, …: linear warm-up (the first step already moves), then the shape."""
     warmup = round(spec.warmup_fraction * total_steps)
     final = peak * spec.final_fraction
     # The last of `total_steps` steps has index total − 1 and gets the final rate.
@@ -58,19 +58,19 @@ def build(
     rate: optax.Schedule,
     axes: Params | None = None,
     *,
-    held: Any = None,
+    frozen_mask: Any = None,
     average: Ema | None = None,
 ) -> optax.GradientTransformation:
-    """Clip to the global norm, then the update rule; around both, what is frozen and the average of the weights.
+    """Clip to the global norm, then apply the update rule; around both, freezing and the average of the weights.
 
-    axes: of the trained weights, for rules that work on matrices. held: as `freezing` makes it.
+    axes: of the trained weights, for rules that work on matrices. frozen_mask: as from `freeze.frozen_mask`.
     """
     rule = update_rules.build(spec, rate, _matrices, axes)
     built = optax.chain(optax.clip_by_global_norm(spec.max_grad_norm), rule)
-    built = built if held is None else freeze.around(built, held)
-    return built if average is None else ema.around(built, average.decay)
+    built = built if frozen_mask is None else freeze.wrap(built, frozen_mask)
+    return built if average is None else ema.wrap(built, average.decay)
 
 
 def _matrices(params: Any) -> Any:
-    """True for weights that are matrices. Stacked layers add an axis, so norms are known by their name."""
+    """Return True for weights that are matrices. Stacked layers add an axis, so norms are known by name."""
     return jax.tree_util.tree_map_with_path(lambda path, x: "scale" not in jax.tree_util.keystr(path), params)

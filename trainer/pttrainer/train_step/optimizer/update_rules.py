@@ -1,10 +1,11 @@
 """The update rules behind `training.optimizer.name`, from optax: one function each, and one table.
 
 Weights of all layers are stacked, [L, in, out], and those of experts twice, [L, E, in, out]. AdamW and Lion work on
-single numbers and do not see that. Adafactor and Muon work on matrices: a rule that took the stack for one array would
-factor over layers, or share one update size among them. So each matrix is updated on its own here, as the papers say.
+single numbers, so stacking does not matter to them. Adafactor and Muon work on matrices: a rule that took the stack for
+one array would factor over layers, or share one update size among them. So each matrix is updated on its own here, as
+in the papers.
 
-What a job does not name comes from `DEFAULTS`, the papers' values except where a comment says otherwise.
+What a job does not set comes from `DEFAULTS`, the papers' values except where a comment says otherwise.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MUON_RMS = 0.2
 one learning rate and weight decay then fit both."""
 
 
-class Numbers(NamedTuple):
-    """beta1, beta2, eps of a rule; None where it has none. rate: its learning rate as a share of AdamW's."""
+class Hyperparameters(NamedTuple):
+    """beta1, beta2, eps of a rule; None if it has none. rate: its learning rate as a share of AdamW's."""
 
     beta1: float | None
     beta2: float | None
@@ -34,35 +35,37 @@ class Numbers(NamedTuple):
     rate: float
 
 
-DEFAULTS: dict[str, Numbers] = {
-    "adamw": Numbers(*ADAMW, rate=1.0),
+DEFAULTS: dict[str, Hyperparameters] = {
+    "adamw": Hyperparameters(*ADAMW, rate=1.0),
     # Its second moment decays as 1 - step^-0.8 and needs no floor (arXiv 1804.04235). Updates are clipped to a root
     # mean square of 1 and not scaled by the weights' size, as Hugging Face's Trainer does: AdamW's rates fit.
-    "adafactor": Numbers(None, None, None, 1.0),
+    "adafactor": Hyperparameters(None, None, None, 1.0),
     # beta1 is the momentum of its matrices; the others are of the AdamW that trains the rest.
-    "muon": Numbers(0.95, 0.95, 1e-8, 1.0),
+    "muon": Hyperparameters(0.95, 0.95, 1e-8, 1.0),
     # Every element moves by the whole rate, so the paper takes 3 to 10 times less (arXiv 2302.06675).
-    "lion": Numbers(0.9, 0.99, None, 0.1),
+    "lion": Hyperparameters(0.9, 0.99, None, 0.1),
 }
 
 
 def build(spec: Optimizer, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
-    """The rule that the spec names. decayed: which weights decay. axes: the weights' logical axes."""
-    return RULES[spec.name](spec, _numbers(spec), rate, decayed, axes)
+    """Build the rule that the spec names. decayed: which weights decay; axes: the weights' logical axes."""
+    return RULES[spec.name](spec, _hyperparameters(spec), rate, decayed, axes)
 
 
-def _adamw(spec: Optimizer, n: Numbers, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
-    """Adam with decoupled decay (arXiv 1711.05101)."""
+def _adamw(spec: Optimizer, n: Hyperparameters, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
+    """Build Adam with decoupled decay (arXiv 1711.05101)."""
     return optax.adamw(rate, b1=n.beta1, b2=n.beta2, eps=n.eps, weight_decay=spec.weight_decay, mask=decayed)
 
 
-def _lion(spec: Optimizer, n: Numbers, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
-    """The sign of an interpolated momentum (arXiv 2302.06675, algorithm 2): half of AdamW's state."""
+def _lion(spec: Optimizer, n: Hyperparameters, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
+    """Build the sign of an interpolated momentum (arXiv 2302.06675, algorithm 2): half of AdamW's state."""
     return optax.lion(rate, b1=n.beta1, b2=n.beta2, weight_decay=spec.weight_decay, mask=decayed)
 
 
-def _adafactor(spec: Optimizer, n: Numbers, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
-    """A second moment kept as one row and one column per matrix (arXiv 1804.04235): next to no state.
+def _adafactor(
+    spec: Optimizer, n: Hyperparameters, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any
+) -> Any:
+    """Keep a second moment as one row and one column per matrix (arXiv 1804.04235): next to no state.
 
     Matrices with a side below 128 are not factored, and neither are vectors. No first moment, no relative step.
     """
@@ -74,11 +77,11 @@ def _adafactor(spec: Optimizer, n: Numbers, rate: optax.Schedule, decayed: Calla
     )
 
 
-def _muon(spec: Optimizer, n: Numbers, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
-    """Momentum, orthogonalised (kellerjordan.github.io/posts/muon), for the matrices inside the layers.
+def _muon(spec: Optimizer, n: Hyperparameters, rate: optax.Schedule, decayed: Callable[[Any], Any], axes: Any) -> Any:
+    """Orthogonalise the momentum (kellerjordan.github.io/posts/muon) of the matrices inside the layers.
 
-    As its authors say, embedding, head, norms and biases train with AdamW; so do routers, which are as narrow as there
-    are experts.
+    As its authors advise, embedding, head, norms and biases train with AdamW; so do routers, which are as narrow as
+    there are experts.
     """
 
     def last_two(updates: Any) -> Any:
@@ -98,14 +101,14 @@ def _muon(spec: Optimizer, n: Numbers, rate: optax.Schedule, decayed: Callable[[
 RULES: dict[str, Callable[..., Any]] = {"adamw": _adamw, "adafactor": _adafactor, "muon": _muon, "lion": _lion}
 
 
-def _numbers(spec: Optimizer) -> Numbers:
-    """The spec's numbers over the rule's."""
-    given = {name: getattr(spec, name) for name in ("beta1", "beta2", "eps")}
-    return DEFAULTS[spec.name]._replace(**{name: value for name, value in given.items() if value is not None})
+def _hyperparameters(spec: Optimizer) -> Hyperparameters:
+    """Return the rule's hyperparameters, overridden by the spec's."""
+    named = {name: getattr(spec, name) for name in ("beta1", "beta2", "eps")}
+    return DEFAULTS[spec.name]._replace(**{name: value for name, value in named.items() if value is not None})
 
 
 def _each_matrix(rule: optax.GradientTransformation, axes: Any) -> optax.GradientTransformation:
-    """The rule, applied to every matrix of a stack by itself."""
+    """Apply the rule to every matrix of a stack by itself."""
     stacked = jax.tree.map(stacks, axes, is_leaf=_is_axes)
     return optax.partition({n: _over(rule, n) for n in set(jax.tree.leaves(stacked))}, stacked)
 

@@ -1,9 +1,9 @@
-"""What the files hold that a job names, as the lineage keeps it and a resumed run compares it.
+"""The content of the files that a job names, as the lineage keeps it and a resumed run compares it.
 
-Rows, templates and Python files are hashed whole, Python files with the modules beside them that they import. Weights
-on a disk are sampled where they are large (`checksums`), in a bucket they have the service's CRC32C. Hugging Face's
-repositories are left out: the run keeps the commit that it began with. Nothing is known of what cannot be read here;
-whoever needs it says why.
+Rows, templates and Python files are hashed whole, Python files together with the sibling modules that they import.
+Large weights on a disk are sampled (`file_digests`); in a bucket they have the service's CRC32C. Hugging Face
+repositories are left out: the run keeps the commit that it began with. Files that cannot be read have no entry; whoever
+needs them reports why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pttrainer.runtime.io.huggingface import HUB
 
 
 class File(NamedTuple):
-    """A file, what it takes, and a digest of what it holds: `sha256:…`, `sampled:…`, `crc32c:…`."""
+    """A file, its size, and a digest of its content: `sha256:…`, `sampled:…`, `crc32c:…`."""
 
     uri: str
     bytes: int
@@ -33,37 +33,37 @@ class File(NamedTuple):
 
 
 Contents = Mapping[str, list[File]]
-"""By the field that names the files; of data, by the part's name: `spec.data.train`."""
+"""Files by the field that names them; data by part: `spec.data.train`."""
 
 
 def of_job(job: PostTrainJob) -> Contents:
-    """What the job's own files hold, beside its data."""
-    found = {field: _read(field, uri) for field, uri in _named(job)}
-    return {field: there for field, there in found.items() if there}
+    """Return the content of the job's own files, without its data."""
+    contents = {field: _read(field, uri) for field, uri in _named_files(job)}
+    return {field: listed for field, listed in contents.items() if listed}
 
 
 def of_data(source: DataSource, field: str) -> list[File]:
-    """The files of a data source, in the order in which they are read; raises DataError."""
+    """Return the files of a data source, in reading order. Raises DataError."""
     return _of_facts(files.facts(source, field))
 
 
-def known(lineage: Mapping[str, Any]) -> Contents:
-    """What an earlier attempt wrote down."""
+def recorded(lineage: Mapping[str, Any]) -> Contents:
+    """Return the contents that an earlier attempt recorded."""
     data = {f"spec.data.{part}": _of_facts(facts) for part, facts in lineage.get("data", {}).items()}
-    return data | {field: [File(**file) for file in there] for field, there in lineage.get("files", {}).items()}
+    return data | {field: [File(**file) for file in listed] for field, listed in lineage.get("files", {}).items()}
 
 
 def facts(contents: Contents) -> dict[str, Any]:
-    """As the lineage keeps them."""
-    return {field: [file._asdict() for file in there] for field, there in contents.items()}
+    """Return the contents as the lineage keeps them."""
+    return {field: [file._asdict() for file in listed] for field, listed in contents.items()}
 
 
 def _of_facts(facts: Mapping[str, Any]) -> list[File]:
     return [File(file["uri"], file["bytes"], f"sha256:{file['sha256']}") for file in facts["files"]]
 
 
-def _named(job: PostTrainJob) -> Iterator[tuple[str, str]]:
-    """Fields that name files which shape the result, and what they name."""
+def _named_files(job: PostTrainJob) -> Iterator[tuple[str, str]]:
+    """Yield the fields that name files which affect the result, and the files' URIs."""
     spec = job.spec
     teacher = None if spec.algorithm.distill is None else spec.algorithm.distill.teacher
     critic = None if spec.algorithm.ppo is None else spec.algorithm.ppo.critic
@@ -88,7 +88,7 @@ def _named(job: PostTrainJob) -> Iterator[tuple[str, str]]:
 
 TOKENIZER, ADAPTERS = "spec.model.tokenizer", "spec.training.lora.from"
 PATTERNS: dict[str, tuple[str, ...]] = {TOKENIZER: model_files.FILES, ADAPTERS: model_files.ADAPTERS}
-"""Which files of a directory count, where it is not a model's."""
+"""The relevant files of directories that hold no model."""
 
 
 def _read(field: str, uri: str) -> list[File]:
@@ -106,8 +106,8 @@ def _on_disk(field: str, uri: str, path: str) -> list[File]:
         return [File(uri, Path(path).stat().st_size, _sha256(Path(path)))]
     if not Path(path).is_dir():
         return []
-    there = [file for file in sorted(Path(path).iterdir()) if file.is_file() and _counts(field, file.name)]
-    return [File(f"file://{file}", file.stat().st_size, file_digests.weights(file)) for file in there]
+    listed = [file for file in sorted(Path(path).iterdir()) if file.is_file() and _counts(field, file.name)]
+    return [File(f"file://{file}", file.stat().st_size, file_digests.weights(file)) for file in listed]
 
 
 def _sha256(path: Path) -> str:
@@ -115,19 +115,19 @@ def _sha256(path: Path) -> str:
 
 
 def _in_bucket(field: str, uri: str) -> Iterator[File]:
-    """One object, or those of a directory that count. A Python file of a bucket is fetched alone."""
+    """Yield one object, or the relevant ones of a directory. A Python file in a bucket is fetched alone."""
     head, _, last = uri.rstrip("/").rpartition("/")
     blob = storage.bucket(head).blob(last) if head != "gs:/" else None
     if blob is not None:
         yield File(uri, blob.size, f"crc32c:{blob.crc32c}")
         return
-    for name, found in sorted(storage.bucket(uri).blobs().items()):
+    for name, blob_entry in sorted(storage.bucket(uri).blobs().items()):
         if "/" not in name and _counts(field, name):
-            yield File(f"{uri.rstrip('/')}/{name}", found.size, f"crc32c:{found.crc32c}")
+            yield File(f"{uri.rstrip('/')}/{name}", blob_entry.size, f"crc32c:{blob_entry.crc32c}")
 
 
 def _counts(field: str, name: str) -> bool:
-    """Whether the trainer reads the file of this directory."""
+    """Return True if the trainer reads the file of this directory."""
     if field in PATTERNS:
         return any(fnmatchcase(name, pattern) for pattern in PATTERNS[field])
     patterns = (*model_files.FILES, *model_files.WEIGHTS)
@@ -137,21 +137,21 @@ def _counts(field: str, name: str) -> bool:
 
 
 def _modules(path: Path) -> list[Path]:
-    """The Python file and those beside it that it imports, and they import; a package counts whole."""
-    found: list[Path] = []
-    coming = [path] if path.is_file() else []
-    while coming:
-        file = coming.pop(0)
-        found.append(file)
+    """Return a Python file and the sibling modules that it imports, transitively; a package counts whole."""
+    paths: list[Path] = []
+    queue = [path] if path.is_file() else []
+    while queue:
+        file = queue.pop(0)
+        paths.append(file)
         for name in _imported(file):
             package = sorted((path.parent / name).rglob("*.py"))
-            beside = [module for module in (path.parent / f"{name}.py", *package) if module.is_file()]
-            coming += [module for module in beside if module not in (*found, *coming)]
-    return [*found[:1], *sorted(found[1:])]
+            siblings = [module for module in (path.parent / f"{name}.py", *package) if module.is_file()]
+            queue += [module for module in siblings if module not in (*paths, *queue)]
+    return [*paths[:1], *sorted(paths[1:])]
 
 
 def _imported(file: Path) -> list[str]:
-    """Names of modules, without what follows a dot; none where the file is not Python, which others say."""
+    """Return the names of the top-level modules that a file imports; none if it is not valid Python."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):

@@ -1,8 +1,8 @@
-"""Who holds a run directory: how a process names itself in the lease, and whether one that is named there still lives.
+"""The holder of a run directory: how a process identifies itself in the lease, and whether a named holder is alive.
 
-That is known of processes of the same boot of the same machine, in the same namespace of process numbers: one is gone
-where the number is nobody's, or another's who began at another time. A container that is started again has another
-namespace, and of other machines nothing is known; nor is it where there is no /proc.
+This is known for processes of the same boot of the same machine, in the same PID namespace: one is gone if no process
+has the number, or one that started at another time. A restarted container has another namespace, and nothing is known
+of other machines, nor where there is no /proc.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Life = Literal["gone", "running", "unknown"]
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 
 
-def of_this_process(job: PostTrainJob) -> Lease:
-    """What this process would write."""
+def lease_of_this_process(job: PostTrainJob) -> Lease:
+    """Return the lease that this process would write."""
     uid, namespace = job.metadata.uid or "", job.metadata.namespace or ""
     host, pid = socket.gethostname(), os.getpid()
-    found = _state(pid)
+    process = _state(pid)
     return Lease(
         holder=f"pod {processes.pod()} (namespace {namespace})" if uid else f"ptctl train on {host}, pid {pid}",
         host=host,
         boot=_boot(),
         pid_namespace=_namespace(),
         pid=pid,
-        process_started=0 if found is None else found[1],
+        process_started=0 if process is None else process[1],
         name=job.metadata.name,
         namespace=namespace,
         uid=uid,
@@ -44,7 +44,7 @@ def of_this_process(job: PostTrainJob) -> Lease:
 
 
 def life(lease: Lease) -> Life:
-    """What is known here of the holder. One that is stopped (Ctrl-Z) is unknown: it cannot say that it ends."""
+    """Return the holder's state as known here. A stopped one (Ctrl-Z) is unknown: it cannot report its end."""
     here = (socket.gethostname(), _boot(), _namespace())
     if not all(here) or (lease.host, lease.boot, lease.pid_namespace) != here or lease.pid < 1:
         return "unknown"
@@ -54,17 +54,17 @@ def life(lease: Lease) -> Life:
         return "gone"
     except PermissionError:
         pass
-    found = _state(lease.pid)
-    if found is None:
+    process = _state(lease.pid)
+    if process is None:
         return "unknown"  # /proc may hide what other users run
-    state, started = found
+    state, started = process
     if started != lease.process_started or state in "ZX":
         return "gone"
     return "unknown" if state in "Tt" else "running"
 
 
 def read(content: bytes | None) -> Lease | None:
-    """The lease in a file, None where there is none. Of one that cannot be read the holder is unknown."""
+    """Return the lease in a file, or None if there is none. An unreadable lease has an unknown holder."""
     if content is None:
         return None
     try:
@@ -73,26 +73,26 @@ def read(content: bytes | None) -> Lease | None:
         return Lease(limit_seconds=processes.lease_limit_s())
 
 
-def of_place(place: Place) -> str:
-    """Who writes in a run directory; empty for nobody."""
+def current_writer(place: Place) -> str:
+    """Describe the process that writes in a run directory; empty if none does."""
     lease = read(place.read_versioned(LEASE).content)
     if lease is None or lease.released or life(lease) == "gone":
         return ""
-    return told(lease)
+    return describe(lease)
 
 
-def told(lease: Lease) -> str:
-    """The holder, since when and until when it was heard of."""
+def describe(lease: Lease) -> str:
+    """Describe the holder, with the times of acquisition and of the last heartbeat."""
     return f"{lease.holder} (since {lease.acquired or 'unknown'}, last heartbeat {lease.heartbeat or 'unknown'})"
 
 
 def now() -> str:
-    """RFC 3339, for people: no decision rests on the clocks of two machines."""
+    """Return the time as RFC 3339, for people: no decision depends on the clocks of two machines."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _state(pid: int) -> tuple[str, int] | None:
-    """A process's state (a letter) and when it began, in ticks since boot; None where that is not told."""
+    """Return a process's state letter and its start in ticks since boot; None if they are unavailable."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

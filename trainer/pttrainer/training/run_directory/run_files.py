@@ -1,7 +1,7 @@
 """The run directory as the trainer uses it: claimed once, then filled (layout: `ptapi.run_directory`).
 
-A directory belongs to one job from its first step on. Another job is refused before anything is written: it would go
-on from checkpoints that are not its own. That no two processes of one job write there, the `lease` sees to.
+A directory belongs to one job from its first step on. Another job is refused before anything is written: it would
+resume from checkpoints that are not its own. The `lease` ensures that no two processes of one job write there.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pttrainer.runtime.io import storage
 from pttrainer.runtime.io.model_files import NOTHING_PINNED, Pinned
 from pttrainer.runtime.io.storage import Directory, Place
 from pttrainer.training.run_directory import file_contents, lease_holder
-from pttrainer.training.run_directory.latest_step import reached
+from pttrainer.training.run_directory.latest_step import run_progress
 
 PACKAGES = ("posttrain", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
 
 
-_OF_NOBODY = (
+_STALE_FILES = (
     run_directory.PROGRESS,
     run_directory.TERMINATION,
     run_directory.LINEAGE,
     run_directory.BEST,
     run_directory.METRICS,
 )
-_FOLDERS = (
+_STALE_FOLDERS = (
     run_directory.SAMPLES,
     run_directory.JUDGE,
     run_directory.NON_FINITE,
@@ -46,26 +46,26 @@ _FOLDERS = (
 
 
 def open_run(job: PostTrainJob) -> Place:
-    """The job's run directory, after checking that it is nobody else's. Writes nothing."""
+    """Return the job's run directory after checking that no other job owns it. Writes nothing."""
     place = storage.place(run_directory.run_uri(job.spec.output.uri, job.metadata.name))
     owner = _owner(place)
-    if owner is not None and not _same(owner, owner_of(job)) and reached(place) is not None:
-        writer = lease_holder.of_place(place)
+    if owner is not None and not _same(owner, owner_of(job)) and run_progress(place) is not None:
+        writer = lease_holder.current_writer(place)
         raise ConfigError(
             f"spec.output.uri: {place.uri} belongs to another job ({owner.namespace or 'no namespace'}/"
             f"{owner.name or 'no name that can be read'}, uid {owner.uid or 'none'}); accepted: a directory that is "
             f"new, has no step yet, or is this job's own{f'; {writer} writes there' if writer else ''}; hint: change "
-            "spec.output.uri or the job's name, or remove the directory; to go on from its checkpoints, change the "
+            "spec.output.uri or the job's name, or remove the directory; to continue from its checkpoints, change the "
             f"name and add checkpoint: {{fork: {{uri: {place.uri}, state: full}}}}"
         )
     return place
 
 
 def claim(place: Place, job: PostTrainJob) -> None:
-    """Writes owner and spec, after clearing away what an owner without a step left; call on one process only."""
+    """Write owner and spec, after removing what an owner without a step left. Call on one process only."""
     owner = _owner(place)
     if owner is not None and not _same(owner, owner_of(job)):
-        for name in (*_OF_NOBODY, *(file for folder in _FOLDERS for file in place.names(folder))):
+        for name in (*_STALE_FILES, *(file for folder in _STALE_FOLDERS for file in place.names(folder))):
             place.remove(name)
     place.write(run_directory.OWNER, _json(owner_of(job).model_dump(by_alias=True)))
     spec = job.model_dump(by_alias=True, exclude_none=True, mode="json")
@@ -73,22 +73,25 @@ def claim(place: Place, job: PostTrainJob) -> None:
 
 
 def record(place: Place, step: int, changes: Iterable[tuple[str, str, str]]) -> None:
-    """Adds to the lineage what of the job has changed after `step`: field, what it was, what it is."""
-    lineage = known_lineage(place)
-    there = lineage.setdefault("changes", [])
+    """Append the changes after `step` to the lineage: field, old value, new value."""
+    lineage = read_lineage(place)
+    recorded_changes = lineage.setdefault("changes", [])
     for field, was, now in changes:
         change = {"step": step, "field": field, "from": was, "to": now}
-        if change not in there:  # by an attempt that ended before it wrote the new spec
-            there.append(change)
+        if change not in recorded_changes:  # from an attempt that ended before it wrote the new spec
+            recorded_changes.append(change)
     place.write(run_directory.LINEAGE, _json(lineage))
 
 
 def set_aside(place: Place, step: int) -> str:
-    """Moves a run that has come to `step` out of the way, so that another may begin; where to. Raises ConfigError."""
+    """Move a run with progress up to `step` away so that another can start, and return its new URI.
+
+    Raises ConfigError.
+    """
     if not isinstance(place, Directory):
         raise ConfigError(
-            f"--fresh: {place.uri} holds a run that has come to step {step}, and a bucket moves nothing at once; "
-            f"accepted: runs in file://; hint: another metadata.name, or: gcloud storage mv {place.uri} "
+            f"--fresh: {place.uri} holds a run at step {step}, and a bucket cannot move it atomically; "
+            f"accepted: runs in file://; hint: use another metadata.name, or run: gcloud storage mv {place.uri} "
             f"{place.uri}.previous-1"
         )
     free = next(
@@ -104,30 +107,32 @@ def set_aside(place: Place, step: int) -> str:
 def write_lineage(
     place: Place, job: PostTrainJob, data: DataSpec, facts: Mapping[str, Any], resumed_at: int | None = None
 ) -> list[str]:
-    """What this run was made of, so that it can be made again; what of its surroundings has changed since the attempt
-    before. data: the job's, pinned to commits; resumed_at: the step that a run that goes on has come to."""
+    """Write what this run is made of, and return the changes of its environment since the last attempt.
+
+    data: the job's, pinned to commits; resumed_at: the step that a resumed run has reached.
+    """
     document = {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "image": job.spec.image,
         "model": {"uri": job.spec.model.uri, "revision": job.spec.model.revision},
         "data": {
-            part: {**named(getattr(job.spec.data, part)), **files.facts(source, f"spec.data.{part}")}
-            for part, source in parts(data)
+            part: {**source_identity(getattr(job.spec.data, part)), **files.facts(source, f"spec.data.{part}")}
+            for part, source in data_parts(data)
         },
         "files": file_contents.facts(file_contents.of_job(job)),
         "seed": job.spec.training.seed,
         **facts,
     }
-    before = {} if resumed_at is None else known_lineage(place)
-    moved = list(_surroundings(before, document))
+    before = {} if resumed_at is None else read_lineage(place)
+    env_changes = list(_environment_changes(before, document))
     place.write(run_directory.LINEAGE, _json({**document, "changes": before.get("changes", [])}))
-    if resumed_at is not None and moved:
-        record(place, resumed_at, moved)
-    return [f"{name}: was {was}, is {now}" for name, was, now in moved]
+    if resumed_at is not None and env_changes:
+        record(place, resumed_at, env_changes)
+    return [f"{name}: was {was}, is {now}" for name, was, now in env_changes]
 
 
-def _surroundings(before: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Versions and devices that differ, where both are known."""
+def _environment_changes(before: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield versions and devices that differ, where both are known."""
     for part in ("versions", "devices", "mesh", "samplerMesh"):
         was, now = before.get(part, {}), document.get(part, {})
         for name in now:
@@ -135,15 +140,15 @@ def _surroundings(before: Mapping[str, Any], document: Mapping[str, Any]) -> Ite
                 yield f"{part}.{name}", str(was[name]), str(now[name])
 
 
-def known_lineage(place: Place) -> dict[str, Any]:
-    """What an earlier attempt of this run wrote down; empty where there was none."""
+def read_lineage(place: Place) -> dict[str, Any]:
+    """Return the lineage that an earlier attempt of this run wrote; empty if there is none."""
     content = place.read(run_directory.LINEAGE)
     return {} if content is None else json.loads(content)
 
 
 def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:
-    """The commits of the model and of first adapters that an earlier attempt of this run began with."""
-    lineage = known_lineage(place)
+    """Return the commits of the model and initial adapters that an earlier attempt of this run used."""
+    lineage = read_lineage(place)
     if not lineage:
         return NOTHING_PINNED
     same = lineage["model"] == {"uri": job.spec.model.uri, "revision": job.spec.model.revision}
@@ -153,32 +158,32 @@ def pinned_commits(place: Place, job: PostTrainJob) -> Pinned:
 
 
 def pinned_data(place: Place, job: PostTrainJob) -> DataSpec:
-    """The job's data at one commit each: the one that an earlier attempt of this run began with, or today's."""
+    """Return the job's data pinned to commits: those of an earlier attempt of this run, or the current ones."""
     content = place.read(run_directory.LINEAGE)
     before = json.loads(content)["data"] if content is not None else {}
     sources = {}
-    for part, source in parts(job.spec.data):
-        known = before.get(part, {})
-        same = {name: known.get(name) for name in ("uri", "revision")} == named(source)
-        sources[part] = files.pinned(source, f"spec.data.{part}", known.get("commit") if same else None)
+    for part, source in data_parts(job.spec.data):
+        recorded = before.get(part, {})
+        same = {name: recorded.get(name) for name in ("uri", "revision")} == source_identity(source)
+        sources[part] = files.pinned(source, f"spec.data.{part}", recorded.get("commit") if same else None)
     return job.spec.data.model_copy(update=sources)
 
 
 def save_samples(place: Place, step: int, rows: list[dict[str, Any]]) -> None:
-    """The sample table of a step."""
+    """Write the sample table of a step."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    place.write(run_directory.sample_file(step), lines.encode(errors="replace"))  # data may hold halves of characters
+    place.write(run_directory.sample_file(step), lines.encode(errors="replace"))  # data may hold lone surrogates
 
 
 def owner_of(job: PostTrainJob) -> run_directory.Owner:
-    """Who this job is."""
+    """Return the identity of this job."""
     return run_directory.Owner(
         name=job.metadata.name, namespace=job.metadata.namespace or "", uid=job.metadata.uid or ""
     )
 
 
 def _same(owner: run_directory.Owner, job: run_directory.Owner) -> bool:
-    """By uid in a cluster; a laptop has only names. One of each may be two jobs, so they are."""
+    """Compare by uid in a cluster, by name on a laptop. A uid on one side only means two jobs."""
     return owner.uid == job.uid if owner.uid or job.uid else owner.name == job.name
 
 
@@ -190,13 +195,13 @@ def _owner(place: Place) -> run_directory.Owner | None:
         return run_directory.Owner(name="")  # somebody
 
 
-def parts(data: DataSpec) -> list[tuple[str, DataSource]]:
-    """The data sources that there are, by name."""
+def data_parts(data: DataSpec) -> list[tuple[str, DataSource]]:
+    """Return the data sources of the job, by name."""
     return [(part, source) for part in ("train", "eval") if (source := getattr(data, part)) is not None]
 
 
-def named(source: DataSource) -> dict[str, Any]:
-    """A source as the lineage names it."""
+def source_identity(source: DataSource) -> dict[str, Any]:
+    """Return a source's URI and revision, as the lineage records them."""
     return {"uri": source.uri, "revision": source.revision}
 
 

@@ -1,7 +1,7 @@
 """The samples of a step: all of them as JSON lines in the run directory, some of them in TensorBoard's text tab.
 
-The text waits until the step's figures are written, because TensorBoard's writer takes half a second to import and
-nothing may come before the first step's line.
+The text waits until the step's metrics are written, because importing TensorBoard's writer takes half a second and must
+not delay the first step's line.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ TAG = "samples"
 Row = Mapping[str, Any]
 
 
-class Samples:
-    """Where a step's samples go. leader: whether this process writes."""
+class SampleLog:
+    """Write the samples of each step. leader: True if this process writes."""
 
     def __init__(self, place: Place, *, leader: bool) -> None:
         self._place, self._leader, self._waiting = place, leader, ""
 
     def save(self, step: int, rows: list[dict[str, Any]]) -> None:
-        """All of a step's samples."""
+        """Save all samples of a step."""
         if self._leader:
             run_files.save_samples(self._place, step, rows)
             self._waiting = markdown(rows)
 
     def take(self) -> str:
-        """The text that is still to be shown; empty for none."""
+        """Return the text that is not shown yet, and forget it; empty if there is none."""
         waiting, self._waiting = self._waiting, ""
         return waiting
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table of the first samples."""
+    """Return a table of the first samples."""
     names = list(dict.fromkeys(name for row in rows for name in row.get("rewards", {})))
     head = ["prompt", "completion", *(names if len(names) > 1 else []), "reward", "advantage"]
     lines = [_line(head), _line(["---"] * len(head))]
     for row in rows[:SHOWN]:
-        said = row.get("completion", "") if "turns" not in row else _conversation(row["turns"])
+        completion = row.get("completion", "") if "turns" not in row else _conversation(row["turns"])
         each = [_number(row["rewards"].get(name)) for name in names] if len(names) > 1 else []
-        cells = [_text(row.get("prompt", "")), _text(said), *each]
+        cells = [_text(row.get("prompt", "")), _text(completion), *each]
         lines.append(_line([*cells, _number(row.get("reward")), _number(row.get("advantage"))]))
     return "\n".join(lines)
 
@@ -65,8 +65,8 @@ def _number(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """One cell: Markdown's signs are text, and a line end does not end the row."""
-    text = str(value).encode(errors="replace").decode()  # halves of characters, which JSON can say
+    """Return one cell: escape Markdown, and keep a line break from ending the row."""
+    text = str(value).encode(errors="replace").decode()  # lone surrogates, which JSON allows
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
     for sign in ("\\", "|", "`", "*", "_", "#", "[", "]", "$"):
         text = text.replace(sign, f"\\{sign}")
