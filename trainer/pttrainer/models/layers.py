@@ -81,7 +81,7 @@ def project(
     The matrix is [X, Y], or in strips where a CPU samples with it."""
     w = matrix[...].astype(x_BTX.dtype)
     read_BTX = None if drop is None or adapter is None else drop(adapter.name, x_BTX)
-    if sharding.splits("sequence"):
+    if sharding.is_split("sequence"):
         out = _product(x_BTX, w, adapter, read_BTX)
     else:
         B, T, X = x_BTX.shape

@@ -435,7 +435,7 @@ def _rematerialised(layer: _LayerFunction, remat: Remat) -> _LayerFunction:
 def _whole_row(x_BTKH: Array) -> Array:
     """Keys or values of all tokens, where `sequence` splits them: each device attends with its own queries. They are
     what attention has least of (K heads, not N), so one gather is cheaper than passing pieces around a ring."""
-    if not sharding.splits("sequence"):
+    if not sharding.is_split("sequence"):
         return x_BTKH
     return sharding.constrain(x_BTKH, ("batch", None, "kv_heads", None))
 

@@ -85,7 +85,7 @@ def from_json(document: Mapping[str, Any]) -> Record:
 
 def warning(step: int, fault: Fault, in_a_row: int, limit: int) -> str:
     """The line for a step that could not learn."""
-    return f"warning: step {step} could not learn: {fault.words} ({in_a_row} in a row, the run stops at {limit})"
+    return f"warning: step {step} could not learn: {fault.message} ({in_a_row} in a row, the run stops at {limit})"
 
 
 class Ending(NamedTuple):
@@ -157,4 +157,4 @@ def _tally(document: Sequence[Any]) -> Tally:
 def _for_main(tally: Tally, words: str) -> Ending:
     """With the reason of most failed steps."""
     steps, fault = max(tally.values(), key=lambda found: found[0])
-    return Ending(fault.kind, f"{words}; {steps} of them for this reason: {fault.words}")
+    return Ending(fault.kind, f"{words}; {steps} of them for this reason: {fault.message}")

@@ -78,7 +78,7 @@ def pinned(source: DataSource, field: str, commit: str | None) -> DataSource:
         return source
     repository, _ = _dataset(source.uri, f"{field}.uri: {source.uri}")
     if commit is None:
-        with huggingface.told(_at(source, f"{field}.uri: {source.uri}"), "data set", DataError):
+        with huggingface.hub_errors(_at(source, f"{field}.uri: {source.uri}"), "data set", DataError):
             commit = huggingface.dataset_commit(repository, source.revision)
     return source.model_copy(update={"revision": commit})
 
@@ -158,13 +158,13 @@ def _in_bucket(path: str, where: str, note: Note) -> Listing:
 
 def _on_hub(source: DataSource, where: str, note: Note) -> Listing:
     repository, path = _dataset(source.uri, where)
-    with huggingface.told(_at(source, where), "data set", DataError):
+    with huggingface.hub_errors(_at(source, where), "data set", DataError):
         commit = huggingface.dataset_commit(repository, source.revision)
         names = sorted(huggingface.dataset_names(repository, commit))
 
     def fetch(chosen: Sequence[str]) -> dict[str, Path]:
         note(f"fetching {source.uri} at {commit}: {len(chosen)} files")
-        with huggingface.told(_at(source, where), "data set", DataError):
+        with huggingface.hub_errors(_at(source, where), "data set", DataError):
             return huggingface.dataset_files(repository, commit, chosen)
 
     root = f"{huggingface.DATASETS}{repository}"
