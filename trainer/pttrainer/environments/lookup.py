@@ -1,4 +1,4 @@
-"""A table that only the tool can read: `row["table"]`, a map from keys to texts, or JSON text of one."""
+"""A table that only the tool can read: `row["table"]`, a map from keys to texts, or its JSON text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMN = "table"
 
 
 def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """The entry of `arguments["key"]`; raises ToolError."""
+    """Return the entry of `arguments["key"]`; raise ToolError."""
     table = row.get(COLUMN)
     if isinstance(table, str):
         try:

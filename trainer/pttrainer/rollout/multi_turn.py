@@ -26,7 +26,7 @@ import numpy as np
 from ptapi.spec import Environment as EnvironmentSpec
 from pttrainer import rewards
 from pttrainer.data.prompts import Question
-from pttrainer.environments.environment import Environment, Said, Turn
+from pttrainer.environments.environment import AssistantTurn, Environment, StepResult
 from pttrainer.errors import UserCodeError
 from pttrainer.models import Params
 from pttrainer.rewards.runner import Runner, Scores
@@ -162,7 +162,7 @@ class EpisodeSampler(Sampler):
 
     def _hear(self, episodes: Mapping[int, Episode], said: Completions, sampling: Sampling, *, is_last: bool) -> None:
         """Takes in what was said, row by row, has the environment answer, and takes that in."""
-        asking: dict[int, Said] = {}
+        asking: dict[int, AssistantTurn] = {}
         for row, (place, episode) in enumerate(episodes.items()):
             tokens = said.tokens(row)
             episode.add(tokens, said.logps_NT[row, : len(tokens)].tolist(), said=True)
@@ -170,13 +170,15 @@ class EpisodeSampler(Sampler):
             text = self._context.tokenizer.decode(self._without_end(tokens), skip_special=False)
             episode.transcript.append({"role": "assistant", "content": text})
             if said.ended_N[row]:
-                asking[place] = Said(text, episode.question.fields, self._spec.timeout_seconds - episode.seconds)
+                asking[place] = AssistantTurn(
+                    text, episode.question.fields, self._spec.timeout_seconds - episode.seconds
+                )
             else:
                 episode.close()
         for place, turn in (self._environment.step(asking) if asking else {}).items():
             self._answer(episodes[place], turn, sampling, is_last=is_last)
 
-    def _answer(self, episode: Episode, turn: Turn, sampling: Sampling, *, is_last: bool) -> None:
+    def _answer(self, episode: Episode, turn: StepResult, sampling: Sampling, *, is_last: bool) -> None:
         episode.reward += turn.reward
         episode.seconds += turn.seconds
         episode.calls, episode.failed = episode.calls + turn.calls, episode.failed + turn.failed

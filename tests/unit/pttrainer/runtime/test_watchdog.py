@@ -94,7 +94,7 @@ from pttrainer.runtime.reporting import stack_dumper, watchdog
 from pttrainer.runtime.reporting.progress import Beat
 from pttrainer.runtime.io.storage import Directory
 
-stack_dumper.Courier.__init__.__defaults__ = (1.0,)
+stack_dumper.StackDumper.__init__.__defaults__ = (1.0,)
 watchdog.REARM_S, watchdog.STACK_DUMPER_AFTER_S = 0.1, 0.0
 dog = watchdog.Watchdog(lambda: Beat("training", time.monotonic(), 1, 1.0, 1), Directory(Path(sys.argv[1])), 0, None,
                         poll_s=0.05)

@@ -48,7 +48,7 @@ class StackDumper:
         try:
             os.write(self._process.stdin.fileno(), f"{name}\n".encode())
         except OSError:
-            pass  # it is gone; the run goes on without
+            pass  # the helper is gone; the run continues without it
 
     def stop(self) -> None:
         """End the helper process."""
@@ -65,16 +65,16 @@ def main(arguments: list[str]) -> int:
     """Wait for pings on stdin; copy the stacks when they stop."""
     parent, stacks, uri, still_s = int(arguments[0]), int(arguments[1]), arguments[2], float(arguments[3])
     signal.signal(signal.SIGTERM, _ignore_signal)  # a drained pod still hangs
-    name, is_told = "", False
+    name, is_copied = "", False
     while True:
         ready, _, _ = select.select([0], [], [], still_s)
         if ready:
-            heard = os.read(0, 4096)
-            if not heard:
+            received = os.read(0, 4096)
+            if not received:
                 return 0
-            name, is_told = heard.decode().split("\n")[-2], False
-        elif name and not is_told:
-            is_told = True
+            name, is_copied = received.decode().split("\n")[-2], False
+        elif name and not is_copied:
+            is_copied = True
             _copy_stacks(parent, stacks, uri, name, still_s)
 
 
@@ -89,7 +89,7 @@ def _copy_stacks(parent: int, stacks: int, uri: str, name: str, still_s: float) 
     notice = f"error: Python has not run for {still_s:.0f} s; stacks of all threads: {uri}/{name}\n"
     sys.stderr.write(notice + text[size:].decode(errors="replace"))
     sys.stderr.flush()
-    from pttrainer.runtime.io import storage  # its cloud clients are imported when there is something to carry
+    from pttrainer.runtime.io import storage  # its cloud clients are imported when there is something to copy
 
     storage.place(uri).write(name, text)
 
