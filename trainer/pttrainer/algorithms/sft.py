@@ -146,7 +146,7 @@ def read_rows(context: Context, part: str, *, learn_prompt: bool, pack: bool, to
     if read is None:
         return None
     made = sft_examples.make(
-        read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt, told=told
+        read, context.chat, context.spec.training.sequence_length, learn_prompt=learn_prompt, with_teacher=told
     )
     packed = PackedRows(made.examples, context.spec.training.sequence_length, pack=pack)
     context.note(

@@ -20,8 +20,8 @@ from pttrainer.data.prompts import Question
 from pttrainer.errors import ConfigError
 from pttrainer.losses.distillation import Guide, Hearsay
 from pttrainer.models import Model, ModelConfig, Params
-from pttrainer.models.loading.model_loader import first_params
-from pttrainer.models.loading.model_spec import beside, open_source
+from pttrainer.models.loading.model_loader import load_params
+from pttrainer.models.loading.model_spec import auxiliary_structure, open_source
 from pttrainer.rollout import groups
 from pttrainer.rollout.context import Context
 from pttrainer.rollout.groups import Group
@@ -59,7 +59,7 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
     model = guide.model
     shardings = sharding.weight_shardings(context.mesh, model.abstract(), model.logical_axes())
     # Random weights of another seed than the student's: a teacher that is the student teaches nothing.
-    params = first_params(source, model, shardings, seed=context.spec.training.seed + 1)
+    params = load_params(source, model, shardings, seed=context.spec.training.seed + 1)
     context.note(
         f"teacher: {spec.teacher.uri}, {source.config.parameters:,} weights, {time.monotonic() - started:.1f} s"
     )
@@ -68,7 +68,7 @@ def _teacher(context: Context, spec: DistillSpec) -> tuple[Guide, Params]:
 
 def guide_of(spec: DistillSpec, teacher: ModelConfig, student: Model) -> Guide:
     """The comparison with a teacher of these sizes, which computes in the student's format."""
-    return Guide(Model.of(beside(teacher, student)), spec.beta, spec.top_k)
+    return Guide(Model.from_structure(auxiliary_structure(teacher, student)), spec.beta, spec.top_k)
 
 
 def guide_of_itself(spec: DistillSpec, student: Model) -> Guide:
@@ -81,8 +81,8 @@ def told(context: Context, spec: SelfTeacher | None, questions: list[Question]) 
     """The questions, each with what its teacher reads where that is told more."""
     if spec is None or spec.privileged_context is None:
         return questions
-    asked = privileged_context.told(spec.privileged_context, questions, context.chat)
-    more = [len(one.told) - len(one.tokens) for one in asked]
+    asked = privileged_context.with_teacher_prompts(spec.privileged_context, questions, context.chat)
+    more = [len(one.teacher_tokens) - len(one.tokens) for one in asked]
     context.note(f"the teacher's prompts are {min(more)} to {max(more)} tokens longer than the student's")
     return asked
 
@@ -90,9 +90,9 @@ def told(context: Context, spec: SelfTeacher | None, questions: list[Question]) 
 def with_teacher(batch: Batch, judged: Sequence[Group], pad_id: int) -> Batch:
     """The batch with the rows of a teacher that reads another prompt (`told`) before the same completion."""
     asked = [group.question for group in judged]
-    read = [group._replace(question=replace(group.question, tokens=group.question.told)) for group in judged]
+    read = [group._replace(question=replace(group.question, tokens=group.question.teacher_tokens)) for group in judged]
     rows = groups.lay_out(read, np.zeros((len(read), 1)), pad_id, UNBOUNDED)
-    later_B1 = np.array([[len(one.told) - len(one.tokens)] for one in asked])
+    later_B1 = np.array([[len(one.teacher_tokens) - len(one.tokens)] for one in asked])
     slots_BT = np.arange(batch.mask_BT.shape[1]) + later_B1
     return batch._replace(
         teacher_tokens_BU=rows.tokens_BT,

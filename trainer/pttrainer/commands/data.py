@@ -80,7 +80,11 @@ def text(found: Report, length: int, *, colour: bool) -> str:
     numbers = statistics(found.lengths)
     per_row = ", ".join(f"{name} {numbers[name]:,}" for name in ("min", "median", "p95", "max"))
     learned = "" if found.trainable is None else f", {found.trainable:,} to learn"
-    reason = "no room for a completion" if found.trainable is None else f"no token to learn, {found.unsaid} even uncut"
+    reason = (
+        "no room for a completion"
+        if found.trainable is None
+        else f"no token to learn, {found.without_target} even uncut"
+    )
     lines = [
         f"data.{found.part}: {found.uri}",
         f"  files    {len(found.files)}: {', '.join(name.rpartition('/')[2] for name in found.files[:3])}"

@@ -131,9 +131,9 @@ def run(options: argparse.Namespace) -> bool:
     job = _job(options)
     from pttrainer.preflight.check import judge
     from pttrainer.preflight.report import table
-    from pttrainer.preflight.shapes.local_devices import look
+    from pttrainer.preflight.shapes.local_devices import detect
 
-    seen = look() if options.here else None
+    seen = detect() if options.here else None
     prices = dict(options.chip_hour)
     verdict = judge(job, _depth(options), options.price, prices=prices, limit_s=options.time_limit, here=seen)
     document = json.dumps(verdict.document(), indent=2)

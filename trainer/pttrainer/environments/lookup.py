@@ -20,7 +20,7 @@ def call(arguments: Mapping[str, Any], row: Mapping[str, Any]) -> str:
         except ValueError:
             table = None
     if not isinstance(table, Mapping):
-        raise ToolError(f"there is no {COLUMN} to look in")
+        raise ToolError(f"the row has no {COLUMN} to look in")
     key = arguments["key"].strip()
     if table.get(key) is None:
         raise ToolError(f"no entry {key[:60]!r}")

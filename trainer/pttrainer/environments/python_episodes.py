@@ -1,4 +1,4 @@
-r"""Episodes of a user's environment, in the child process that holds them: one object of the class for each.
+"""Episodes of a user's environment, in the child process that holds them: one object of the class for each.
 
 class Environment:
         role = "user"                                            # of its observations; or "tool"
@@ -48,7 +48,7 @@ class Episodes:
                 raise RewardCodeError(f"reset returned a {type(text).__name__}; accepted: str or None")
             return text or ""
         if episode not in self._episodes:
-            raise RewardCodeError("the process that held the episode was ended by another episode of it")
+            raise RewardCodeError("another episode ended the process that both shared")
         return _checked(self._episodes[episode].step(value))
 
 

@@ -1,4 +1,4 @@
-r"""A user's function as a tool: the model's description comes from its name, annotations and docstring.
+"""A user's function as a tool: the model's description comes from its name, annotations and docstring.
 
 def weather(city: str, days: int = 1) -> str:
         '''The weather of a city.'''
@@ -34,7 +34,7 @@ def schema_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         if argument == ROW:
             continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise RewardCodeError(f"{name}: argument {argument!r}: accepted: arguments with names, no * and no **")
+            raise RewardCodeError(f"{name}: argument {argument!r}: accepted: named arguments, without * and **")
         properties[argument] = {"type": _type(name, argument, hints.get(argument, str))}
         if parameter.default is parameter.empty:
             required.append(argument)

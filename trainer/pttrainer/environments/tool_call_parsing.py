@@ -1,4 +1,4 @@
-r"""Parse tool calls in the formats of model families, as strictly as serving engines do.
+"""Parse tool calls in the formats of model families, as strictly as serving engines do.
 
 hermes   <tool_call>{"name": "f", "arguments": {…}}</tool_call>, any number of them      Hermes, Qwen 2.5 and 3
     llama    {"name": "f", "parameters": {…}}, the whole turn, several separated by `;`;
@@ -147,7 +147,7 @@ def _called(node: ast.expr | None) -> Call:
         arguments = {str(named.arg): ast.literal_eval(named.value) for named in node.keywords}
         return Call(node.func.id, json.loads(json.dumps(arguments)))  # Python has literals that JSON has not: 1j, {1}
     except (ValueError, TypeError, RecursionError, MemoryError):
-        return Call(node.func.id, {}, "an argument that is no literal; accepted: numbers, texts, lists and dicts")
+        return Call(node.func.id, {}, "an argument that is not a literal; accepted: numbers, strings, lists and dicts")
 
 
 PARSERS: dict[str, Callable[[str], list[Call]]] = {

@@ -77,7 +77,7 @@ def _endpoint(field: str, reward: Reward, judge: JudgeReward, run: Place | None)
 
 
 def _code(field: str, reward: Reward, max_new_tokens: int) -> Scorer:
-    # A program that takes too long is wrong; only where the child itself is stuck is there no reward.
+    # A program that times out is wrong; only a child that is stuck itself yields no reward.
     source = {"kind": "code", "timeout": reward.timeout_seconds}
     return SandboxedScorer(_named(reward), source, reward.timeout_seconds + GRACE_S)
 

@@ -23,7 +23,7 @@ from pttrainer.runtime.io.storage import Place
 from pttrainer.sandbox.pool import Alive
 
 FUNCTION_HINT = "the function must return a float for every sample"
-JUDGE_HINT = "look at the judge's url and model, and at the key in the variable that apiKeyEnv names"
+JUDGE_HINT = "check the judge's url and model, and the key in the variable that apiKeyEnv names"
 """Hints for a reward that fails from the start."""
 
 

@@ -56,7 +56,7 @@ class InProcessScorer:
     def _verdict(self, sample: Sample) -> Verdict:
         try:
             return Verdict(self._function(sample))
-        except Exception as error:  # whatever is odd about one sample is no reason to lose the others
+        except Exception as error:  # one odd sample must not lose the others
             return Verdict(None, f"raised {type(error).__name__}: {error}")
 
     def facts(self) -> Mapping[str, float]:

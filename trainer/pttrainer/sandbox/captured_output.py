@@ -27,7 +27,7 @@ class OutputLimiter:
             self._left = min(BURST, self._left + PER_SECOND * (now - self._since))
         self._since = now
         if not self._is_open and self._left < BURST / 2:
-            return b""  # shut until there is room for more than scraps
+            return b""  # closed until there is room for more than scraps
         allow = piece[: int(self._left)]
         self._left -= len(allow)
         self._is_open = len(allow) == len(piece)

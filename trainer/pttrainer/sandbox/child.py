@@ -43,7 +43,7 @@ def main() -> None:
 
     def say(word: str, answer: dict[str, Any]) -> None:
         if os.getpid() != me:
-            os._exit(0)  # a copy of this process, which the user's code forked and forgot
+            os._exit(0)  # the user's code forked this process and never exits the copy
         print(json.dumps([word, answer]), file=answers, flush=True)
 
     word, source = next(requests)

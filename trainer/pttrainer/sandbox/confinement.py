@@ -121,7 +121,7 @@ def holds_too_much(directory: str) -> bool:
                     if entry.is_dir(follow_symlinks=False):
                         places.append(entry.path)
         except FileNotFoundError:
-            continue  # it has just gone
+            continue  # removed meanwhile
         except OSError:
             return True
     return False
@@ -188,7 +188,7 @@ def _confine_calls(machine: SyscallNumbers) -> None:
     ]
     for number in machine.refused:
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _EPERM)]
-    # clone3 hides its flags behind a pointer; without it the C library takes clone, whose flags can be seen.
+    # clone3 hides its flags behind a pointer; without it the C library uses clone, whose flags are visible.
     program += [(_EQUAL, 0, 1, machine.clone3), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
     program += [
         (_EQUAL, 0, 3, machine.clone),

@@ -201,7 +201,7 @@ class _Child:
         if answer is not None and "error" not in answer:
             self.details = answer
             return
-        late = f"not imported within {self._limit_s:g} s; hint: what takes long at import belongs into the function"
+        late = f"not imported within {self._limit_s:g} s; hint: move slow imports into the function"
         why = f"{self._died} while the file was loaded" if self._died else late
         self.broken = answer["error"] if answer else f"{self._source['path']}: {why}" if "path" in self._source else why
         self.end()

@@ -129,7 +129,7 @@ class Process:
     def kill(self) -> None:
         """Kill the process and everything it started."""
         if self._popen.returncode is not None:
-            return  # it was waited for: its number may be another's by now
+            return  # already reaped: its pid may belong to another process by now
         try:
             os.killpg(self._popen.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -170,9 +170,9 @@ def _marked(mark: str) -> list[int]:
     pids = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            # A process that ended and was not yet waited for has an empty one.
+            # A zombie has an empty one.
             if wanted in (place / "environ").read_bytes().split(b"\0"):
                 pids.append(int(place.name))
         except OSError:
-            continue  # it ended, or it is somebody else's
+            continue  # it has ended, or belongs to another user
     return pids

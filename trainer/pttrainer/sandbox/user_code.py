@@ -105,7 +105,7 @@ def _check_signature(path: str, name: str, function: Any, wanted: Signature) -> 
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # written in C: it cannot be asked
+        return  # written in C: it has no signature
     try:
         signature.bind(*wanted.examples)
     except TypeError as error:
@@ -130,7 +130,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:  # it is the user's own class
-        return "its text cannot be had"
+        return "its text is unavailable"
 
 
 def _short(value: Any) -> str:

@@ -68,7 +68,7 @@ class Forward:
     ) -> tuple[Array, tuple[Array, dict[str, Partial]]]:
         """What is minimised, and beside it the loss that is logged and what the metrics need. parts: micro-batches of
         the step, which share the balance loss."""
-        params = self.model.whole(given.frozen, freeze.stop(learnt.policy, self.held))
+        params = self.model.join_params(given.frozen, freeze.stop(learnt.policy, self.held))
         hidden_BTD, balance = self._hidden(params, part, given.step)
         loss, metrics = self._of_tokens(params, hidden_BTD, part, given.teacher)
         if learnt.critic is not None:

@@ -181,11 +181,11 @@ def _teacher(
     does not; no gradient flows to them (`Guide.stats`)."""
     itself = guide.itself if isinstance(guide, Guide) else None
     if itself == "average":
-        return model.whole(frozen, ema.of(state.optimizer, state.params))
+        return model.join_params(frozen, ema.of(state.optimizer, state.params))
     if itself == "current":
-        return model.whole(frozen, state.params)
+        return model.join_params(frozen, state.params)
     assert teacher is not None
-    return teacher if itself is None else model.whole(frozen, teacher)
+    return teacher if itself is None else model.join_params(frozen, teacher)
 
 
 _Sums = tuple[Array, dict[str, loss_weights.Partial]]

@@ -11,7 +11,7 @@ import jax
 from ptapi.spec import PostTrainJob, Training
 from pttrainer.checkpoint import fork
 from pttrainer.models import Model, Params
-from pttrainer.models.loading.model_loader import Assembled, assemble
+from pttrainer.models.loading.model_loader import LoadedModel, load_model
 from pttrainer.rollout.disaggregated import device_meshes, placement
 from pttrainer.rollout.disaggregated.device_meshes import Meshes
 from pttrainer.runtime.distributed import logical_axes, processes, sharding
@@ -38,7 +38,7 @@ class Loaded:
     """The model on its devices. shardings: of all weights; frozen: those that adapters are put on; changed: by how much
     quantisation changed them, by name of matrix."""
 
-    parts: Assembled
+    parts: LoadedModel
     shapes: placement.Shapes
     meshes: Meshes
     shardings: Params
@@ -51,7 +51,7 @@ class Loaded:
 
     def initial_params(self) -> Params:
         """The weights that the run starts from."""
-        return self.parts.model.whole(self.frozen, self.trained())
+        return self.parts.model.join_params(self.frozen, self.trained())
 
 
 def claim(job: PostTrainJob, place: Place) -> Claimed:
@@ -74,7 +74,7 @@ def load(run: Claimed) -> Loaded:
     """The model, the meshes of its devices (the trainer's is in context from now on), and its frozen weights; raises
     ConfigError."""
     spec, note = run.job.spec, run.reporter.note
-    parts = assemble(spec.model, spec.training, note, run_files.pinned_commits(run.place, run.job))
+    parts = load_model(spec.model, spec.training, note, run_files.pinned_commits(run.place, run.job))
     model = parts.model
     shapes = placement.shapes(spec, model, jax.device_count())
     meshes = device_meshes.meshes(shapes)

@@ -135,7 +135,7 @@ def _is_due(session: Session, done: int, total: int) -> bool:
 
 def _evaluate(session: Session, done: int) -> dict[str, float]:
     session.reporter.stage("evaluating")
-    facts = dict(session.algorithm.evaluate(done, session.model.whole(session.frozen, session.judged)))
+    facts = dict(session.algorithm.evaluate(done, session.model.join_params(session.frozen, session.judged)))
     session.reporter.evaluated(done, facts)
     session.reporter.stage("training")
     return facts
@@ -170,7 +170,7 @@ def _export(session: Session) -> None:
         if kind == "peft":
             export_adapters(target, session.model, session.base, session.judged, words, write)
         else:
-            export(target, session.model, session.model.whole(session.frozen, session.judged), words, write)
+            export(target, session.model, session.model.join_params(session.frozen, session.judged), words, write)
         if session.critic is not None and session.state.critic is not None:
             beside = storage.below(target, run_directory.CRITIC)
             export_critic(beside, session.critic, session.state.critic.params, session.frozen, write)

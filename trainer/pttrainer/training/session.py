@@ -81,7 +81,7 @@ class Session:
     @property
     def params(self) -> Params:
         """All weights as they are now, as `next_batch` reads them."""
-        return beside(self.model.whole(self.frozen, self.state.params), self.state.critic)
+        return beside(self.model.join_params(self.frozen, self.state.params), self.state.critic)
 
     @property
     def critic(self) -> Critic | None:

@@ -157,13 +157,15 @@ def test_a_judge_that_refuses_from_the_start_ends_the_run_and_hides_the_key(
     with pytest.raises(UserCodeError, match="401") as error:
         runner(service, api_key_env="JUDGE_API_KEY").score(SAMPLES)
     assert "secret" not in str(error.value)
-    assert str(error.value).endswith("the judge's url and model, and at the key in the variable that apiKeyEnv names")
+    assert str(error.value).endswith("the judge's url and model, and the key in the variable that apiKeyEnv names")
     assert service.headers[0]["Authorization"] == "Bearer sk-very-secret"
 
 
 def test_a_redirect_is_not_followed_because_the_key_would_go_elsewhere(service: Service) -> None:
     service.reply = lambda asked, call: (302, {})
-    with pytest.raises(UserCodeError, match=r"302 Found: to http://127\.0\.0\.1:9/, which is not followed because"):
+    with pytest.raises(
+        UserCodeError, match=r"302 Found: to http://127\.0\.0\.1:9/, which is not followed: it would receive the key"
+    ):
         runner(service).score(SAMPLES)
 
 
@@ -203,7 +205,7 @@ def test_a_reply_that_is_a_stream_is_shown(service: Service, capfd: pytest.Captu
     for url in spoken(whole(b'data: {"choices": []}')):
         reward = Reward.model_validate({"name": "j", "judge": {"url": url, "model": "m", "retries": 0}})
         assert np.isnan(Runner([reward]).score(SAMPLES).total).all()
-    assert "the reply is no JSON: 'data: {\"choices\": []}'" in capfd.readouterr().err
+    assert "the reply is not JSON: 'data: {\"choices\": []}'" in capfd.readouterr().err
 
 
 def spoken(behave: Callable[[socket.socket], Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-r"""1 if the completion's program passes all tests of the row, else 0.
+"""1 if the completion's program passes all tests of the row, else 0.
 
 The program is the last fenced block of the completion (```python), or the whole completion if it has none. Tests come
 from the row's `tests`, `test_list` or `test` column, in one of two forms:
@@ -39,7 +39,7 @@ COLUMNS = ("tests", "test_list", "test")
 _FENCE = re.compile(r"```[ \t]*([A-Za-z0-9+_-]*)[^\n]*\n(.*?)```", re.DOTALL)
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
-# Runs the program, then the tests, and only then says the word that it was told on stdin.
+# Runs the program, then the tests, and only then prints the secret word from stdin.
 _CHECKED = """
 import json, os, sys
 request = json.load(sys.stdin)
@@ -133,7 +133,7 @@ def _run(program: str, stdin: str, deadline: float) -> str | None:
                 [sys.executable, "-I", str(source)],
                 cwd=home,
                 env={**_ENVIRONMENT, "HOME": home, "TMPDIR": home},
-                stdin=subprocess.PIPE,  # a pipe is read once: the word of `_CHECKED` cannot be read again
+                stdin=subprocess.PIPE,  # a pipe is read once: the program cannot read the word of `_CHECKED` again
                 stdout=target,
                 stderr=subprocess.DEVNULL,
                 preexec_fn=confinement.confinement(home, math.ceil(left) + 1),
@@ -163,5 +163,5 @@ def _ends(process: subprocess.Popen[bytes], stdin: bytes, home: str, deadline: f
 def _remove(directory: str) -> None:
     try:
         shutil.rmtree(directory)
-    except (OSError, RecursionError):  # directories within directories, deeper than Python goes
+    except (OSError, RecursionError):  # nested deeper than Python's recursion limit
         subprocess.run(["rm", "-rf", "--", directory], stderr=subprocess.DEVNULL, check=False)

@@ -13,12 +13,15 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from math_verify import parse, verify  # seconds: here, so that they are no part of a completion's limit
+from math_verify import (  # takes seconds: imported here, so that it does not count against a completion's limit
+    parse,
+    verify,
+)
 
 from pttrainer.rewards import Row
 from pttrainer.sandbox.user_code import RewardCodeError
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # math-verify warns that its alarms are off
 
 _MARKED = re.compile(r"\$|\\boxed|\\\(|\\\[")
 _WORDS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]|(?<![\\A-Za-z])[A-Za-z]{4,}")

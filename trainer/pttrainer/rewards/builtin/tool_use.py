@@ -1,4 +1,4 @@
-r"""How well an episode used its tools: the mean of three parts, each between 0 and 1.
+"""How well an episode used its tools: the mean of three parts, each between 0 and 1.
 
 - the right calls: the share of `row["calls"]` (a list of required {name, arguments}) that were made;
   if the row names none, whether any call was answered;

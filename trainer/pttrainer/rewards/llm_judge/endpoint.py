@@ -129,8 +129,8 @@ class LlmJudge:
         accepted = {*PLACEHOLDERS}.union(*(sample.row for sample in samples))
         for name in sorted(names - accepted):
             print(
-                f"warning: the prompt of judge {self._spec.model} says {{{name}}}, which no row has: it is sent as it "
-                f"stands; accepted: {', '.join(sorted(accepted))}",
+                f"warning: the prompt of judge {self._spec.model} says {{{name}}}, which no row has: it is sent "
+                f"unchanged; accepted: {', '.join(sorted(accepted))}",
                 file=sys.stderr,
             )
 
@@ -208,8 +208,8 @@ class LlmJudge:
                 raise _TemporaryError(message, http.retry_after(error)) from error
             raise _Failure(message, stopped=False, kind=Kind.JUDGE) from error
         except json.JSONDecodeError as error:
-            raise _TemporaryError(self._redacted(f"{url}: the reply is no JSON: {error.doc[:80]!r}")) from error
-        except Exception as error:  # no connection, one that broke, or a reply that is none: the service says anything
+            raise _TemporaryError(self._redacted(f"{url}: the reply is not JSON: {error.doc[:80]!r}")) from error
+        except Exception as error:  # no connection, a broken one, or a malformed reply
             raise _TemporaryError(self._redacted(f"{url}: {type(error).__name__}: {error}")) from error
         with self._lock:
             self._tokens += reply.tokens

@@ -30,7 +30,7 @@ def read(response: Any) -> bytes:
 def body_excerpt(error: urllib.error.HTTPError) -> str:
     """Return the beginning of an error's body, or its redirect target; empty if nothing arrives."""
     if "Location" in error.headers:
-        return f"to {error.headers['Location']}, which is not followed because the key would go along"
+        return f"to {error.headers['Location']}, which is not followed: it would receive the key"
     try:
         return error.read(300).decode(errors="replace")
     except (OSError, http.client.HTTPException):
@@ -42,7 +42,7 @@ def retry_after(error: urllib.error.HTTPError) -> float:
     try:
         return max(0.0, float(error.headers.get("Retry-After") or 0.0))
     except ValueError:
-        return 0.0  # a date: our own pause is good enough
+        return 0.0  # a date: our own backoff is good enough
 
 
 class _DeadlineResponse(http.client.HTTPResponse):

@@ -5,7 +5,7 @@ Arithmetic alone, for devices that are here (`room`) and for those that are not 
 
 from __future__ import annotations
 
-from pttrainer.models import Form
+from pttrainer.models import ModelStructure
 from pttrainer.models.config import head_size
 from pttrainer.runtime.distributed.logical_axes import Shape
 
@@ -29,7 +29,7 @@ WEIGHTS_SHARE = 0.35
 """Share of it up to which the sampler's weights are whole over `fsdp`: training's state and a cache are there too."""
 
 
-def sampler_shape(model: Form, weights: int, shape: Shape, memory: int | None) -> Shape:
+def sampler_shape(model: ModelStructure, weights: int, shape: Shape, memory: int | None) -> Shape:
     """The mesh that samples, on the devices of the one that trains: `tensor` takes of `fsdp` what it needs, so that the
     weights (bytes of all of them) take no more of a device than their share. Key heads stay whole."""
     data, fsdp, tensor, *rest = shape
@@ -57,7 +57,7 @@ def fewer_rows(rows: int, shards: int) -> int:
     return quarter if quarter >= FEWEST_ROWS and quarter % shards == 0 else 0
 
 
-def token_bytes(model: Form, *, filled: bool = False) -> int:
+def token_bytes(model: ModelStructure, *, filled: bool = False) -> int:
     """Keys and values of one token, all layers. filled: as a page of a TPU holds them (`head_size`)."""
     config = model.config
     bytes_each = 2 if model.compute_dtype == "bfloat16" else 4

@@ -38,7 +38,7 @@ def idle(model: Model, rows: int, prompt_slots: int, slots: int, *, apart: bool 
 def _beside(model: Model, prompts: KVCache, samples: int, slots: int, *, apart: bool) -> Cache:
     """Prompts, which other rows read or which give way to others, and rows' own slots beside them."""
     if apart:
-        return kv.apart(kv.share(model.config, prompts, samples, slots))
+        return kv.with_row_clocks(kv.share(model.config, prompts, samples, slots))
     if _in_pages(model, prompts, samples):
         return paged_kv_cache.share(prompts, samples, slots)
     return kv.share(model.config, prompts, samples, slots)
@@ -46,12 +46,12 @@ def _beside(model: Model, prompts: KVCache, samples: int, slots: int, *, apart: 
 
 def _in_pages(model: Model, prompts: KVCache, samples: int) -> bool:
     rows = prompts.positions_BS.shape[0] * samples
-    return paged_kernel.is_chosen(paged_kernel.problem_of(model.config, rows, model.compute_dtype))
+    return paged_kernel.is_supported(paged_kernel.problem_of(model.config, rows, model.compute_dtype))
 
 
 def room(cache: Cache) -> int:
     """Tokens that the oldest row may have: its own, and its prompt's where they stand in the same slots (`shared`)."""
-    return paged_kv_cache.room(cache) if isinstance(cache, PagedCache) else cache.positions_BS.shape[1]
+    return paged_kv_cache.capacity(cache) if isinstance(cache, PagedCache) else cache.positions_BS.shape[1]
 
 
 def grown(cache: Cache, slots: int) -> Cache:
@@ -62,13 +62,13 @@ def grown(cache: Cache, slots: int) -> Cache:
 def taken_over(cache: Cache, row: Array, prompts: KVCache, which: Array) -> Cache:
     """Row `row` reads a copy of one of the prompts, and nothing that it held before."""
     if isinstance(cache, PagedCache):
-        return paged_kv_cache.take_over(cache, row, prompts, which)
-    return kv.take_over(cache, row, prompts, which)
+        return paged_kv_cache.replace_row(cache, row, prompts, which)
+    return kv.replace_row(cache, row, prompts, which)
 
 
 def only(cache: Cache, rows: Array) -> Cache:
     """The cache of these rows alone."""
-    return paged_kv_cache.only(cache, rows) if isinstance(cache, PagedCache) else kv.only(cache, rows)
+    return paged_kv_cache.select_rows(cache, rows) if isinstance(cache, PagedCache) else kv.select_rows(cache, rows)
 
 
 def laid_out(cache: Cache) -> Cache:

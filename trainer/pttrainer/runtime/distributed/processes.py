@@ -1,4 +1,4 @@
-r"""Processes and devices: what must happen just before and just after jax is imported.
+"""Processes and devices: what must happen just before and just after jax is imported.
 
 The environment is read here and nowhere else (except GLIBC_TUNABLES, which `large_pages` reads earlier):
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptapi.spec import Optimizer
-from pttrainer.models.parameters import Axes, Declared, Weights
+from pttrainer.models.parameters import Axes, ParamSpec, Weights
 from pttrainer.models.weights.hf_names import Path
 
-Kept = tuple[Path, Declared]
+Kept = tuple[Path, ParamSpec]
 """An array of the state: what it is, then the weight that it belongs to."""
 STACKED = ("layer", "expert")
 """Logical axes that count matrices."""
@@ -66,7 +66,7 @@ def _moments(weights: Weights, names: tuple[str, ...], *, muon: bool = False) ->
     yield _count("count")
     yield from (((name, *path), one) for name in names for path, one in weights.items())
     if muon:
-        yield ("ns_coeffs",), Declared((COEFFICIENTS,), (None,), "float32")
+        yield ("ns_coeffs",), ParamSpec((COEFFICIENTS,), (None,), "float32")
     yield _count("count")
 
 
@@ -82,16 +82,16 @@ def _adafactor(weights: Weights, moving: Weights) -> Iterator[Kept]:
     yield _count("count")
 
 
-def _factor(name: str, of: Declared, stacked: int) -> Declared:
+def _factor(name: str, of: ParamSpec, stacked: int) -> ParamSpec:
     """The mean of squares over a matrix's longer side (`v_row`) or its shorter one, or all of them (`v`)."""
     sides = sorted(range(stacked, len(of.shape)), key=lambda axis: of.shape[axis])
     is_factored = len(sides) >= 2 and of.shape[sides[-2]] >= FACTORED_FROM
     if is_factored == (name == "v"):  # a placeholder
-        return Declared((*of.shape[:stacked], 1), (None,) * (stacked + 1), of.dtype)
+        return ParamSpec((*of.shape[:stacked], 1), (None,) * (stacked + 1), of.dtype)
     if not is_factored:
         return of
     axis = sides[-1 if name == "v_row" else -2]
-    return Declared(of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :], of.dtype)
+    return ParamSpec(of.shape[:axis] + of.shape[axis + 1 :], of.axes[:axis] + of.axes[axis + 1 :], of.dtype)
 
 
 def _count(name: str) -> Kept:
@@ -99,7 +99,7 @@ def _count(name: str) -> Kept:
 
 
 def _whole(path: Path, shape: tuple[int, ...], dtype: str) -> Kept:
-    return path, Declared(shape, (None,) * len(shape), dtype)
+    return path, ParamSpec(shape, (None,) * len(shape), dtype)
 
 
 def _inside(path: Path, kept: list[Kept] | Iterator[Kept]) -> Iterator[Kept]:
