@@ -1,6 +1,6 @@
 """What preflight's formula knows without jax is what jax makes: weights, optimizer state, division over a mesh.
 
-The plain tables (`models.declared`, `models.packed`, `optimizer_state`, `division`) against the modules, optax and
+The plain tables (`models.parameters`, `packed_matrix`, `state_shapes`, `logical_axes`) against the modules, optax and
 `NamedSharding`, array by array: place in the tree, shape, number format, what a device holds.
 """
 

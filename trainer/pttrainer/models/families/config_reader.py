@@ -86,7 +86,7 @@ class Fields:
         """Return one of these values."""
         value = self.value(key, default)
         if value not in accepted:
-            self.refuse(key, ", ".join(str(value) for value in accepted))
+            self.refuse(key, ", ".join(str(each) for each in accepted))
         return value
 
     def ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
