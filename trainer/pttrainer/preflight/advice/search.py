@@ -71,14 +71,14 @@ def fit(job: PostTrainJob, keep: frozenset[Keep] = frozenset(), *, compile_first
     refused: list[Candidate] = []
     by = "formula"
     for candidate in search.candidates(keep, is_compiled=compile_first):
-        said = check_memory(search.shapes_of(candidate.settings), "auto" if compile_first else "formula")
-        told = replace(candidate, peak=said.peak)
-        by = "formula" if said.is_computed else f"{said.stage} compile"
-        if said.fits:
-            return Fit(told, refused, by, search.tried)
-        if not said.is_computed:
-            refused.append(told)
-            search.factor = max(said.peak, said.available) / candidate.peak
+        check = check_memory(search.shapes_of(candidate.settings), "auto" if compile_first else "formula")
+        checked = replace(candidate, peak=check.peak)
+        by = "formula" if check.is_computed else f"{check.stage} compile"
+        if check.fits:
+            return Fit(checked, refused, by, search.tried)
+        if not check.is_computed:
+            refused.append(checked)
+            search.factor = max(check.peak, check.available) / candidate.peak
         if len(refused) == REFUSED:
             break
     return Fit(None, refused, by, search.tried)
